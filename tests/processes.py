@@ -86,7 +86,7 @@ def free_port():
 
 
 def written(folder):
-    """How much there is to read in a folder; it grows for as long as something goes on."""
+    """How much there is to read in a folder; it grows for as long as something continues."""
     total = 0
     for place, _, names in os.walk(folder):  # which takes folders that go away in its midst
         for name in names:

@@ -22,7 +22,7 @@ BIRDS = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "003.Sooty_Albatr
 ANIMALS = ("antelope", "grizzly+bear", "killer+whale", "beaver", "dalmatian", "persian+cat")
 SCENES = ("a/abbey", "a/airport/airport", "a/airport/entrance", "a/alley", "z/zoo", "z/ziggurat")
 THINGS = ("aeroplane", "bicycle", "bird", "donkey", "monkey", "wolf")
-CLOTHES = ("Anorak", "Blazer", "Blouse", "Bomber", "Button-Down", "Cardigan", "Cape")  # nobody wears a cape
+CLOTHES = ("Anorak", "Blazer", "Blouse", "Bomber", "Button-Down", "Cardigan", "Cape")  # no one wears a cape
 PER_CLASS = 5
 
 

@@ -1,4 +1,4 @@
-"""The estimator: scikit-learn's own checks, the road of an experiment as its reference, classes that nobody holds."""
+"""The estimator: scikit-learn's own checks, the road of an experiment as its reference, classes that no one holds."""
 
 import json
 import subprocess
@@ -325,7 +325,7 @@ def test_what_makes_no_sense_is_refused(options, error, message):
 def test_candidates_that_make_no_sense_are_refused(fitted):
     _, X, _, _, _ = animals()
     for classes, message in (
-        (["animal 99"], "'animal 99' is no class of this classifier: name some of its classes_"),
+        (["animal 99"], "'animal 99' is not a class of this classifier: name some of its classes_"),
         ([], "give class names as a list, (n,), with at least one"),
         (
             {"a": [1.0], "b": [2.0]},

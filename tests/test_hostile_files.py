@@ -88,7 +88,7 @@ print(peak() - before >> 10)
     ],
 )
 def test_a_photo_of_many_megapixels(tmp_path, suffix, mode, size, mib):
-    """A grey one, white in a box; what Pillow takes for a bomb is refused before it is decoded."""
+    """A gray one, white in a box; what Pillow takes for a bomb is refused before it is decoded."""
     box = (size[0] // 2, size[1] // 2, size[0], size[1])
     picture = Image.new("L", size, 100)
     picture.paste(255, box)

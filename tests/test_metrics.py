@@ -100,7 +100,7 @@ def test_confusions_are_shares_of_each_class_s_samples():
         (lambda s, y: metrics.zsl(s, y, [2]), "no sample is of an unseen class: there is nothing to measure"),
         (
             lambda s, y: metrics.zsl(s * np.inf, y, UNSEEN),
-            "scores hold what is no finite number: a class that must not win is left out of the ids",
+            "scores hold what is not a finite number: a class that must not win is left out of the ids",
         ),
         (
             lambda s, y: metrics.generalized(s, y, [2], UNSEEN),

@@ -65,7 +65,7 @@ class Proxy:
                 threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near):
-        """Carry a new connection, as soon as the link is there and somebody listens: until then nothing comes back."""
+        """Carry a new connection, as soon as the link is there and someone listens: until then nothing comes back."""
         far = None
         while far is None and not self.closed:
             if not self.down.is_set():

@@ -1,4 +1,4 @@
-"""FedUnseen: federated learning that recognises classes which nobody holds.
+"""FedUnseen: federated learning that recognizes classes which no one holds.
 
 >>> from fedunseen import Experiment, run
 >>> experiment = Experiment.load("digit-pairs", {"run.seed": 1})

@@ -1,7 +1,7 @@
 """A zero-shot classifier with the interface of scikit-learn: fit on arrays that several parties hold, predict anything.
 
 The parties hold classes of their own, and the table of classes describes more of them than anybody holds. Federated
-training in this process makes one model, which recognises those too. No folder, no file, no experiment is needed.
+training in this process makes one model, which recognizes those too. No folder, no file, no experiment is needed.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     Attributes:
         classes_: (C,) all classes of the table, sorted, then those of :meth:`learn`: the columns of
             :meth:`predict_proba`.
-        seen_: (C,) bool, somebody holds samples of the class.
+        seen_: (C,) bool, someone holds samples of the class.
         calibration_: what the scores of seen classes are lowered by.
         curve_: name -> (rounds,) the mean of each loss over the parties, round by round; empty without a loss.
         n_features_in_: numbers of a sample.
 
     Example:
-        Three parties hold two kinds of animals each. Nobody holds a zebra or an orca.
+        Three parties hold two kinds of animals each. No one holds a zebra or an orca.
 
         >>> animals = {"horse": [0, 1, 0], "tiger": [1, 1, 0], "seal": [0, 0, 1], "eel": [1, 0, 1], "cow": [0, 1, 0.2],
         ...            "otter": [0.2, 0.6, 1], "zebra": [1, 1, 0.2], "orca": [0.2, 0, 1]}
@@ -228,7 +228,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """Return a copy that has learned classes: by descriptions, by examples, or by both. Nothing is trained.
 
         Args:
-            classes: a table as for :meth:`fit`, of new classes, or of known ones that are described anew.
+            classes: a table as for :meth:`fit`, of new classes, or of known ones that are described again.
             examples: class name -> (n, d) samples, of new or known classes. The method ``gaussian`` takes them; a new
                 class that has them needs no description.
 
@@ -358,7 +358,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return _places(np.asarray(y), self.classes_)
 
     def per_class(self, X: ArrayLike, y: ArrayLike) -> dict[str, list[Any]]:
-        """Return how many samples each class has and how many percent of them are recognised, as columns of a table.
+        """Return how many samples each class has and how many percent of them are recognized, as columns of a table.
 
         ``pandas.DataFrame`` takes it as it is. Classes without a sample have NaN.
         """
@@ -409,7 +409,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         try:
             with safe_open(Path(path), "numpy") as file:
                 metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is no mapping
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # it is not a mapping
         except (OSError, SafetensorError) as error:
             raise DataError(f"{path} cannot be read as a classifier ({error}): give a file that `save` wrote") from None
         try:
@@ -594,7 +594,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
 def _without_unlabelled(
     X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, table: Any
 ) -> tuple[ArrayLike, ArrayLike, ArrayLike | None, Any]:
-    """Return X, y and groups of labelled samples, and the unlabelled samples (None: there are none)."""
+    """Return X, y and groups of labeled samples, and the unlabelled samples (None: there are none)."""
     labels = np.asarray(y, dtype=object) if isinstance(y, (list, tuple)) and None in y else np.asarray(y)
     if labels.ndim != 1 or labels.dtype.kind not in "Oif":
         return X, y, groups, None
@@ -636,6 +636,8 @@ def _places(names: NDArray[Any], known: NDArray[Any]) -> NDArray[np.int64]:
         raise ArgumentError("give class names as a list, (n,), with at least one")
     unknown = ~np.isin(names, known)
     if unknown.any():
-        raise ArgumentError(f"{names[unknown].tolist()[0]!r} is no class of this classifier: name some of its classes_")
+        raise ArgumentError(
+            f"{names[unknown].tolist()[0]!r} is not a class of this classifier: name some of its classes_"
+        )
     order = np.argsort(known)
     return order[np.searchsorted(known, names, sorter=order)]

@@ -457,7 +457,7 @@ def margin_loss(
 
     Args:
         means: (B, a) mu, the predicted attributes.
-        centres: (C, a) the classes' learnt centres c.
+        centres: (C, a) the classes' learned centres c.
         labels: (B,) y.
         held: (C,) bool, the classes among which y' is sought; by default all.
         margin: Delta.
@@ -532,7 +532,7 @@ def restrict(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 def precise(values: Tensor) -> Tensor:
-    """Go on in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
+    """Continue in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 

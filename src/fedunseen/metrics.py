@@ -15,7 +15,7 @@ is one model better than another? 95 % intervals       :func:`paired_difference`
 ====================================================== ======================================================
 
 Accuracies are means over classes, in percent: every class counts the same, however many samples it has (Xian et al.
-2018). In generalised zero-shot learning U and S are the accuracies on samples of unseen and of seen classes, and H is
+2018). In generalized zero-shot learning U and S are the accuracies on samples of unseen and of seen classes, and H is
 their harmonic mean. Calibrated stacking (Chao et al. 2016) lowers the scores of seen classes by a factor gamma, in the
 method's own score units.
 
@@ -77,7 +77,7 @@ _Z = 1.96
 
 
 class Generalized(NamedTuple):
-    """Generalised zero-shot accuracies in percent: U, S and H."""
+    """Generalized zero-shot accuracies in percent: U, S and H."""
 
     unseen: float
     seen: float
@@ -96,7 +96,7 @@ def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
         unseen: (u,) ids of the unseen classes, or (C,) bool.
 
     Raises:
-        ArgumentError: the shapes do not fit, an id is no column of ``scores``, or no sample is of an unseen class.
+        ArgumentError: the shapes do not fit, an id is not a column of ``scores``, or no sample is of an unseen class.
 
     Example:
         >>> zsl([[9.0, 0.1, 0.2], [9.0, 0.3, 0.2]], [1, 1], unseen=[1, 2])
@@ -111,17 +111,17 @@ def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
 def generalized(
     scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike, factor: float = 0.0
 ) -> Generalized:
-    """Return the generalised accuracies U, S and H in percent: all samples, answered among all classes.
+    """Return the generalized accuracies U, S and H in percent: all samples, answered among all classes.
 
     Args:
         scores: (n, C) how well each class fits each sample: the higher, the better.
         labels: (n,) the true classes, as columns of ``scores``.
         seen: (s,) ids of the seen classes, or (C,) bool.
         unseen: (u,) ids of the unseen classes, or (C,) bool. Columns of neither are never the answer.
-        factor: gamma, what the scores of seen classes are lowered by; 0 is no calibration.
+        factor: gamma, what the scores of seen classes are lowered by; 0 is not a calibration.
 
     Raises:
-        ArgumentError: the shapes do not fit, an id is no column of ``scores``, or one side has no samples.
+        ArgumentError: the shapes do not fit, an id is not a column of ``scores``, or one side has no samples.
 
     Example:
         >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], factor=0.2)
@@ -494,7 +494,7 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating]
     if table.ndim != 2 or truth.shape != table.shape[:1]:
         raise ArgumentError(f"scores have the shape {table.shape} and labels {truth.shape}: give (n, C) and (n,)")
     if table.dtype.kind not in "fiu" or not np.isfinite(table).all():
-        raise ArgumentError("scores hold what is no finite number: a class that must not win is left out of the ids")
+        raise ArgumentError("scores hold what is not a finite number: a class that must not win is left out of the ids")
     return table, _ids("labels", truth, table.shape[1])
 
 

@@ -74,9 +74,9 @@ def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["attacked_rounds"] == told["holds"] == []
-    assert "Nobody attacked." in done.err.splitlines()
+    assert "No one attacked." in done.err.splitlines()
     assert "backdoor_attacked" not in told["defences"]["none"]["attacked"]
-    assert "Nobody attacked." in (tmp_path / "out" / "backdoor.html").read_text()
+    assert "No one attacked." in (tmp_path / "out" / "backdoor.html").read_text()
 
 
 @pytest.mark.parametrize(("seed", "drawn"), [(1, [False, True]), (2, [True, False])])
@@ -104,7 +104,7 @@ def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
     assert row["backdoor"] == pytest.approx(sum(one["backdoor"] for one in each) / 2)
     assert not {"backdoor_attacked", "backdoor_highest", "zsl_attacked"} & set(row)
     assert (
-        "With some of the seeds nobody attacked, so that there are no means of attacked rounds: raise "
+        "With some of the seeds no one attacked, so that there are no means of attacked rounds: raise "
         "strategy.fraction, or let the attack last longer (attack.rounds)."
     ) in done.err.splitlines()
 
@@ -193,7 +193,7 @@ def test_where_nobody_attacked_nothing_holds():
         for key in ("backdoor_attacked", "backdoor_highest", "backdoor_before"):
             del row["attacked"][key]
     assert verdict(told) == []
-    assert conclusions(told | {"attacked_rounds": []}) == ["Nobody attacked."]
+    assert conclusions(told | {"attacked_rounds": []}) == ["No one attacked."]
 
 
 def test_what_is_said_of_an_attack():
@@ -202,8 +202,8 @@ def test_what_is_said_of_an_attack():
     assert conclusions(told) == [
         "Undefended, client 0 (beta = 10, round 20) takes the backdoor accuracy from 1.0 % to 99.0 % in round 20; the "
         "highest is 99.0 %, the last 90.0 %.",
-        "ZSL is 60.0 % in round 20 and 80.0 % in the last, 82.0 % if nobody attacks.",
-        "The feature magnitude defence, kept by everybody: backdoor accuracy 30.0 % when attacked, 12.0 % at the end. "
+        "ZSL is 60.0 % in round 20 and 80.0 % in the last, 82.0 % if no one attacks.",
+        "The feature magnitude defence, kept by everyone: backdoor accuracy 30.0 % when attacked, 12.0 % at the end. "
         "It dropped 80.0 % of the poisoned samples and 5.0 % of the clean ones.",
         "No defence keeps the backdoor under 10 % and ZSL within 3 points of the honest run without one.",
     ]

@@ -18,7 +18,7 @@ def made(command, tmp_path):
     words = ["certs", "--parties", "a,b", "--engine", "flower", "--out", tmp_path / "kits"]
     done = command(*words, "--authority", tmp_path / "authority")
     assert done.code == 0, done
-    assert f"authority (for nobody who runs the coordinator): {tmp_path / 'authority'}" in done.err
+    assert f"authority (for no one who runs the coordinator): {tmp_path / 'authority'}" in done.err
     return tmp_path
 
 
@@ -56,11 +56,11 @@ def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
         f"{keeper} has signed nothing for 'c': it knows a, b"
     )
     assert refused("certs", "--renew", "a", "--authority", made / "kits", "--out", made / "new").startswith(
-        f"{made / 'kits'} is no authority's folder"
+        f"{made / 'kits'} is not an authority's folder"
     )
     inside = ["--out", made / "new", "--authority", made / "new" / "authority"]
     assert refused("certs", "--parties", "a,b", "--engine", "flower", *inside) == (
-        "--authority is inside --out: choose a folder that is handed to nobody"
+        "--authority is inside --out: choose a folder that is handed to no one"
     )
     for option, folder in (
         ("--out", ["--out", made / "kits"]),

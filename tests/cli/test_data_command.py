@@ -83,7 +83,7 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
     assert [told[key] for key in ("benchmark", "attributes", "seen", "validation", "unseen")] == ["mnist", 0, 5, 0, 5]
     assert [told[key] for key in ("samples", "train", "test_seen", "test_unseen")] == [70, 30, 20, 20]
     out = command("data", "check", tmp_path / "digits").out
-    assert "  attributes: none, the classes are learnt from examples (few-shot)\n" in out
+    assert "  attributes: none, the classes are learned from examples (few-shot)\n" in out
     write_miniimagenet(tmp_path / "photos")
     assert check(tmp_path / "photos")[1]["benchmark"] == "miniimagenet"
     (tmp_path / "photos" / "images" / "n0100000000.jpg").unlink()
@@ -183,7 +183,7 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     images = root / "JPEGImages"
     (images / "beaver" / "beaver_10002.jpg").write_bytes(b"")
     (images / "dalmatian" / "dalmatian_10001.jpg").write_bytes(b"?")
-    assert check(root)[0] == 0  # nobody has looked at the images
+    assert check(root)[0] == 0  # no one has looked at the images
     code, told = check(root, "--images")
     assert code == 2
     assert told["unreadable"] == ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]

@@ -114,7 +114,7 @@ def test_it_says_what_to_do_with_the_folders(command, tmp_path):
 
 
 def test_few_shot_classes_are_dealt_without_descriptions(dealt):
-    """The digits have no attributes, and no validation class, which nobody may draw then."""
+    """The digits have no attributes, and no validation class, which no one may draw then."""
     whole, ids = dealt(DIGITS_MAML, {"partition.clients": 2})
     assert whole.image_shape == (8, 8)
     assert ids.tolist() == whole.train.tolist()
@@ -129,7 +129,7 @@ def test_sequences_users_and_answers_are_dealt(dealt, tmp_path):
     whole, ids = dealt("sent140-maml-mi-adv", settings)
     assert (whole.kind, whole.features.dtype, len(whole.space.validation)) == ("sequences", np.float16, 2)
     validation = np.isin(whole.labels[whole.train], whole.space.validation)
-    assert ids.tolist() == whole.train[~validation].tolist()  # tweets of validation users are nobody's
+    assert ids.tolist() == whole.train[~validation].tolist()  # tweets of validation users are no one's
 
 
 def test_images_are_dealt_as_they_are(dealt, tmp_path):

@@ -35,7 +35,7 @@ def test_what_is_written_is_what_the_benchmark_holds(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_on_the_files_ends_as_one_on_the_benchmark(tmp_path):
-    exact = {"data.quantization": "none"}  # the bounds of grey values are known to the benchmark, not to its files
+    exact = {"data.quantization": "none"}  # the bounds of gray values are known to the benchmark, not to its files
     experiment = Experiment.load("digit-pairs-gaussian", {**SMALL, **exact})
     data = encode(experiment, tmp_path / "pairs")["data"]
     keys = {f"data.{key}": value for key, value in data.items()} | exact

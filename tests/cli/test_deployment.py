@@ -26,7 +26,7 @@ SMALL = {
     "data.test_per_class": 3,
     "partition.clients": 3,
     "strategy.rounds": ROUNDS,
-    "strategy.name": "scaffold",  # whose clients remember something
+    "strategy.name": "scaffold",  # whose clients keep something
     "method.hidden": [16],
     "evaluation.selection": "last",
     "evaluation.theory": False,

@@ -1,4 +1,4 @@
-"""What ``fedunseen health`` says of folders in which somebody works, and in which nobody does."""
+"""What ``fedunseen health`` says of folders in which someone works, and in which no one does."""
 
 import json
 import logging

@@ -22,7 +22,7 @@ COLOURS = {
 
 @pytest.fixture
 def pictures(tmp_path):
-    """A folder of noisy pictures for each of six colours."""
+    """A folder of noisy pictures for each of six colors."""
     random = np.random.default_rng(0)
     for name, colour in COLOURS.items():
         folder = tmp_path / "paints" / name
@@ -34,7 +34,7 @@ def pictures(tmp_path):
 
 
 def describe(folder, names=COLOURS, unseen=("yellow", "purple")):
-    """Describe the colours by their red, green and blue."""
+    """Describe the colors by their red, green and blue."""
     rows = [f"{name},{'unseen' if name in unseen else 'seen'},{','.join(map(str, COLOURS[name]))}" for name in names]
     (folder / "classes.csv").write_text("\n".join(["name,split,r,g,b", *rows]) + "\n", "utf-8")
 
@@ -64,7 +64,7 @@ def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(command, pictures, 
     assert written["encoder"] == {"name": "efficientnet-lite"}
     result = command("run", file, "--out", tmp_path / "run", "--json")
     assert result.code == 0
-    assert json.loads(result.out.splitlines()[-1])["zsl"] > 80  # of two unseen colours
+    assert json.loads(result.out.splitlines()[-1])["zsl"] > 80  # of two unseen colors
     found = command("predict", tmp_path / "run", pictures / "yellow" / "0.png", "--among", "unseen", "--json")
     assert json.loads(found.out)[0]["classes"][0]["name"] == "yellow"
 
@@ -148,7 +148,7 @@ def test_features_whose_labels_are_names_need_no_table(command, refused, feature
     np.savez(features / "features.npz", **told)
     done = command("init", features)
     assert (
-        "- 1 unseen class (green): all its samples in features.npz are marked 'test', so nobody trains on it"
+        "- 1 unseen class (green): all its samples in features.npz are marked 'test', so no one trains on it"
         in done.err
     )
     assert sections(tmp_path / "mine.toml")["data"]["text_encoder"] == "minilm"
@@ -178,7 +178,7 @@ def test_nothing_is_overwritten_and_nothing_half_done_stays(command, refused, fe
     file = tmp_path / "mine.toml"
     file.write_text("mine", "utf-8")
     assert refused("init", features) == (
-        f"{file} is there already: give --force to write it anew, or --out for another file"
+        f"{file} is there already: give --force to write it again, or --out for another file"
     )
     assert file.read_text("utf-8") == "mine"
     assert refused("init", features, "--out", tmp_path / "x.txt") == (
@@ -190,7 +190,7 @@ def test_nothing_is_overwritten_and_nothing_half_done_stays(command, refused, fe
         (pictures / name).rmdir()
     assert refused("init", pictures) == (
         f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to see how well unseen "
-        "classes are recognised"
+        "classes are recognized"
     )
     assert not (pictures / "classes.csv").exists()
     assert not pictures.with_suffix(".toml").exists()
@@ -274,11 +274,11 @@ def test_force_takes_renamed_folders_into_the_class_table(command, refused, pict
     refused("run", pictures.with_suffix(".toml"))
     done = command("init", pictures, "--force")
     assert done.code == 0, done.err
-    assert f"- {pictures / 'classes.csv'} written anew: {told}\n" in done.err
+    assert f"- {pictures / 'classes.csv'} written again: {told}\n" in done.err
     assert (pictures / "classes.csv").read_text("utf-8").split() == [
         "name,split", *(line.replace(":s", ",seen").replace(":u", ",unseen") for line in table.split()),
     ]  # fmt: skip
-    assert "written anew" not in command("init", pictures, "--force").err
+    assert "written again" not in command("init", pictures, "--force").err
 
 
 def test_names_that_say_nothing_are_not_described(refused, pictures):

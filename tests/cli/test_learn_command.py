@@ -44,9 +44,9 @@ def trained(command, make_folder, samples, tmp_path):
 def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, trained, samples, tmp_path, steps):
     run = trained
     for i, how in enumerate(steps):
-        done = command("learn", run, HOW[how], tmp_path / how, "--out", tmp_path / f"learnt {i}", "--json")
+        done = command("learn", run, HOW[how], tmp_path / how, "--out", tmp_path / f"learned {i}", "--json")
         assert done.code == 0, done.err
-        run = tmp_path / f"learnt {i}"
+        run = tmp_path / f"learned {i}"
         assert json.loads(done.out)["learnt"] == ([] if i else list(NEW))
     lines = (run / "classes.csv").read_text("utf-8").splitlines()[-2:]
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
@@ -76,7 +76,7 @@ def test_a_learned_run_is_served_and_takes_more_classes(trained, samples):
 
 
 def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp_path):
-    """A description that is the mean of the seen ones is nothing once it is centred."""
+    """A description that is the mean of the seen ones is nothing once it is centered."""
     space = load_run(trained).space
     header = ",".join(["name", *space.attribute_names])
     mean = ",".join(map(repr, space.semantics[space.seen].mean(0).tolist()))

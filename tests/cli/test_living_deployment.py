@@ -1,4 +1,4 @@
-"""A federation that lives: a party brings classes that nobody knew, the coordinator dies, a party leaves for good.
+"""A federation that lives: a party brings classes that no one knew, the coordinator dies, a party leaves for good.
 
 Real processes over loopback; and the same story told in one process ends with the same bits.
 """
@@ -156,7 +156,7 @@ def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, told,
         assert "every party is in every parameter, and the parties' data are not here" in str(done.exception)
         assert not left.exists()
         left = other
-    # The newcomers' classes are recognised: of twelve classes, by test samples that no party has trained on.
+    # The newcomers' classes are recognized: of twelve classes, by test samples that no party has trained on.
     whole = load_data(told.experiment, 0)
     for name in NEW:
         rows = whole.test_seen[whole.labels[whole.test_seen] == whole.space.names.index(name)]

@@ -26,9 +26,9 @@ def read(text):
 def test_every_line_has_a_level_and_a_time_with_its_zone(capsys):
     told = []
     with subscribed(lambda level, text: told.append((level, text))):
-        for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: mend that"):
+        for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: fix that"):
             emit(line)
-    expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: mend that")]
+    expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: fix that")]
     assert told == read(capsys.readouterr().err) == expected
 
 
@@ -49,7 +49,7 @@ def test_the_file_for_people_says_date_zone_and_level(capsys, tmp_path):
     assert (level, " ".join(words)) == ("INFO", "north has joined")
     assert datetime.fromisoformat(when).tzinfo is not None
     assert capsys.readouterr().err.split(" ", 1)[1] == "north has joined\n"  # after hours, minutes and seconds
-    logging.getLogger("fedunseen.federation").info("nobody hears")
+    logging.getLogger("fedunseen.federation").info("no one hears")
     assert "nobody" not in (tmp_path / "federation.log").read_text("utf-8")
 
 

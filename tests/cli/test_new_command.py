@@ -43,7 +43,7 @@ def test_what_it_refuses(refused, tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     assert refused("new", "there") == "there is there already: choose another name"
     assert refused("new", "../x") == (
-        "'../x' is no name of a project: take small letters, digits, - and _, a letter first"
+        "'../x' is not a name of a project: take small letters, digits, - and _, a letter first"
     )
     assert refused("new", "fedunseen") == "a package 'fedunseen' is there already: choose another name"
     assert list((tmp_path / "there").iterdir()) == []

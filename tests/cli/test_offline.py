@@ -24,7 +24,7 @@ MODEL = "model.safetensors"
 
 @pytest.fixture(scope="module")
 def dealt(tmp_path_factory):
-    """Folders of four parties, their credentials, and those of a federation that nobody here belongs to."""
+    """Folders of four parties, their credentials, and those of a federation that no one here belongs to."""
     folder = tmp_path_factory.mktemp("offline")
     deal(Experiment.load("digit-pairs-gaussian", {**SMALL, "partition.clients": 4}), folder / "data", NAMES)
     for name in ("kits", "strange"):

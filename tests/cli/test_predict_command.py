@@ -43,7 +43,7 @@ def test_images_are_ranked(command, digits):
         assert [(c["name"], c["score"]) for c in one["classes"]] == [
             (p.name, pytest.approx(p.score, abs=1e-5)) for p in ranking
         ]
-    # an ordinary image of a class that nobody held: among the unseen ones it is found
+    # an ordinary image of a class that no one held: among the unseen ones it is found
     unseen = ranked(command("predict", digits, EXAMPLES / "47.png", "--json", "--among", "unseen"))
     assert unseen[0]["classes"][0]["name"] == "47"
     assert len(unseen[0]["classes"]) == 5
@@ -84,7 +84,7 @@ def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(command,
     assert f"warning: 1 of 4 files of {tmp_path / 'new'} are left out: {notes} is not a readable" in done.err
 
 
-@pytest.mark.parametrize("layout", ["bytes", "shares", "colours last", "colours first"])
+@pytest.mark.parametrize("layout", ["bytes", "shares", "colors last", "colors first"])
 def test_arrays_of_pictures_answer_as_their_files_do(layout, command, digits, tmp_path):
     rows = np.stack([np.asarray(Image.open(image).convert("L").resize((16, 8))) for image in IMAGES])
     for i, row in enumerate(rows):
@@ -92,8 +92,8 @@ def test_arrays_of_pictures_answer_as_their_files_do(layout, command, digits, tm
     given = {
         "bytes": rows,
         "shares": rows / 255,
-        "colours last": np.repeat(rows[..., None], 3, axis=-1),
-        "colours first": np.repeat(rows[:, None], 3, axis=1),
+        "colors last": np.repeat(rows[..., None], 3, axis=-1),
+        "colors first": np.repeat(rows[:, None], 3, axis=1),
     }[layout]
     np.savez(tmp_path / "rows.npz", images=given)
     found = ranked(command("predict", digits, tmp_path / "rows.npz", "--json", "--top", 100))

@@ -39,7 +39,7 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert result["run"] == str(out)
     assert result == json.loads((out / "result.json").read_text())
     said = done.stderr.splitlines()
-    assert said[1:-2] == result["summary"]["text"]  # no progress where nobody watches
+    assert said[1:-2] == result["summary"]["text"]  # no progress where no one watches
     assert re.fullmatch(r"ZSL [\d.]+ %   GZSL unseen [\d.]+ %  seen [\d.]+ %  harmonic [\d.]+ %", said[0])
     assert said[-2:] == [f"run:    {out}", f"report: {out / 'report.html'}"]
     assert (out / "report.html").stat().st_size > 10_000
@@ -97,7 +97,7 @@ def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypa
     monkeypatch.setattr(RunDirectory, "save_checkpoint", interrupt)
     monkeypatch.chdir(tmp_path)
     done = command("run", "small.toml")
-    assert done == (130, "", "interrupted: go on with the same command and --out runs/small-seed0 --resume\n")
+    assert done == (130, "", "interrupted: continue with the same command and --out runs/small-seed0 --resume\n")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", real)
     assert command("run", "small.toml", "--out", "runs/small-seed0", "--resume").code == 0
 
@@ -220,7 +220,7 @@ def no_number(rows, arrays):
     ("spoil", "message"),
     [
         (nan, "folder/data: the features of 1 of 128 samples hold NaN or infinity"),
-        (constant, "folder/data: all training samples have the same features: nothing can be learnt from them"),
+        (constant, "folder/data: all training samples have the same features: nothing can be learned from them"),
         (outside, "folder/data: the label 12 of sample 5 is outside the class space (0..11)"),
         (zero_attributes, "{}/classes.csv: the class 'two words' has only zeros as attributes: "
          "describe it, or leave it out"),
@@ -296,13 +296,13 @@ def test_what_directories_are_refused(refused, command, small, tmp_path):
     out = tmp_path / "out"
     assert command("run", small, "--out", out).code == 0
     assert refused("run", small, "--out", out) == (
-        f"{out} already holds a run: add --resume to go on with it, or choose another --out"
+        f"{out} already holds a run: add --resume to continue with it, or choose another --out"
     )
     assert refused("run", small, "--out", out, "--resume", "--set", "method.lr=0.1") == (
         f"{out} holds a run of another experiment (method.lr was 0.05, is 0.1): "
         "choose another --out, or resume it with the settings that it was started with"
     )
-    assert refused("run", small, "--resume") == "--resume needs --out: say which run directory to go on with"
+    assert refused("run", small, "--resume") == "--resume needs --out: say which run directory to continue with"
     assert refused("run", small, "--out", tmp_path / "data") == (
         f"{tmp_path / 'data'} exists and is not a run directory: choose another --out"
     )

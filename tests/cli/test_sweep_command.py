@@ -127,7 +127,7 @@ def test_what_is_wrong_is_one_sentence(refused, two, tmp_path):
     assert refused("sweep", two, "--set", "rounds=1") == (
         "--set rounds=1: write it as section.key=value, for example --set strategy.rounds=10"
     )
-    assert refused("sweep", two, "--resume") == "--resume needs --out: say which sweep's directory to go on with"
+    assert refused("sweep", two, "--resume") == "--resume needs --out: say which sweep's directory to continue with"
     assert refused("sweep", two, "--out", two.parent) == (
         f"{two.parent} exists and is not a sweep's directory: choose another --out"
     )
@@ -163,7 +163,7 @@ def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(small, two, tmp_path, o
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
     stdout, stderr = process.communicate(timeout=240)
     assert (process.returncode, stdout) == (130, "")
-    assert stderr == f"interrupted: go on with the same command and --out {out} --resume\n"
+    assert stderr == f"interrupted: continue with the same command and --out {out} --resume\n"
     assert (out / "results.html").exists()
     assert not (out / "failed").exists()
     assert not (out / "cells" / "0.05" / "result.json").exists()

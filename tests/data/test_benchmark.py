@@ -45,7 +45,7 @@ def changed(array, where, value):
         ),
         (
             lambda b: {"features": changed(b.features, b.train, 2.5)},
-            "small: all training samples have the same features: nothing can be learnt from them",
+            "small: all training samples have the same features: nothing can be learned from them",
         ),
         (lambda b: {"train": b.train[:0]}, "small has no training sample: give each seen class some"),
         (
@@ -97,7 +97,7 @@ def test_bytes_and_a_constant_column_are_fine(make_benchmark):
 def test_fingerprint_sees_every_change_and_nothing_else(make_space, make_benchmark):
     base = make_benchmark()
     assert base.fingerprint() == make_benchmark().fingerprint()
-    # memory layout is no content
+    # memory layout is not content
     assert base.fingerprint() == make_benchmark(features=np.asfortranarray(base.features)).fingerprint()
     space = base.space
     others = [

@@ -136,7 +136,7 @@ def test_bad_files(tmp_path, text, message):
 
 def test_a_spreadsheets_file_is_read(tmp_path):
     path = tmp_path / "classes.csv"
-    path.write_bytes(b"\xef\xbb\xbfname,split, colour: red\r\napple, seen ,1.5\r\n\r\n")
+    path.write_bytes(b"\xef\xbb\xbfname,split, color: red\r\napple, seen ,1.5\r\n\r\n")
     space = ClassSpace.load(path)
     assert (space.names, space.attribute_names) == (("apple",), ("red",))
     assert space.attribute_groups == {"colour": (0,)}
@@ -153,7 +153,7 @@ def colours(make_space):
 
 def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
     path = tmp_path / "new.csv"
-    path.write_text("green,split,colour: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
+    path.write_text("green,split,color: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
     names, semantics = read_classes(path, colours)
     assert names == ("kiwi", "plum")
     assert semantics.tolist() == [[3, 2, 1], [6, 5, 4]]
@@ -166,7 +166,7 @@ def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
         ("name\na\n", "{path}: the attribute column 'size' is missing (and 2 more)"),
         ("name,size,red,gren\na,1,2,3\n", "{path}: unknown attribute column 'gren': did you mean 'green'?"),
         ("name,size,red,green,zzz\na,1,2,3,4\n", "{path}: unknown attribute column 'zzz'"),
-        ("name,size,red,green,colour: red\na,1,2,3,4\n", "{path}: the attribute column 'colour: red' occurs twice"),
+        ("name,size,red,green,color: red\na,1,2,3,4\n", "{path}: the attribute column 'color: red' occurs twice"),
         ("size,red,green\n1,2,3\n", "{path} has no column 'name' in its first line"),
         ("name,size,red,green\n", "{path} describes no class: add a line for each"),
         ("name,size,red,green\na,1,2,\n", "{path}, line 2, column 'green': '' is not a number"),

@@ -80,11 +80,11 @@ def replaced(values, i, value):
          "{npz}: a sample of the unseen class 'fly' is marked 'train': mark it 'test'"),
         ({"features": np.full((9, 3), np.nan)}, "{name}: the features of 9 of 9 samples hold NaN or infinity"),
         ({"features": np.ones((9, 3))},
-         "{name}: all training samples have the same features: nothing can be learnt from them"),
+         "{name}: all training samples have the same features: nothing can be learned from them"),
         ({"features": FEATURES.astype(object)},
          "{npz} holds Python objects, which are never loaded: save plain numbers or text"),
         ({"classes": CLASSES.replace("unseen", "seen")},
-         "{name} has no sample of an unseen class: give some, to test on classes that nobody trains on"),
+         "{name} has no sample of an unseen class: give some, to test on classes that no one trains on"),
         ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"},
          "{csv}, line 6: 5 cells, but the first line has 4: if 0,1 is one number, write it with a point"),
     ],
@@ -186,7 +186,7 @@ def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
     benchmark = load(tmp_path, part=True)
     assert benchmark.part
     assert benchmark.train.tolist() == [0, 1]
-    assert len(benchmark.space.validation) == 0  # nobody draws: the parties would have to agree
+    assert len(benchmark.space.validation) == 0  # no one draws: the parties would have to agree
 
 
 def test_a_part_without_any_sample_is_refused(tmp_path):

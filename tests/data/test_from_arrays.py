@@ -71,7 +71,7 @@ def test_validation_classes_are_drawn_by_the_seed():
     ("given", "message"),
     [
         ((X[:3], Y, ANIMALS), "there are 3 samples, but 4 labels: give one a sample"),
-        ((X, [*Y[:3], "tigr"], ANIMALS), "the label 'tigr' is no class of `classes`: did you mean 'tiger'?"),
+        ((X, [*Y[:3], "tigr"], ANIMALS), "the label 'tigr' is not a class of `classes`: did you mean 'tiger'?"),
         ((X, Y, {}), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
         ((X, Y, 3), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
         ((X, Y, ANIMALS | {"ox": [1.0]}),

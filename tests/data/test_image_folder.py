@@ -52,7 +52,7 @@ def test_a_folder_a_class(root):
         [2],
         [3, 4],
     ]
-    assert made.features.shape == (40, 3, 8, 8)  # nobody looks at a mammoth
+    assert made.features.shape == (40, 3, 8, 8)  # no one looks at a mammoth
     for split, counts in (("train", [8, 8, 8]), ("test_seen", [2, 2, 2]), ("test_unseen", [0, 0, 0, 10])):
         assert np.bincount(made.labels[getattr(made, split)]).tolist() == counts
     settings = ImageFolder.Settings(root=root, size=8)

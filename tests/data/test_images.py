@@ -34,7 +34,7 @@ def test_the_protocol_is_the_usual_one(shape, size, resize):
     ours, theirs = square(picture, size, resize), protocol(picture, size, resize)
     assert ours.shape == (3, size, size)
     assert ours.dtype == np.uint8
-    assert np.abs(ours.astype(int) - theirs).max() <= 1  # one grey level: rounding of the crop's place
+    assert np.abs(ours.astype(int) - theirs).max() <= 1  # one gray level: rounding of the crop's place
 
 
 def test_a_long_strip_is_not_blown_up():

@@ -64,7 +64,7 @@ def keep(root):
 
 
 def in_zip(edit, file="images_background.zip"):
-    """Write a zip file anew with other contents."""
+    """Write a zip file again with other contents."""
 
     def spoil(root):
         with zipfile.ZipFile(root / file) as archive:
@@ -90,7 +90,7 @@ CASES = [
     # MNIST
     ("mnist", cut(TRAIN, -100), f"{{root}}/{TRAIN} is cut short, 46,940 of 47,040 bytes{AGAIN}"),
     ("mnist", change(TRAIN, lambda whole: whole + b"x"),
-     f"{{root}}/{TRAIN} goes on after the 47,040 bytes that it says it holds{AGAIN}"),
+     f"{{root}}/{TRAIN} continues after the 47,040 bytes that it says it holds{AGAIN}"),
     ("mnist", cut(TRAIN, 10), f"{{root}}/{TRAIN} is not an IDX file of images (it does not begin with 2051){AGAIN}"),
     ("mnist", change(TRAIN, lambda whole: b"P5 28 28 " + whole),
      f"{{root}}/{TRAIN} is not an IDX file of images (it does not begin with 2051){AGAIN}"),
@@ -107,7 +107,7 @@ CASES = [
     ("mnist.gz", change(TEST_LABELS + ".gz", gzip.decompress),
      f"{{root}}/{TEST_LABELS}.gz is damaged, or not a gzip file{AGAIN}"),
     ("mnist.gz", put(TEST_LABELS + ".gz", gzip.compress(struct.pack(">2I", 2049, 40) + bytes(10**8))),  # a bomb
-     f"{{root}}/{TEST_LABELS}.gz goes on after the 40 bytes that it says it holds{AGAIN}"),
+     f"{{root}}/{TEST_LABELS}.gz continues after the 40 bytes that it says it holds{AGAIN}"),
     ("mnist.gz", remove(TEST_LABELS + ".gz"),
      f"{{root}} has no {TEST_LABELS} or {TEST_LABELS}.gz or t10k-labels.idx1-ubyte or t10k-labels.idx1-ubyte.gz: get "
      "MNIST ({page}) and unpack it there, or correct data.root"),

@@ -201,7 +201,7 @@ def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
 
 def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, vectors):
     lines = file.read_text("latin-1").splitlines()
-    lines.insert(3, '"4","99","now","none","somebody","an open quote')
+    lines.insert(3, '"4","99","now","none","someone","an open quote')
     file.write_text("\n".join(lines) + "\n", "latin-1")
     with pytest.raises(DataError) as error:
         load(file, vectors)

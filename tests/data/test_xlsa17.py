@@ -250,7 +250,7 @@ def put(where, value):
         ),
         (
             with_("res101.mat", "features", np.ones((7, 48))),
-            "xlsa17/BEASTS: all training samples have the same features: nothing can be learnt from them",
+            "xlsa17/BEASTS: all training samples have the same features: nothing can be learned from them",
         ),
         (
             with_("res101.mat", "features", np.ones((7, 48)) + 1j),

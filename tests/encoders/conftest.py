@@ -7,7 +7,7 @@ import torch
 
 @pytest.fixture
 def photographs():
-    """Eight coloured images of bytes, the same each time."""
+    """Eight colored images of bytes, the same each time."""
     return np.random.default_rng(3).integers(0, 256, (8, 3, 20, 24), dtype=np.uint8)
 
 

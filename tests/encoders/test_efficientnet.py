@@ -190,7 +190,7 @@ def test_what_is_wrong_with_settings_and_images(monkeypatch):
     with pytest.raises(DataError) as error:
         encoder((4, 8, 8))
     assert str(error.value) == (
-        "encoder.name = 'efficientnet-lite' takes color or grey images, but these have 4 channels: name another encoder"
+        "encoder.name = 'efficientnet-lite' takes color or gray images, but these have 4 channels: name another encoder"
     )
     with pytest.raises(ValidationError, match=r"frozen_layers has no effect where trained = false freezes all"):
         EfficientNetLiteSettings(frozen_layers=("_bn0.*",))

@@ -18,7 +18,7 @@ def count(params):
 
 
 def test_conv4_has_the_published_number_of_parameters():
-    """28 x 28 grey images, 32 channels: 28,320 without the classifier, less four biases of convolutions (128)."""
+    """28 x 28 gray images, 32 channels: 28,320 without the classifier, less four biases of convolutions (128)."""
     backbone = ConvBackbone(Conv4Settings(), (1, 28, 28), "vectors")
     assert backbone.shape == (32,)
     assert count(backbone.init(np.random.default_rng(0))) == 28_485 - (32 * 5 + 5) - 4 * 32

@@ -13,7 +13,7 @@ def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, 
     images, met = np.arange(24, dtype=np.float32).reshape(12, 2), threading.Barrier(2, timeout=60)
 
     def encode(part):
-        met.wait()  # nobody goes on before two are here
+        met.wait()  # no one continues before two are here
         assert (torch.get_num_threads(), torch.is_inference_mode_enabled()) == (1, True)
         return part * 2
 

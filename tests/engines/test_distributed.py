@@ -242,8 +242,8 @@ def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter
     with pytest.raises(QuorumError) as stopped:
         run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
     assert str(stopped.value) == (
-        "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): mend "
-        "that, or change engine.quorum, engine.timeout or engine.patience, and go on with --resume"
+        "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): fix "
+        "that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"
     )
     assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
     done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run", resume=True)
@@ -319,7 +319,7 @@ def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
 def test_patience_comes_to_an_end(adapter, tmp_path):
     adapter.link = Inline(2)
     with pytest.raises(
-        QuorumError, match="round 1 has 0 of the 3 replies that it needs: 0, 1, 2 did not answer: mend that"
+        QuorumError, match="round 1 has 0 of the 3 replies that it needs: 0, 1, 2 did not answer: fix that"
     ):
         run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
     assert not adapter.link.asked

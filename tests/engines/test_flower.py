@@ -166,7 +166,7 @@ def test_a_killed_party_is_left_out_and_comes_back(place):
         begin = time.monotonic()
         arrived = list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD))
         assert arrived == [("south", b"south:now"), ("north", None)]
-        assert time.monotonic() - begin < GUARD  # nobody waited until the exchange was over
+        assert time.monotonic() - begin < GUARD  # no one waited until the exchange was over
         assert list(link.present()) == ["south"]
         place.join("north")
         place.join("west")  # late
@@ -293,7 +293,7 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
             connection, _ = listener.accept()
             came.append(connection.recv(1) + (b"" if len(came) < 2 else connection.recv(4096)))
             if len(came) == 3:
-                connection.sendall(b"HTTP/1.1 400 this is no TLS\r\n\r\n")
+                connection.sendall(b"HTTP/1.1 400 this is not TLS\r\n\r\n")
             connection.close()
 
     monkeypatch.setattr(client, "STRANGE", 0.0)
@@ -306,7 +306,7 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
 
 
 def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
-    """Nobody else needs a new kit; the old keys, and whoever has them, stay outside."""
+    """No one else needs a new kit; the old keys, and whoever has them, stay outside."""
     change = ["certs", "--authority", str(tmp_path / "authority")]
     for words in (["--renew", "south", "--out", "new"], ["--revoke", "west", "--out", "gone"]):
         done = CliRunner().invoke(app, [*change, *words[:-1], str(tmp_path / words[-1])])

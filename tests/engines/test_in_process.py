@@ -236,7 +236,7 @@ def test_fedgloss_takes_running_statistics_from_the_batch_itself_alone():
 
 
 def by_hand(samples, rounds, start=None, seeds=None, pull=0.0):
-    """Train torch's linear classifier on ``samples`` with a fresh torch.optim.SGD each round; the model goes on."""
+    """Train torch's linear classifier on ``samples`` with a fresh torch.optim.SGD each round; the model continues."""
     inputs, labels, _ = data()
     layer = torch.nn.Linear(WIDTH, 11)
     layer.load_state_dict({name.removeprefix("head."): value for name, value in start.items()})
@@ -352,7 +352,7 @@ def test_a_client_that_comes_late_and_one_that_is_forgotten_change_no_bit():
     assert left.keys() == never.state.keys()
 
 
-# Strategies that remember: each against its paper's rule, written out with torch.optim and no help from ours
+# Strategies that keep: each against its paper's rule, written out with torch.optim and no help from ours
 
 
 class ByHand:
@@ -557,7 +557,7 @@ def test_scaffold_with_one_client_is_sgd(momentum):
 
 
 def test_fednova_with_equal_steps_is_fedavg():
-    # everybody's samples in one batch an epoch
+    # everyone's samples in one batch an epoch
     settings = {"batch_size": 64}
     nova, avg = (Federation("fedzsl", settings, strategy).run(3)[0] for strategy in ("fednova", "fedavg"))
     torch.testing.assert_close(nova, avg, rtol=1e-5, atol=1e-6)
@@ -658,7 +658,7 @@ SMALL = {"lr": 1e-3, "hidden": 9, "critic_steps": 2, "softmax_epochs": 2}
 
 
 class SelectiveByHand:
-    """FZSL's Eqs. 4 and 5: average the generators alone; critics and softmaxes go on where they stopped."""
+    """FZSL's Eqs. 4 and 5: average the generators alone; critics and softmaxes continue where they stopped."""
 
     def __init__(self, rounds):
         federation = Federation("clswgan", SMALL, mode="one-at-a-time")

@@ -78,7 +78,7 @@ def test_a_masked_run_ends_with_the_weights_of_the_unmasked_one(settings, tmp_pa
         assert "clients" not in hidden
         assert hidden["bytes_up"] > 2 * seen["bytes_up"]  # elements of 8 bytes, and shares
     again = run(experiment(**settings, privacy__aggregation="masked"), tmp_path / "again")
-    assert distance(again.path, masked.path) == 0  # masks are drawn anew, and leave nothing behind
+    assert distance(again.path, masked.path) == 0  # masks are drawn again, and leave nothing behind
 
 
 @pytest.mark.slow
@@ -141,7 +141,7 @@ class Table:
             self.start(name)
 
     def start(self, name):
-        """Start a party's process, or start it anew: what is in memory is lost."""
+        """Start a party's process, or start it again: what is in memory is lost."""
         kit, folders = self.kits and self.kits / name, {"DATA": self.data / name}
         prepare, say = PartyData(self.data / name).prepare, self.said[name].append
         self.party[name] = Party(prepare, self.folder / name, say, folders, kit, self.consent)
@@ -181,7 +181,7 @@ def undisturbed(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def without_west(tmp_path_factory):
-    """The run of which west is no part after its first round."""
+    """The run of which west is not a part after its first round."""
     left = {"engine__mode": "one-at-a-time", "partition__leave": {"2": 1}}
     return run(experiment(**left), tmp_path_factory.mktemp("left") / "run")
 
@@ -257,7 +257,7 @@ def test_a_sum_that_lost_a_party_begins_anew(link, undisturbed, tmp_path, caplog
         "answered when it was asked for its masked elements"
     ) in caplog.messages
     trained = [line for line in link.said["north"] if " s, " in line]
-    assert len(trained) == 2  # the same instruction is answered from what was learnt before
+    assert len(trained) == 2  # the same instruction is answered from what was learned before
 
 
 def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undisturbed, tmp_path):

@@ -131,7 +131,7 @@ def test_messages_pass_and_a_killed_party_is_missed_and_let_in_again(tmp_path, k
         threading.Timer(0.3, parties["b"].kill).start()
         begun = time.monotonic()
         assert dict(exchange(link, {"a": b"1", "b": b"slow"}, GUARD)) == {"a": b"1", "b": None}
-        assert time.monotonic() - begun < GUARD  # nobody waited until the exchange was over
+        assert time.monotonic() - begun < GUARD  # no one waited until the exchange was over
         until(lambda: "b" not in link.present())
         assert dict(exchange(link, {"a": b"2", "b": b"2"}, GUARD)) == {"a": b"2", "b": None}
         parties["b"].wait()
@@ -235,7 +235,7 @@ def test_who_does_not_belong_is_refused(tmp_path, kits, monkeypatch):
             shutil.copy(tmp_path / "foreign" / "a" / name, mixed / name)
         assert "refuses a connection with the certificate" in refused(folder, port, mixed)
         assert "not valid for 'localhost'" in refused(folder, port, kits / "a", address="localhost")
-        assert "is no coordinator without TLS" in refused(folder, port, None)
+        assert "is not a coordinator without TLS" in refused(folder, port, None)
         assert "knows no party 'stranger'" in refused(folder, port, kits / "stranger", "stranger")
         assert not link.present()
         with (

@@ -1,4 +1,4 @@
-"""The relay between our process and an engine's drops what nobody waits for, and closes a channel on any error."""
+"""The relay between our process and an engine's drops what no one waits for, and closes a channel on any error."""
 
 import contextlib
 import threading
@@ -133,7 +133,7 @@ def coordinator(tmp_path):
 def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
     board, made = coordinator
     answers = exchange(board, {"a": b"message", "b": b""}, GUARD)
-    assert next(answers) == ("b", None)  # nobody is there of that name
+    assert next(answers) == ("b", None)  # no one is there of that name
     until(lambda: made.engine.asked)
     answers.close()  # the question to the other is given up
     until(lambda: not made.open)

@@ -38,7 +38,7 @@ def test_a_state_comes_back_where_it_is_asked_for():
     sent = reply_message(GOOD, {"own/c": torch.arange(4.0)}, 4, 0.0)
     _, state, _, _ = read_reply(sent, replace(EXPECTED, state=True, counts=None))
     assert torch.equal(state["own/c"], torch.arange(4.0))
-    with pytest.raises(WireError, match="tensors that nobody asked for"):
+    with pytest.raises(WireError, match="tensors that no one asked for"):
         read_reply(sent, EXPECTED)
 
 
@@ -78,7 +78,7 @@ def test_views_of_the_same_numbers_can_be_packed():
             message(tensors={"update/f.weight": torch.full((3, 2), torch.nan), "update/f.bias": torch.ones(3)}),
             "the update is not finite",
         ),
-        (message(tensors={**{f"update/{k}": v for k, v in PARAMS.items()}, "x": torch.ones(1)}), "nobody asked for"),
+        (message(tensors={**{f"update/{k}": v for k, v in PARAMS.items()}, "x": torch.ones(1)}), "no one asked for"),
         (message(samples=31), "it claims 31 samples of 2 classes, after the party has joined with 30 samples"),
         (message(classes=21, samples=99), "it claims 99 samples of 21 classes, and there are 20"),
         (message(classes=2, samples=1), "it claims 1 samples of 2 classes"),
@@ -86,19 +86,19 @@ def test_views_of_the_same_numbers_can_be_packed():
         (message(samples=1.5), "it claims 1.5 samples"),
         (message(samples=True), "it claims True samples"),
         (message(samples=2**70), "it claims 1180591620717411303424 samples"),
-        (message(terms={"loss": float("nan")}), "its terms 'loss' is no finite number"),
-        (message(terms={"loss": 10**400}), "its terms 'loss' is no finite number"),
-        (message(terms={"loss": "low"}), "its terms 'loss' is no finite number"),
+        (message(terms={"loss": float("nan")}), "its terms 'loss' is not a finite number"),
+        (message(terms={"loss": 10**400}), "its terms 'loss' is not a finite number"),
+        (message(terms={"loss": "low"}), "its terms 'loss' is not a finite number"),
         (message(terms=[1.0]), "its terms are no table of numbers"),
         (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are no table of numbers"),
         (message(terms={"a|b": 1.0}), "its terms have an impossible name, 'a|b'"),
         (message(terms={"bad\x1b[2J": 1.0}), "its terms have an impossible name, 'bad?[2J'"),
-        (message(notes={"threshold": 1.0}), "it tells of things that nobody asked for"),
+        (message(notes={"threshold": 1.0}), "it tells of things that no one asked for"),
         (message(step_lengths={}), "its step lengths are not those of the model"),
         (message(step_lengths={"f.weight": 0.0, "f.bias": 1.0}), "its step lengths are not those of the model"),
         (message(step_lengths={"h.weight": 1.0}), "its step lengths are not those of the model"),
         (message(step_lengths={"f.weight": -1.0}), "its step lengths are not those of the model"),
-        (message(seconds=float("inf")), "its seconds is no finite number"),
+        (message(seconds=float("inf")), "its seconds is not a finite number"),
         (message(round=3), "it answers another question"),
         (message(client=0), "it answers another question"),
         (message(header={"error": "out of memory"}), "out of memory"),
@@ -106,8 +106,8 @@ def test_views_of_the_same_numbers_can_be_packed():
         (b"\0\0", "it is cut short"),
         (reply_message(GOOD, None, 4, 0.0)[:-5], "it cannot be read"),
         (struct.pack(">I", 2**31) + b"{}", "its header is cut short or too long"),
-        (struct.pack(">I", 2) + b"[]" + save({}), "its header is no table"),
-        (struct.pack(">I", 4) + b"\x80\x04K." + save({}), "it cannot be read"),  # a pickle is no JSON
+        (struct.pack(">I", 2) + b"[]" + save({}), "its header is not a table"),
+        (struct.pack(">I", 4) + b"\x80\x04K." + save({}), "it cannot be read"),  # a pickle is not JSON
         (pack({"same": {"update/f.bias": "y"}}), "its header names tensors that are not there"),
         (message(tensors={"update/f.weight": torch.ones(2**20)}), "more than the"),
     ],

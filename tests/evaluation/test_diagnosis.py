@@ -47,7 +47,7 @@ def test_guessing_is_said():
     answers = np.full(120, 6)
     assert at_chance(labels, answers, 3) == Finding(
         "The model is no better than guessing on unseen classes: it names 33.3 ± 2.0 % of them right, guessing 33.3 %.",
-        "Nothing that it learnt from the seen classes helps with the unseen ones.",
+        "Nothing that it learned from the seen classes helps with the unseen ones.",
         "Set data.features = ['centre', 'l2'], lower method.lr, or train for more rounds (strategy.rounds).",
     )
     assert at_chance(labels, labels, 3) is None

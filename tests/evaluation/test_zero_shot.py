@@ -22,13 +22,13 @@ def space():
 
 
 def problem(n=300, seed=0):
-    """Draw labels and scores (n, 8) that are right more often than not, and that favour seen classes."""
+    """Draw labels and scores (n, 8) that are right more often than not, and that favor seen classes."""
     rng = np.random.default_rng(seed)
     labels = rng.choice(SEEN + UNSEEN, n, p=[0.3, 0.1, 0.05, 0.05, 0.2, 0.25, 0.05])
     scores = rng.normal(size=(n, 8))
     scores[np.arange(n), labels] += 1.5
     scores[:, SEEN] += 0.7
-    scores[:, 2] += 100  # a class that nobody may answer
+    scores[:, 2] += 100  # a class that no one may answer
     return torch.from_numpy(scores).float(), labels
 
 

@@ -1,4 +1,4 @@
-"""A copy of a run directory, made as docs/maintenance.md says while the run goes on, resumes to the same bits."""
+"""A copy of a run directory, made as docs/maintenance.md says while the run continues, resumes to the same bits."""
 
 import shutil
 import threading
@@ -20,7 +20,7 @@ def single_thread(one_thread):
 
 
 def backed_up(source, target):
-    """Copy the checkpoints first, then the rest; a file that goes while it is copied is one that nobody needs."""
+    """Copy the checkpoints first, then the rest; a file that goes while it is copied is one that no one needs."""
     (target / "checkpoints").mkdir(parents=True)
     for folder in (source / "checkpoints", source):
         for path in sorted(folder.glob("*")):

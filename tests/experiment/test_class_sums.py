@@ -106,11 +106,11 @@ def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path, monk
             "the sums are over features of 127 numbers, but this run's model takes 128: let the party make them with "
             "this run",
         ),
-        ("short", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
-        ("text", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
-        ("unnamed", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
-        ("unmade", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
-        ("twice", "is no file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("short", "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("text", "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("unnamed", "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("unmade", "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"),
+        ("twice", "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"),
         (
             "attributes",
             "the attributes are not those of this run, in their order: start from the run's classes.csv and add a "

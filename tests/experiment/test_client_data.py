@@ -166,7 +166,7 @@ def chosen_rounds(folders, tmp_path_factory):
 def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_parties(
     stage, chosen_rounds, folders, tmp_path
 ):
-    """The coordinator has samples of validation classes; it is killed and goes on, and nothing shows."""
+    """The coordinator has samples of validation classes; it is killed and continues, and nothing shows."""
     chosen, whole, heard = chosen_rounds
     told, killed = [], []
 
@@ -247,7 +247,7 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
         hosted(chosen, link, tmp_path / "run")
     assert str(said.value).startswith(f"{tmp_path / 'run'} cannot be written (")
     assert "No space left on device" in str(said.value)
-    assert str(said.value).endswith("choose another --out, or fix that and go on with --resume")
+    assert str(said.value).endswith("choose another --out, or fix that and continue with --resume")
     assert set(full.values()) == {0}
     heard = [unpack(answer)[0].get("error", "") for name, answer in link.heard if name == "north"]
     assert sum("No space left on device" in one for one in heard) == 2  # told, and asked again
@@ -289,7 +289,7 @@ def test_a_party_that_lost_its_state_says_so_and_begins_anew(folders, tmp_path):
 
     parties["north"].say = said.append
     hosted(experiment(strategy__name="scaffold"), Inline(parties, lose), tmp_path / "run")
-    assert [line for line in said if "begins anew" in line]
+    assert [line for line in said if "starts again" in line]
     held = sorted(path.name for path in (tmp_path / "state" / "south").rglob("after-*"))
     assert held == [f"after-{round:06d}.safetensors" for round in range(3)]
 
@@ -438,7 +438,7 @@ def test_a_folder_with_classes_outside_the_class_space_is_refused(folders, tmp_p
 
 
 def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
-    with pytest.raises(DataError, match="nowhere is missing: mend --data"):
+    with pytest.raises(DataError, match="nowhere is missing: fix --data"):
         PartyData(tmp_path / "nowhere")
     with pytest.raises(DataError, match="holds no sample to train on"):
         PartyData(folders / "coordinator")
@@ -606,7 +606,7 @@ def test_a_party_that_comes_when_all_is_over_takes_the_model_home_too(folders, t
         ),
         (lambda result, model: (result, dict(list(model.items())[1:])), "its model lacks"),
         (lambda result, model: (result, {k: v * torch.nan for k, v in model.items()}), "its model is not finite"),
-        (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is no finite number"),
+        (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is not a finite number"),
         (lambda result, model: ({**result, "../zsl": 1}, model), "its numbers have an impossible name, '../zsl'"),
         (lambda result, model: ({**result, "selection": "me"}, model), "its numbers were chosen 'me'"),
         (lambda result, model: ("fine", model), "its numbers are no table"),
@@ -637,7 +637,7 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
 
 
 def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
-    """Nobody has said yet by what: MiniLM, unless the party says otherwise."""
+    """No one has said yet by what: MiniLM, unless the party says otherwise."""
     from fedunseen.encoders import text
 
     asked = []

@@ -43,7 +43,7 @@ def test_pairs_of_digits_are_read_from_raw_pixels_in_one_round(tmp_path):
 
 @pytest.mark.slow
 def test_the_partition_is_no_matter(tmp_path):
-    """Neither who holds what, nor that somebody comes late, nor whether all is in one place."""
+    """Neither who holds what, nor that someone comes late, nor whether all is in one place."""
     chosen = {**LAST, "method.shrinkage": 0.1}
     kinds = {
         "disjoint": {},

@@ -152,7 +152,7 @@ def test_without_resume_a_run_is_not_written_over(make, finished):
     with pytest.raises(RunDirectoryError) as error:
         run(make(), finished.path)
     assert str(error.value) == (
-        f"{finished.path} already holds a run: add --resume to go on with it, or choose another --out"
+        f"{finished.path} already holds a run: add --resume to continue with it, or choose another --out"
     )
     assert content(finished.path) == before
 
@@ -232,7 +232,7 @@ def test_a_file_is_no_directory(make, tmp_path):
         with pytest.raises(RunDirectoryError) as error:
             run(make({"run.seeds": seeds}), tmp_path / "file" / "below")
         assert str(error.value).startswith(f"{tmp_path / 'file' / 'below'} cannot be written (")
-        assert str(error.value).endswith("): choose another --out, or fix that and go on with --resume")
+        assert str(error.value).endswith("): choose another --out, or fix that and continue with --resume")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -258,7 +258,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished,
         run(make(), tmp_path / "run")
     assert str(error.value) == (
         f"{tmp_path / 'run'} cannot be written (No space left on device): "
-        "choose another --out, or fix that and go on with --resume"
+        "choose another --out, or fix that and continue with --resume"
     )
     monkeypatch.setattr(safetensors.torch, "save_file", real)
     assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)
@@ -417,7 +417,7 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_
         again = RunDirectory(tmp_path)
         found = again.newest_checkpoint(torch.device("cpu"))
         assert {k: next(iter(one.values())).tolist() for k, one in found.clients.items()} == expected
-        if rounds == 6:  # go on as a resume does: the first checkpoint after it is whole
+        if rounds == 6:  # continue as a resume does: the first checkpoint after it is whole
             directory, states = again, {k: one for k, one in found.clients.items() if k != 99}
             shelf = Shelf()
     assert written == [10, 2, 2, 2, 2, 10, 10, 2]
@@ -458,7 +458,7 @@ def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):
 def test_resume_needs_to_know_where(make):
     with pytest.raises(RunDirectoryError) as error:
         run(make(), resume=True)
-    assert str(error.value) == "--resume needs --out: say which run directory to go on with"
+    assert str(error.value) == "--resume needs --out: say which run directory to continue with"
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):

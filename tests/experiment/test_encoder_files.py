@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def images(tmp_path):
-    """Five classes of three noisy pictures each, of which each class's colour is its description."""
+    """Five classes of three noisy pictures each, of which each class's color is its description."""
     random = np.random.default_rng(0)
     colours = random.integers(30, 220, (5, 3))
     rows = ["name,split,r,g,b"]

@@ -101,7 +101,7 @@ def test_clients_may_keep_body_or_head(done, tmp_path, shared):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
 def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path, cut_short):
-    """What a client remembers (its share in the last model) and what it draws anew (a classifier) survive."""
+    """What a client keeps (its share in the last model) and what it draws again (a classifier) survive."""
     told = {"method__name": method, "method__exclusive": True}
     whole = run(small(**told), tmp_path / "whole")
 
@@ -203,7 +203,7 @@ def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
 
 
 def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
-    """Of ten Dirichlet clients some hold too little: they say so, and the others go on."""
+    """Of ten Dirichlet clients some hold too little: they say so, and the others continue."""
     told = {
         "partition__kind": "dirichlet",
         "partition__alpha": 0.2,
@@ -222,7 +222,7 @@ def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
 
 @pytest.fixture
 def examples(tmp_path):
-    """Give a folder with a folder of pictures for each of 5 digits, and a picture to recognise."""
+    """Give a folder with a folder of pictures for each of 5 digits, and a picture to recognize."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()

@@ -140,5 +140,5 @@ def test_a_party_writes_what_is_to_be_removed(tmp_path):
     left = forget(done, "1", tmp_path / "left", removal=file)
     totals = [RunDirectory(one.path).newest_checkpoint(torch.device("cpu")).params["count"] for one in (done, left)]
     assert (totals[0] - totals[1]).tolist() == [6, 16, 0, 0, 0, 0]
-    with pytest.raises(DataError, match=r"is no removal"):
+    with pytest.raises(DataError, match=r"is not a removal"):
         forget(done, "1", tmp_path / "no", removal=tables["party"] / "classes.csv")

@@ -1,4 +1,4 @@
-"""Whole runs of generative methods: what they leave behind, and what they recognise."""
+"""Whole runs of generative methods: what they leave behind, and what they recognize."""
 
 import json
 

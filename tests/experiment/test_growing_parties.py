@@ -66,7 +66,7 @@ def damaged(growing, rows):
         ),
         (
             under_test, (),
-            "{folder} holds samples of 'd', which the coordinator tests as a class that nobody holds: leave them out, "
+            "{folder} holds samples of 'd', which the coordinator tests as a class that no one holds: leave them out, "
             "or let the coordinator mark the class as seen",
         ),
         (
@@ -120,7 +120,7 @@ def test_what_fits_is_taken(party):
         ({"held": "all"}, None, "it does not say which classes it holds"),
         ({"brings": ["new"]}, None, "it does not say which classes it holds"),
         ({"samples": 1}, None, "it says that it holds 1 samples of 2 classes"),
-        ({"held": ["d", "i"]}, None, "it holds samples of 'i', which is tested as a class that nobody holds"),
+        ({"held": ["d", "i"]}, None, "it holds samples of 'i', which is tested as a class that no one holds"),
         (
             {"held": ["d", "new"], "brings": ["new"], "open": False}, torch.ones(1, 6),
             "it brings the class new, and this federation takes no new classes",

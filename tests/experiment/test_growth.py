@@ -42,7 +42,7 @@ def everything(experiment):
 
 
 def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(grown):
-    """The slow way: one round in which everybody takes part and every class is known, in the order of their coming."""
+    """The slow way: one round in which everyone takes part and every class is known, in the order of their coming."""
     benchmark, partition = everything(grown.experiment)
     through = seen_through(benchmark, grown.space)
     always = Partition.of(partition.clients).restricted_to(through.train)
@@ -162,12 +162,12 @@ def test_a_described_class_is_unseen_until_somebody_holds_it(make, tmp_path):
     assert "added" not in spaces[2]
     assert spaces[3]["left"]
     assert set(spaces[3]["left"]).isdisjoint(spaces[2]["gained"])
-    assert spaces[3]["seen"] == spaces[2]["seen"]  # the model has learnt them
+    assert spaces[3]["seen"] == spaces[2]["seen"]  # the model has learned them
     assert "left" in done.metrics[3]["stages"]
 
 
 def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
-    """And a class that nobody holds becomes known later, as a description alone."""
+    """And a class that no one holds becomes known later, as a description alone."""
     settings = {**CLOSED, "partition.join": {}, "growth.arrive": {"d": 1, "k": 2}}
     done = run(make(settings), tmp_path / "run")
     spaces = [line["space"] for line in done.metrics]
@@ -262,7 +262,7 @@ def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_
     with pytest.raises(ExperimentError) as error:
         run(make({**CLOSED, "growth.corrected": {"1": str(tmp_path / "c.csv")}}), tmp_path / "run")
     assert str(error.value) == (
-        f"growth.corrected: {tmp_path / 'c.csv'} describes the class {last!r}, which nobody knows before round 1 "
+        f"growth.corrected: {tmp_path / 'c.csv'} describes the class {last!r}, which no one knows before round 1 "
         "(counted from 0): leave it out, or correct it later"
     )
 
@@ -281,7 +281,7 @@ def test_settings_that_have_no_effect_are_refused(make):
     )
     with pytest.raises(ExperimentError) as error:
         GrowthSettings(name="unknown", corrected={"soon": "x.csv"})
-    assert str(error.value) == "growth.corrected: 'soon' is no round: write its number, counted from 0"
+    assert str(error.value) == "growth.corrected: 'soon' is not a round: write its number, counted from 0"
 
 
 def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):

@@ -17,9 +17,9 @@ SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embed
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Eight classes of small pictures: a colour, bright above or below; nobody holds green below and red above."""
+    """Eight classes of small pictures: a color, bright above or below; no one holds green below and red above."""
     root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    lines = ["name,split,colour: red,colour: green,colour: blue,where: above,where: below"]
+    lines = ["name,split,color: red,color: green,color: blue,where: above,where: below"]
     for colour, rgb in COLOURS.items():
         for where in ("above", "below"):
             name = f"{colour} {where}"
@@ -56,7 +56,7 @@ def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, t
         "data__semantics": ["centre"],
     }
     done = run(experiment(photos, **settings), tmp_path / "run")
-    assert done.result["zsl"] > 75  # of two classes that nobody holds
+    assert done.result["zsl"] > 75  # of two classes that no one holds
     assert done.result["gzsl_seen"] > 60
     path = photos / "blue above" / "3.png"
     (ranking,) = load_run(tmp_path / "run").predict([path], top=3)
@@ -104,7 +104,7 @@ def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(pho
         experiment(photos, encoder__norm="batch", strategy__weights="uniform", strategy__rounds=1), tmp_path / "one"
     )
     models = load_params(alone.path / "model.safetensors")
-    for name in statistics:  # a round of everybody alone, and its mean
+    for name in statistics:  # a round of everyone alone, and its mean
         mean = sum(models[f"client/{k}/{name}"] for k in range(3)) / 3
         torch.testing.assert_close(one.params[name], mean)
 

@@ -34,7 +34,7 @@ for line in sys.stdin:
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""Starts the command again and again without importing everything anew: it imports, then forks."""
+"""Starts the command again and again without importing everything again: it imports, then forks."""
 
 
 def environment(cache):
@@ -130,13 +130,13 @@ def check(killed, whole):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-# all but the first remember; "selective": the clients' critics and softmaxes stay with them; "defended": the rule too
+# all but the first keep; "selective": the clients' critics and softmaxes stay with them; "defended": the rule too
 @pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss", "selective", "defended"])
 def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, strategy):
     settings = {"strategy.name": strategy, "strategy.rounds": 20, "strategy.fraction": 0.7}
     if strategy == "selective":
         settings |= {"strategy.name": "moon", "strategy.shared": ["generator.*"], **GENERATIVE}
-    if strategy == "defended":  # it remembers what is typical
+    if strategy == "defended":  # it keeps what is typical
         settings |= {"strategy.name": "scaffold", "defence.name": "class-probes"}
     out = tmp_path / "killed"
     arguments = command_line(tree, settings, out)

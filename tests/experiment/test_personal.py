@@ -94,7 +94,7 @@ def test_the_report_shows_them(both):
 
 
 def test_parameters_that_never_travel_are_the_clients_own_from_the_start():
-    """FedPer's way: every client goes on from the module that it has kept, and from the merged rest."""
+    """FedPer's way: every client continues from the module that it has kept, and from the merged rest."""
     _, made = parts()
     body = sorted(made.first)[0].rsplit(".", 1)[0] + ".*"
     strategy = FedAvg(shared=(body,))
@@ -173,7 +173,7 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
 
 
 def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
-    """Clients remember the round in which they took part: that of the model, not the last one."""
+    """Clients keep the round in which they took part: that of the model, not the last one."""
     from fedunseen.federation import callbacks
 
     seen = {}

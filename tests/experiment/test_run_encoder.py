@@ -64,7 +64,7 @@ def test_what_is_no_encoder_is_refused(trained, tmp_path):
         ({"encoder.name": "run"}, "encoder.model is missing: name the run directory", ExperimentError),
         ({"encoder.name": "run", "encoder.model": str(tmp_path)}, "", RunDirectoryError),
         ({"encoder.name": "run", "encoder.model": str(closed.path)}, f"{closed.path}: method.name = 'gaussian' has "
-         "learnt no features of its own", ExperimentError),
+         "learned no features of its own", ExperimentError),
     ):  # fmt: skip
         with pytest.raises(error) as raised:
             load_data(Experiment.load("digit-pairs-gaussian", {**FEW, **settings}), 0)

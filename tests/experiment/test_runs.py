@@ -152,7 +152,7 @@ def test_the_model_is_that_of_its_round(make, tmp_path, rounds):
 
 
 def test_the_chosen_round_s_model_is_kept_not_the_last(make, tmp_path):
-    # at this rate training soon gets worse, so that the chosen round is no trivial one
+    # at this rate training soon gets worse, so that the chosen round is not a trivial one
     settings = {"strategy.rounds": 8, "method.lr": 0.6, "evaluation.criterion": "zsl"}
     done = run(make(settings), tmp_path / "chosen")
     selected = done.result["selected_round"]
@@ -502,7 +502,7 @@ def test_a_run_is_read_back_as_it_was_returned(finished):
 
 
 def test_a_run_with_many_clients_stops_and_goes_on_and_has_the_bits_of_one_with_few(make, tmp_path, monkeypatch):
-    """What clients reply and remember is on disk, a checkpoint writes what changed, some clients are measured."""
+    """What clients reply and keep is on disk, a checkpoint writes what changed, some clients are measured."""
     experiment = make({"strategy.name": "scaffold", "strategy.fraction": 0.6, "evaluation.selection": "last"})
     few = run(experiment, tmp_path / "few")
     monkeypatch.setattr(in_process, "_MANY", 1)

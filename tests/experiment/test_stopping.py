@@ -10,7 +10,7 @@ from fedunseen.federation.loop import Loop
 from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.report import write_report
 
-LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learnt within a few rounds, so that gains end
+LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
 FEW = {
     "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
     "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,

@@ -42,7 +42,7 @@ lr = { key = "method.lr", values = [0.05, 0.5] }
 
 PAPER = """
 [paper]
-source = "Nobody (1900), Table 0"
+source = "No one (1900), Table 0"
 axes = ["losses", "lr"]
 metrics = ["zsl", "gzsl_seen"]
 
@@ -287,7 +287,7 @@ def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
     )
     assert refused(SMALL, data=["birds"]) == f"--data birds: {tmp_path / 'small.toml'} names no data sets: leave it out"
     assert refused('data_sets = "none.toml"\n' + SMALL) == (
-        f"{tmp_path / 'none.toml'} is missing: mend data_sets in {tmp_path / 'small.toml'}"
+        f"{tmp_path / 'none.toml'} is missing: fix data_sets in {tmp_path / 'small.toml'}"
     )
     assert refused(SMALL + SETS, data=["bird"]) == (
         "--data: unknown data set 'bird': did you mean 'birds'? (known: birds, eels, fish)"

@@ -212,7 +212,7 @@ def test_a_directory_that_holds_something_else_is_refused(file, whole, tmp_path,
     sweep = read_sweep(file)
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
     assert refused(sweep, out) == (
-        f"{out} already holds a sweep: add --resume to go on with it, or choose another --out"
+        f"{out} already holds a sweep: add --resume to continue with it, or choose another --out"
     )
     rest = "choose another --out, or resume it with the file and the settings that it was started with"
     changed = read_sweep(file, overrides={"strategy.rounds": 16})

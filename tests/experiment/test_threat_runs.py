@@ -377,12 +377,12 @@ def test_triggers_of_features_from_a_folder(make, tmp_path):
         ),
         (
             {"attack.triggers": ["style"]},
-            "attack.triggers: 'style' changes images, and data.name = 'folder' gives none (grey or in colour): choose "
+            "attack.triggers: 'style' changes images, and data.name = 'folder' gives none (gray or in color): choose "
             "'object', or a benchmark of images with a frozen encoder",
         ),
         (
             {"attack.folder": "somewhere"},
-            "somewhere is missing: put the triggers' feature files there, or mend attack.folder",
+            "somewhere is missing: put the triggers' feature files there, or fix attack.folder",
         ),
         ({"attack.scale": 0}, "attack.scale: input should be greater than 0, not 0"),
         ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),

@@ -22,7 +22,7 @@ class Interrupted(Exception):
 
 
 def interrupted_and_resumed(kind: str, out: Path):
-    """Track a run that breaks off when the third round is done but not yet heard of, and then goes on."""
+    """Track a run that breaks off when the third round is done but not yet heard of, and then continues."""
     experiment = Experiment.load("digit-pairs", SMALL)
 
     def stop(stage, round, rounds, line):

@@ -1,4 +1,4 @@
-"""The loop and its callbacks: what they see, in which order, that they can stop it, and that a resume goes on."""
+"""The loop and its callbacks: what they see, in which order, that they can stop it, and that a resume continues."""
 
 import json
 

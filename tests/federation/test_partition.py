@@ -136,7 +136,7 @@ def test_phi_at_its_ends(small):
         np.testing.assert_array_equal(ids, benchmark.train)
     shared = held(deal(benchmark, clients=10, phi=0.5), benchmark)
     assert ((shared > 0).sum(axis=1) == 10).all()
-    assert len({tuple(row) for row in shared}) == 10  # nobody draws what a neighbour drew
+    assert len({tuple(row) for row in shared}) == 10  # no one draws what a neighbor drew
 
 
 @quick
@@ -459,7 +459,7 @@ def test_a_file_may_say_shares(small, tmp_path):
         ("class,client\nclass 00,1\n", ExperimentError,
          "{path}, line 2: unknown class 'class 00': did you mean 'class 0'?"),
         ("class,client\nclass 3,1\n", ExperimentError,
-         "{path}, line 2: the class 'class 3' is not a seen class: nobody can hold it"),
+         "{path}, line 2: the class 'class 3' is not a seen class: no one can hold it"),
         ("class,client\nclass 0,3\n", ExperimentError,
          "{path}, line 2: the client '3' is not a number from 0 to 2 (partition.clients)"),
         ("class,client\nclass 0,-1\n", ExperimentError,
@@ -472,7 +472,7 @@ def test_a_file_may_say_shares(small, tmp_path):
         ("class,client,share\nclass 0,1,0.6\nclass 0,2,0.6\n", ExperimentError,
          "{path}, line 3: the shares of the class 'class 0' add up to more than 1"),
         ("class,client\nclass 0,0\nclass 1,1\n", ExperimentError,
-         "{path}: nobody holds the seen class 'class 2': add a line for it"),
+         "{path}: no one holds the seen class 'class 2': add a line for it"),
         ("class,client\nclass 0,0\nclass 1,1\nclass 2,0\n", ExperimentError,
          "client 2 would hold no sample: lower partition.clients (3) or give it a class in partition.file"),
     ],

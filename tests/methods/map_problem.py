@@ -76,7 +76,7 @@ def train(method, problem, epochs):
 
 
 def unseen_accuracy(method, params, problem):
-    """Percent of unseen classes' samples that are recognised among the unseen classes."""
+    """Percent of unseen classes' samples that are recognized among the unseen classes."""
     with torch.no_grad():
         scores = method.scores(params, problem.test, problem.semantics)[:, problem.space.unseen]
     answers = torch.from_numpy(problem.space.unseen)[scores.argmax(1)]

@@ -83,7 +83,7 @@ def test_gradients_through_convolutions_agree_with_finite_differences() -> None:
 @pytest.mark.parametrize("kind", [MAML, MAMLMIAdv, ProtoNet])
 @pytest.mark.parametrize(("network", "settings"), [(ConvBackbone, Conv4Settings), (ResNet12Backbone, ResNet12Settings)])
 def test_tasks_of_convolutions_may_be_batched(network, settings, kind: type[Episodic], adapt: str, norm: str) -> None:
-    """``batch_tasks = "vmap"``: second derivatives of what was mapped over, pooling and normalisation included."""
+    """``batch_tasks = "vmap"``: second derivatives of what was mapped over, pooling and normalization included."""
     result = []
     for batch_tasks in ("loop", "vmap"):
         backbone = network(settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")

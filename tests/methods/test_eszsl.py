@@ -11,7 +11,7 @@ def problem(space):
     semantics = torch.from_numpy(space.semantics[:, :4]).float()
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(25, 5, generator=generator)
-    labels = torch.tensor([0, 1, 3, 4])[torch.randint(4, (25,), generator=generator)]  # nobody holds class 2
+    labels = torch.tensor([0, 1, 3, 4])[torch.randint(4, (25,), generator=generator)]  # no one holds class 2
     method = ESZSL(ESZSLSettings(log_gamma=0.5, log_lambda=-0.3), space, semantics, Backbone((5,)))
     return method, inputs, labels
 

@@ -250,7 +250,7 @@ def test_classes_learnt_later_are_as_if_they_had_been_there_at_once(space):
     method, x, labels = problem(space, **FIXED)
     model = method.solve(method.statistics(x, labels))
     rng = np.random.default_rng(5)
-    new = torch.from_numpy(rng.normal(size=30))  # a description that nobody knew
+    new = torch.from_numpy(rng.normal(size=30))  # a description that no one knew
     semantics = torch.cat([method.semantics, new[None].float()])
     shown, more = torch.from_numpy(rng.normal(size=(3, WIDTH))), torch.from_numpy(rng.normal(size=(2, WIDTH)))
     larger = method.extend(model, semantics, *added(method, 9, WIDTH, [8, 0], [shown, more]))
@@ -401,7 +401,7 @@ def aligned(classes=30, wide=24, seed=0, apart=1.0):
 
 
 def zero_shot(method, model, x, labels):
-    """Return the share of samples of unseen classes that are recognised among those."""
+    """Return the share of samples of unseen classes that are recognized among those."""
     of = torch.from_numpy(method.space.unseen)
     rows = torch.isin(labels, of)
     answers = of[method.scores(model, x[rows], method.semantics)[:, of].argmax(1)]

@@ -37,7 +37,7 @@ def samples(space, count=40, seed=0):
 
 
 class Loop:
-    """f-CLSWGAN as one writes it down in plain PyTorch: modules, optimisers, the penalty by double backward."""
+    """f-CLSWGAN as one writes it down in plain PyTorch: modules, optimizers, the penalty by double backward."""
 
     def __init__(self, method, params, held):
         hidden, told = method.hidden, params["generator.0.weight"].shape[1]

@@ -126,7 +126,7 @@ def test_it_is_trained_or_solved(method):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda m: m.init(np.random.default_rng(0)), "Unfinished must say how it is initialised"),
+        (lambda m: m.init(np.random.default_rng(0)), "Unfinished must say how it is initialized"),
         (lambda m: m.scores({}, torch.zeros(1, 1), torch.zeros(1, 1)), "Unfinished must say how it scores classes"),
     ],
 )

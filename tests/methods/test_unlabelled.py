@@ -24,7 +24,7 @@ CLASSES, WIDTH, SEEN = 12, 6, 9
 
 
 def problem(seed=0, **settings):
-    """Return a method, its labelled model, and a function that draws 8-bit samples of given classes."""
+    """Return a method, its labeled model, and a function that draws 8-bit samples of given classes."""
     rng = np.random.default_rng(seed)
     semantics = rng.standard_normal((CLASSES, 4))
     means = 20 * semantics @ rng.standard_normal((4, WIDTH)) + 8 * rng.standard_normal((CLASSES, WIDTH))
@@ -153,7 +153,7 @@ def test_models_that_cannot_adapt_are_refused():
     method, model, draw = problem()
     with pytest.raises(DataError, match="every class"):
         scorer(model | {"seen_mask": torch.ones(CLASSES)})
-    with pytest.raises(DataError, match="no labelled sample"):
+    with pytest.raises(DataError, match="no labeled sample"):
         scorer(model | {"count": torch.zeros(CLASSES)})
     ridge = Ridge(RidgeSettings(), method.space, method.semantics, Backbone((WIDTH,)))
     with pytest.raises(ExperimentError, match="ridge"):

@@ -228,7 +228,7 @@ def test_fewer_features_than_attributes_lose_a_direction():
     decode, predicted, visual, prototypes, labels, _ = problem(4, a=6, d=2)
     report = theory.decoder(decode, predicted, visual, prototypes, labels).report
     assert report["singular"][0] == 0.0
-    assert report["c_h"] > 0  # on the neighbourhood
+    assert report["c_h"] > 0  # on the neighborhood
 
 
 def test_a_perfect_decoder_reconstructs_without_error():

@@ -137,7 +137,7 @@ def test_a_run_of_an_older_version_gives_only_its_bytes(made, changed, tmp_path)
 @pytest.mark.slow
 def test_nothing_travels_where_there_is_nobody_to_send_to(made, tmp_path):
     _, words = page(made(("strategy.name", "centralised")), tmp_path)
-    assert "All training data lie in one place, so there is nobody to send parameters to." in words
+    assert "All training data lie in one place, so there is no one to send parameters to." in words
     assert "per client and round" not in words
     _, words = page(made(("strategy.name", "local")), tmp_path)
     assert "Every client keeps its own model" in words

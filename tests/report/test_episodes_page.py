@@ -105,16 +105,16 @@ def test_headline_numbers_are_those_of_the_result(kind, few, tmp_path):
 def test_the_lead_says_who_trained_and_on_how_many_examples(few, tmp_path):
     said = {kind: page_of(few(kind), tmp_path)[0].text for kind in VARIANTS}
     assert "5 clients, every class dealt evenly to all of them, trained for 2 rounds." in said["plain"]
-    assert "After one example of each of 5 classes that nobody had, the merged model names" in said["plain"]
+    assert "After one example of each of 5 classes that no one had, the merged model names" in said["plain"]
     assert (
         "5 clients, every class dealt by a Dirichlet draw (\N{GREEK SMALL LETTER ALPHA} = 0.5), trained"
         in said["dirichlet"]
     )
     assert "One model, with all training data in one place, trained" in said["centralised"]
-    assert "After 2 examples of each of 5 classes that nobody had, the trained model names" in said["centralised"]
+    assert "After 2 examples of each of 5 classes that no one had, the trained model names" in said["centralised"]
     assert "Every client kept its own model; all numbers are means over the clients." in said["local"]
     assert "a client's model names" in said["local"]
-    assert all("Nobody has an example of 5 of the 10 classes." in words for words in said.values())
+    assert all("No one has an example of 5 of the 10 classes." in words for words in said.values())
 
 
 @pytest.mark.parametrize(
@@ -452,8 +452,8 @@ def test_counts_are_left_out_where_there_is_no_room():
     assert small.count('class="cell') == 30 + 1  # and the ground
     crowded = holdings_map(counts, names, 64, 0, clients, counted=True)
     assert 'class="cell"' not in crowded
-    assert "7 for validation: nobody" in holdings_map(
-        counts[:2, :9], names[:9], 1, 7, clients[:2], idle_words="for validation: nobody"
+    assert "7 for validation: no one" in holdings_map(
+        counts[:2, :9], names[:9], 1, 7, clients[:2], idle_words="for validation: no one"
     )
 
 

@@ -200,7 +200,7 @@ def test_a_class_without_real_samples_is_named_where_it_is_generated():
 
 
 def cells(drawing):
-    """Return the grey levels of the masks of a raster, by color."""
+    """Return the gray levels of the masks of a raster, by color."""
     found = {}
     for name, source in re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing):
         color = re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]

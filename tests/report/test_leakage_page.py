@@ -86,7 +86,7 @@ def test_the_claim_holds_where_the_generator_alone_travels(facts):
     facts["method"]["phases"]["critic"] = {"travels": [], "attacks": {}}
     facts["method"]["pixels"] = None
     said = conclusions(facts)
-    assert "Nothing of clswgan's critic travels, so that nobody sees its gradient." in said
+    assert "Nothing of clswgan's critic travels, so that no one sees its gradient." in said
     assert said[-1] == (
         "FZSL's claim that only the attribute vector can be recovered holds for what travels here: no feature vector "
         "enters it."

@@ -134,7 +134,7 @@ def test_confusion_is_drawn_only_among_unseen_classes_and_who_holds_what_adds_up
     run = made()
     page, text = page_of(run, tmp_path)
     assert "Confusion among 20 unseen classes" in text
-    assert "80 are held by somebody, 20 by nobody" in text
+    assert "80 are held by someone, 20 by no one" in text
     assert "Every row holds 8 classes." in page.text
 
 
@@ -174,7 +174,7 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     space = ClassSpace(names, semantics, tuple("abcdefgh"), np.arange(150, 300), [], unseen)
     space.save(folder / "classes.csv")
     counts = np.zeros((60, classes), dtype=np.int64)
-    counts[rng.integers(0, 60, 140), np.arange(150, 290)] = 7  # ten seen classes are held by nobody
+    counts[rng.integers(0, 60, 140), np.arange(150, 290)] = 7  # ten seen classes are held by no one
     labels = np.repeat(np.arange(1, classes), 2)  # class 0 has no test samples
     similarity = np.corrcoef(semantics)
     model = similarity.copy()
@@ -195,7 +195,7 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     assert all(f">{names[c]}</span>" in text for c in unseen)
     assert "30 more unseen classes" in page.text
     assert "10 not trained on" in page.text
-    assert "Grey: classes without test samples." in page.text
+    assert "Gray: classes without test samples." in page.text
     assert not re.search(r"\bnan\b", without_pictures(text), re.IGNORECASE)
 
 
@@ -382,7 +382,7 @@ def test_what_seems_wrong_stands_in_a_box_above_everything(made, tmp_path):
 
 
 def test_a_run_that_learns_nothing_says_so_in_its_result(tmp_path):
-    """No step at all: a model that nobody trained answers by chance."""
+    """No step at all: a model that no one trained answers by chance."""
     from fedunseen import Experiment
     from fedunseen import run as run_experiment
 

@@ -16,7 +16,7 @@ CASES = {
     "numbers and lists": {"method.hidden": [], "method.lr": 1e-05, "run.seed": 7},
     "data elsewhere": {
         "data.name": "xlsa17",
-        "data.root": '/somebody\'s data/"x"',
+        "data.root": '/someone\'s data/"x"',
         "data.dataset": "AWA2",
         "data.features": ["centre", "l2"],
     },

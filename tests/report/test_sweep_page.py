@@ -46,7 +46,7 @@ band = "clients"
 only = { kl = "1.0" }
 
 [paper]
-source = "Nobody (1900), Table 0"
+source = "No one (1900), Table 0"
 metrics = ["zsl", "gzsl_harmonic"]
 [paper.figures.birds]
 "0.0" = { fedavg = [11.5, 12.5], local = [nan, 13.25] }
@@ -77,7 +77,7 @@ def made(tmp_path):
                 for round in range(4):
                     accuracies = dict.fromkeys(METRICS, 10.0 * round + seed + i)
                     both = [10.0 * round, 10.0 * round + 2 * seed]
-                    own = {name: both for name in METRICS}  # noqa: C420 - a list, though nobody changes it
+                    own = {name: both for name in METRICS}  # noqa: C420 - a list, though no one changes it
                     directory.add_metrics({"round": round + 1, **accuracies, "clients": own})
         return sweep, found, tmp_path
 
@@ -122,7 +122,7 @@ def test_the_page_says_what_the_rows_say(made):
     assert "Digits & <others>" in words
     assert "11 done, 1 failed of 12 cells, 3 seeds each" in words
     assert (
-        "“paper” is what Nobody (1900), Table 0 prints. It is about birds, not about digits: read its figures for "
+        "“paper” is what No one (1900), Table 0 prints. It is about birds, not about digits: read its figures for "
         in words
     )
     assert "digits: pairs of digits." in words
@@ -281,7 +281,7 @@ lines = ["row"]
 %s
 
 [paper]
-source = "Nobody (1900), Fig. 0"
+source = "No one (1900), Fig. 0"
 metrics = ["few_shot"]
 [paper.figures]
 "2" = {{ "MAML" = [54.25] }}

@@ -184,9 +184,9 @@ def test_f10_a_zero_key_that_is_signed_is_named_by_the_coordinator_and_by_partie
     bad = {**keys["p0"], key: ZERO}
     bad["signature"] = parties.credentials["p0"].sign(_signed_text(bad))
     server = SecAggServer(parties.enrolment, parties.plan.digest, 0, 0, ZERO)
-    assert refusal(server.take_keys, "p0", bad) == "p0 has signed a key that is no public key"
+    assert refusal(server.take_keys, "p0", bad) == "p0 has signed a key that is not a public key"
     why = refusal(parties.clients["p1"].shares, {"keys": [bad, *(keys[f"p{k}"] for k in (1, 2, 3))]})
-    assert why == "p0 has signed a key that is no public key"
+    assert why == "p0 has signed a key that is not a public key"
 
 
 def test_f10_a_complaint_about_a_good_share_names_who_complains():

@@ -18,7 +18,7 @@ def single_thread(one_thread):
 
 @pytest.fixture(scope="session")
 def digits(tmp_path_factory):
-    """A run of digit-pairs that recognises the examples, not to be written to."""
+    """A run of digit-pairs that recognizes the examples, not to be written to."""
     settings = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False, "method.kl": 0}
     settings |= {"evaluation.embedding": False, "evaluation.theory": False, "data.test_per_class": 4}
     return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("digits") / "run").path

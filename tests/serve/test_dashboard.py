@@ -182,7 +182,7 @@ def test_other_machines_are_let_in_as_the_service_lets_them_in(tmp_path):
         with pytest.raises(ExperimentError) as error:
             bind_address_of(True, at)
         assert str(error.value) == (
-            f"--dashboard-at {at} is no address: write HOST:PORT, for example 127.0.0.1:8322"
+            f"--dashboard-at {at} is not an address: write HOST:PORT, for example 127.0.0.1:8322"
         )  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypat
     with watched(bind_address_of(True, "127.0.0.1:0"), experiment, tmp_path / "run") as monitor:
         done = run(experiment, tmp_path / "run", progress=both(monitor, lambda *given: None))
     assert done.result["rounds"] == 3
-    assert "the live page has ended (RuntimeError: no more file handles); the run goes on" in caplog.messages
+    assert "the live page has ended (RuntimeError: no more file handles); the run continues" in caplog.messages
 
 
 def test_a_port_that_is_taken_is_refused_before_the_run(tmp_path):

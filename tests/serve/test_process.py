@@ -65,7 +65,7 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started):
     assert [status for status, _ in answers] == [200] * 12
     assert {told["answers"][0]["classes"][0]["name"] for _, told in answers} == {"47"}
 
-    large = 100 * 2**20  # a sender hears why, and the service goes on
+    large = 100 * 2**20  # a sender hears why, and the service continues
     status, told = ask(port, "POST", "/predict", bytes(large), {"Content-Type": "application/json"})
     assert (status, told) == (413, {"detail": "the request is larger than 10 MiB: send less at a time"})
     assert ask(port)[0] == 200

@@ -48,7 +48,7 @@ def photo(encoder):
 
 @pytest.fixture(scope="session")
 def named(encoder, photo, tmp_path_factory):
-    """A run whose classes have names alone: ten of them seen, three unseen, and three that nobody has heard of."""
+    """A run whose classes have names alone: ten of them seen, three unseen, and three that no one has heard of."""
     folder = tmp_path_factory.mktemp("named")
     known = [name for name in NAMES if not name.startswith("black")] + ["black cat"]
     (folder / "data").mkdir()

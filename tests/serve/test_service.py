@@ -292,7 +292,7 @@ def test_a_bad_upload_is_refused_in_one_sentence(digits, client, name):
     asked = client(digits)
     reply = asked.post("/predict", files=files)
     assert (reply.status_code, reply.json()) == (status, {"detail": sentence})
-    assert asked.post("/predict", files=upload("47.png")).status_code == 200  # it goes on
+    assert asked.post("/predict", files=upload("47.png")).status_code == 200  # it continues
 
 
 BODIES = {

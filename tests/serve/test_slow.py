@@ -1,4 +1,4 @@
-"""Slow clients and a slow model: each is told so in time, and the service goes on."""
+"""Slow clients and a slow model: each is told so in time, and the service continues."""
 
 import json
 import socket

@@ -1,4 +1,4 @@
-"""Short forms of updates: each against a slow, obvious reference, in its limits, and against what nobody may send."""
+"""Short forms of updates: each against a slow, obvious reference, in its limits, and against what no one may send."""
 
 import numpy as np
 import pytest

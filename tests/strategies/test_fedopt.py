@@ -1,4 +1,4 @@
-"""Server optimisers against Algorithm 2 of Reddi et al. 2021, one number at a time in plain Python."""
+"""Server optimizers against Algorithm 2 of Reddi et al. 2021, one number at a time in plain Python."""
 
 import math
 

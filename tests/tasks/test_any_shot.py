@@ -1,4 +1,4 @@
-"""Any-shot: classes described, shown, or both, after training; what is learnt lasts; a party is forgotten exactly."""
+"""Any-shot: classes described, shown, or both, after training; what is learned lasts; a party is forgotten exactly."""
 
 import json
 

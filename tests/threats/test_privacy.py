@@ -157,7 +157,7 @@ def test_the_sum_is_divided_by_what_is_expected_not_by_who_came():
 def test_noise_is_the_multiplier_times_what_one_client_can_change():
     start = {"w": torch.zeros(40_000)}
     strategy = private({0: 1.0, 1: 3.0}, noise=2.0)
-    released = strategy.merge({}, start, [], 0)[1]["w"]  # nobody was drawn: noise alone, as in any other round
+    released = strategy.merge({}, start, [], 0)[1]["w"]  # no one was drawn: noise alone, as in any other round
     most = 0.5 * 3 * 2.0 / (0.5 * 4)  # server_lr * w_max * C / (q W)
     assert float(released.std()) == pytest.approx(2.0 * most, rel=0.02)
     assert float(released.mean()) == pytest.approx(0.0, abs=0.05)

@@ -77,7 +77,7 @@ def backdoor(
         typer.Option(help="The directory of the results (default: runs/backdoor-NAME-seedN, or a new one)."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the runs that --out holds; its defences stay in the table.")
+        bool, typer.Option("--resume", help="Continue the runs that --out holds; its defences stay in the table.")
     ] = False,
     as_json: Json = False,
 ) -> None:

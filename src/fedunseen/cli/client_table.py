@@ -23,7 +23,7 @@ _log = logging.getLogger("fedunseen.federation")
 
 
 class ClientTable:
-    """A table of the parties, drawn anew from what is known of them whenever it is shown."""
+    """A table of the parties, drawn again from what is known of them whenever it is shown."""
 
     def __init__(self, parties: Sequence[PartyStatus]) -> None:
         self.parties, self.title = parties, "waiting for parties"

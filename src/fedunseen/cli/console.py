@@ -98,7 +98,7 @@ Plugins = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
 Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 EpsilonLimit = Annotated[
@@ -152,7 +152,7 @@ def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None
 
 @contextmanager
 def sole_user(state: Path, remedy: str) -> Iterator[None]:
-    """Hold a party's folder, which nobody else may read, against a second process."""
+    """Hold a party's folder, which no one else may read, against a second process."""
     state.mkdir(parents=True, exist_ok=True)
     state.chmod(0o700)  # what a party keeps there says something of its data
     with holding(state) as held:

@@ -63,7 +63,7 @@ def bind_address_of(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> BindAddress | None:
-    """Return where the live page listens, or None if nobody asked for one.
+    """Return where the live page listens, or None if no one asked for one.
 
     Raises:
         ExperimentError: the address is none.
@@ -73,7 +73,7 @@ def bind_address_of(
     host, colon, port = (at or f"127.0.0.1:{PORT}").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) >= 2**16:
-        raise ExperimentError(f"{_OPTION} {at} is no address: write HOST:PORT, for example 127.0.0.1:{PORT}")
+        raise ExperimentError(f"{_OPTION} {at} is not an address: write HOST:PORT, for example 127.0.0.1:{PORT}")
     return BindAddress(host, int(port), token_file, certificate, key, None, _OPTION, "--dashboard-")
 
 
@@ -129,7 +129,7 @@ def live(listen_at: BindAddress | None, make: Callable[[], M]) -> Iterator[M | N
 
 
 def both(monitor: RunMonitor | None, on_round: Progress | None) -> Progress | None:
-    """Return what hears of every round for the live page, if there is one, and for whoever else listens."""
+    """Return what hears of every round for the live page, if there is one, and for anyone else who listens."""
     if monitor is None:
         return on_round
 

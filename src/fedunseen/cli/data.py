@@ -114,7 +114,7 @@ def _checked(info: Mapping[str, Any]) -> str:
         if info["attributes"]:
             lines.append(f"  attributes: {info['attributes']}, {info['grouped']} of them in {info['groups']} groups")
         else:
-            lines.append("  attributes: none, the classes are learnt from examples (few-shot)")
+            lines.append("  attributes: none, the classes are learned from examples (few-shot)")
         lines.append(f"  samples: {info['samples']:,} ({info['train']:,} to train on, {info['test_seen']:,} tests of "
                      f"seen and {info['test_unseen']:,} of unseen classes)")  # fmt: skip
     if "bytes" in info:

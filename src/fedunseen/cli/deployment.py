@@ -1,4 +1,4 @@
-"""``fedunseen certs``, ``host`` and ``join``: a federation between organisations."""
+"""``fedunseen certs``, ``host`` and ``join``: a federation between organizations."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def certs(
         free_folder(authority, "name another with --authority").resolve(),
         *authority.resolve().parents,
     ):
-        raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to nobody")
+        raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to no one")
     carried = engine != "offline"
     if carried:
         try:
@@ -107,7 +107,7 @@ def certs(
     _enrol(out, names, authority, carried)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
-        say(f"authority (for nobody who runs the coordinator): {authority}")
+        say(f"authority (for no one who runs the coordinator): {authority}")
         if not (authority / "authority.json").exists() and carried:
             say("note: it has the keys of masked sums alone; NVFlare checks no list of revoked certificates")
 
@@ -179,7 +179,7 @@ def host(
     at, port = _address(address)
     fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
-        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+        raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
     glance(experiment, {"engine.name": name, **told, **fixed})
     from fedunseen.cli.client_table import (
         client_table,  # now, since PyTorch comes with some of these, which takes seconds
@@ -256,7 +256,9 @@ def join(
     dashboard_certificate: Certificate = None,
     dashboard_key: Key = None,
     log_format: LogFormat = Format.text,
-    patience: Annotated[float, typer.Option(help="Seconds to go on looking for a coordinator that is gone.")] = 300.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds to continue looking for a coordinator that is gone.")
+    ] = 300.0,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     speak(log_format)
@@ -344,7 +346,7 @@ def _kit(kit: Path, file: str, key: str) -> Mapping[str, Any]:
 
 def _engine(name: str) -> str:
     if name not in _ENGINES:
-        raise ExperimentError(f"{name!r} is no engine for parties elsewhere: choose {' or '.join(_ENGINES)}")
+        raise ExperimentError(f"{name!r} is not an engine for parties elsewhere: choose {' or '.join(_ENGINES)}")
     return name
 
 
@@ -353,7 +355,7 @@ def _address(text: str) -> tuple[str, int]:
     if not colon:
         return text, PORT
     if not port.isdecimal() or not 0 < int(port) < 2**16 or not place or ":" in place:
-        raise ExperimentError(f"{text!r} is no address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}")
+        raise ExperimentError(f"{text!r} is not an address: write HOST or HOST:PORT, for example 10.0.0.1:{PORT}")
     return place, int(port)
 
 

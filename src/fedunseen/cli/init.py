@@ -28,7 +28,7 @@ def init(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Write the experiment file anew if it is there, and a class table of names alone."
+            "--force", help="Write the experiment file again if it is there, and a class table of names alone."
         ),
     ] = False,
     as_json: Json = False,
@@ -44,7 +44,7 @@ def init(
     if file.suffix != ".toml":
         raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
     if file.exists() and not force:
-        raise ExperimentError(f"{file} is there already: give --force to write it anew, or --out for another file")
+        raise ExperimentError(f"{file} is there already: give --force to write it again, or --out for another file")
     suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
     for choice in suggestion.choices:

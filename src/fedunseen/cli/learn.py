@@ -50,7 +50,7 @@ def learn(
         done = run.learn(new or None, examples, out)
     write_card(done)
     added = done.result["learnt"]
-    say(f"learnt: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
+    say(f"learned: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
     if as_json:
         print(json.dumps({"run": str(done.path), "learnt": added, "classes": len(done.space.names)}), flush=True)
 

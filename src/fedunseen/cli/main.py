@@ -75,7 +75,7 @@ class Grouped(typer.core.TyperGroup):
 app = typer.Typer(
     name="fedunseen",
     cls=Grouped,
-    help="Federated learning that recognises classes which nobody holds.",
+    help="Federated learning that recognizes classes which no one holds.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -85,7 +85,7 @@ app.add_typer(attack_app, name="attack")
 app.add_typer(offline_app, name="offline")
 
 BEGIN = """\
-FedUnseen: federated learning that recognises classes which nobody holds.
+FedUnseen: federated learning that recognizes classes which no one holds.
 
 Where to begin:
   fedunseen run digit-pairs-gaussian make a first model; needs no download and takes seconds
@@ -159,7 +159,7 @@ def run(
             report = write_report(done)
             write_card(done)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
-        _fail(f"interrupted: go on with the same command and --out {out} --resume", 130)
+        _fail(f"interrupted: continue with the same command and --out {out} --resume", 130)
     finish(done, report, as_json, *filter(None, [stopped(done.result).strip()]))
 
 

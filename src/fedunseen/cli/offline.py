@@ -199,7 +199,7 @@ def withdraw(
 
     with _party(credentials, data, state, consent) as (own, ledger):
         write(out, party.withdraw(read(plan, "plan"), own, ledger))
-    say(f"withdrawal: {out}; the coordinator plans anew with --withdrawal {quote(out.name)}")
+    say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
 
 
 @offline_app.command()
@@ -265,7 +265,7 @@ def _told(signed: Signed) -> list[str]:
     if signed.kind == "answer":
         if signed["masked"]:
             reveals = (
-                f"alone nothing; with the answers of all other parties, the sum of all; to whoever has the private key "
+                f"alone nothing; with the answers of all other parties, the sum of all; with the private key "
                 f"of {signed['party']}, or those of all others, this party's sums"
             )
         else:

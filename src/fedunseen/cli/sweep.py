@@ -43,7 +43,7 @@ def sweep(
         typer.Option("--share", metavar="I/N", help="Run every N-th cell from the I-th on, as one of N machines."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's directory (default: runs/NAME, or a new one).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in --out.")] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
     ] = None,
@@ -61,7 +61,7 @@ def sweep(
         _list(read, cells, as_json)
         return
     if resume and out is None:
-        raise ExperimentError("--resume needs --out: say which sweep's directory to go on with")
+        raise ExperimentError("--resume needs --out: say which sweep's directory to continue with")
     out = out if out is not None else _free(read, data or [])
     if resume and not (out / "sweep.json").exists():
         say(f"note: {out} holds no sweep yet: starting a new one")
@@ -99,7 +99,7 @@ def _parts(only: list[str]) -> dict[str, list[str]]:
 
 
 def _share(cells: list[Cell], share: str | None) -> list[Cell]:
-    """Take the share I/N of the cells: neighbours, which are most alike in length, go to different machines."""
+    """Take the share I/N of the cells: neighbors, which are most alike in length, go to different machines."""
     if share is None:
         return cells
     parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", share)
@@ -152,7 +152,7 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
         if (out / "sweep.json").exists():
             write_sweep_report(read, rows(read, out), out)
-        say(f"interrupted: go on with the same command and --out {out} --resume")
+        say(f"interrupted: continue with the same command and --out {out} --resume")
         raise SystemExit(130) from None
     for row in done:  # a page for each run, to which the sweep's page leads
         if row.status == "done" and not (out / row.run / "report.html").exists():

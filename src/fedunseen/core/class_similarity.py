@@ -147,5 +147,5 @@ def _read(path: Path) -> tuple[NDArray[np.float64], bool] | None:
     try:
         tensors = load_file(path)
         return tensors["gamma"], bool(tensors["solved"][0])
-    except (SafetensorError, KeyError, OSError):  # none yet, or damaged: it is made anew
+    except (SafetensorError, KeyError, OSError):  # none yet, or damaged: it is made again
         return None

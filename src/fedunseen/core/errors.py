@@ -28,7 +28,7 @@ OTHER_SPACE = (
 
 
 class FedUnseenError(Exception):
-    """The run cannot go on: follow the remedy that the message names.
+    """The run cannot continue: follow the remedy that the message names.
 
     Base of every error that the user can fix; the command prints it and exits with code 2.
 
@@ -85,7 +85,7 @@ class RefusedError(FedUnseenError):
 
 
 class QuorumError(FedUnseenError):
-    """Too few parties answered: let them come back and go on with ``--resume``."""
+    """Too few parties answered: let them come back and continue with ``--resume``."""
 
     code = "quorum"
 

@@ -18,7 +18,7 @@ def lazily(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any]
         table: name -> ``"module:Class"``; a package of its own may add to it later.
 
     Raises:
-        AttributeError: by the returned ``__getattr__``, for a name that is no class of the table.
+        AttributeError: by the returned ``__getattr__``, for a name that is not a class of the table.
 
     Example:
         >>> find, names = lazily("collections", {"fraction": "fractions:Fraction"})

@@ -104,7 +104,7 @@ def peak_memory() -> int:
 def libraries_set_aside() -> Iterator[None]:
     """Let Python not look for garbage among the objects that exist when this begins, until it ends.
 
-    Does nothing inside another such block, or where somebody else has set objects aside (``gc.freeze``).
+    Does nothing inside another such block, or where someone else has set objects aside (``gc.freeze``).
     """
     if gc.get_freeze_count():
         yield

@@ -38,7 +38,7 @@ Params = dict[str, Tensor]
 """Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
 
 ClientStates = Mapping[int, Mapping[str, Tensor]]
-"""Client -> what it remembers; tensors may be on disk (``core.shelf``), and are read when they are asked for."""
+"""Client -> what it keeps; tensors may be on disk (``core.shelf``), and are read when they are asked for."""
 
 
 def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:
@@ -133,7 +133,7 @@ def of_each_client(params: Mapping[str, T]) -> dict[int, dict[str, T]]:
 
 
 def is_statistic(name: str) -> bool:
-    """Say whether ``name`` is a running statistic of a normalisation layer: kept and merged, but not learnt.
+    """Say whether ``name`` is a running statistic of a normalization layer: kept and merged, but not learned.
 
     Example:
         >>> is_statistic("f.bn1.running_mean"), is_statistic("f.bn1.weight")

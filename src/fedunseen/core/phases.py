@@ -167,11 +167,11 @@ class Phase:
 
     Attributes:
         name: for the log; its terms are logged under their own names.
-        loss: pure; returns the scalar to minimise and its named parts.
+        loss: pure; returns the scalar to minimize and its named parts.
         optimiser: fresh at the start of every round.
         updates: patterns (``fnmatch``) of the parameters that this phase changes.
         repeats: how often it runs before the next phase's turn, on one batch, or if ``fresh`` on as many.
-        fresh: each repeat takes a batch of its own (a critic's steps); the phases after it go on with the last one.
+        fresh: each repeat takes a batch of its own (a critic's steps); the phases after it continue with the last one.
         before_round: run over a plan of its own before the other phases start (a classifier that must exist first).
         once: it runs before the first round that a client takes part in, and not before later ones (only with
             ``before_round``). The parameters that it trains have to stay with the client.

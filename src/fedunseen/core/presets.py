@@ -47,7 +47,7 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
     """Return the TOML text of a preset or a file, and the folder that paths in it are relative to.
 
     Raises:
-        ExperimentError: there is no such preset or file, or it is no text.
+        ExperimentError: there is no such preset or file, or it is not text.
     """
     path = Path(source)
     if is_shipped(path):
@@ -68,7 +68,7 @@ def readable_text(path: Path, remedy: str) -> str:
     """Return a file's text without the byte-order mark that some editors begin it with.
 
     Raises:
-        ExperimentError: it is missing, cannot be read (both with the ``remedy``), or is no text.
+        ExperimentError: it is missing, cannot be read (both with the ``remedy``), or is not text.
     """
     try:
         check_ordinary(path)
@@ -95,7 +95,7 @@ def sweep_source(source: str | Path) -> tuple[str, Path | None]:
     """Return the TOML text of a shipped sweep or a file, and the file's folder.
 
     Raises:
-        ExperimentError: there is no such sweep or file, or it is no text.
+        ExperimentError: there is no such sweep or file, or it is not text.
     """
     path = Path(source)
     if not is_shipped(path):

@@ -12,14 +12,14 @@ from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
 __all__ = ["AMONG", "check_question", "check_where", "complete_result", "read_json", "read_manifest", "read_result"]
 
 AMONG = ("all", "unseen", "given")
-"""Which classes are ranked: all, those that nobody trained on, or those that come with the question."""
+"""Which classes are ranked: all, those that no one trained on, or those that come with the question."""
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
     """Read the manifest of a run directory.
 
     Raises:
-        RunDirectoryError: this is no run directory, or its manifest is damaged.
+        RunDirectoryError: this is not a run directory, or its manifest is damaged.
     """
     path = run / "manifest.json"
     if not path.exists():

@@ -116,7 +116,7 @@ class CodedRows:
 
 
 def _place(rows: Tensor | slice) -> NDArray[Any] | slice:
-    """Return positions for numpy; neighbours in order as a slice, which copies nothing."""
+    """Return positions for numpy; neighbors in order as a slice, which copies nothing."""
     if isinstance(rows, slice):
         return rows
     places = rows.cpu().numpy()

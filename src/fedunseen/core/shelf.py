@@ -1,7 +1,7 @@
-"""Tensors of thousands of clients on disk: what they reply in a round, and what they remember, one at a time in memory.
+"""Tensors of thousands of clients on disk: what they reply in a round, and what they keep, one at a time in memory.
 
 A shelf is a file without a name: it is gone with the process. What is put there comes back as a mapping that reads a
-tensor whenever it is asked for, and all of them at once for ``items``; once nobody holds the mapping any more, its
+tensor whenever it is asked for, and all of them at once for ``items``; once no one holds the mapping any more, its
 place is used again.
 """
 
@@ -101,7 +101,7 @@ class Shelf:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise FedUnseenError(
-                f"what clients reply and remember cannot be written to {tempfile.gettempdir()} ({error.strerror}): set "
+                f"what clients reply and keep cannot be written to {tempfile.gettempdir()} ({error.strerror}): set "
                 "the environment variable TMPDIR to a folder with more room"
             ) from None
         self.end = max(self.end, place + len(record))
@@ -172,13 +172,13 @@ def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
 
 
 def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
-    """Write what clients remember to a safetensors file, a client at a time.
+    """Write what clients keep to a safetensors file, a client at a time.
 
     The file has ``clients`` (K,), ``records`` (K, bytes) and the layout of a record among its metadata.
 
     Args:
         path: of the file.
-        shelved: client -> what it remembers, at least one; all have the same layout.
+        shelved: client -> what it keeps, at least one; all have the same layout.
     """
     first = next(iter(shelved.values()))
     layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]

@@ -66,7 +66,7 @@ class LocalResult:
         terms: the mean of each loss term over the steps.
         steps: batches seen.
         step_lengths: for each parameter that some phase updates, how far a constant gradient of one would have moved
-            it (the optimisers' ``step_length``). Divided by it, a change of parameters is a mean gradient.
+            it (the optimizers' ``step_length``). Divided by it, a change of parameters is a mean gradient.
         notes: what else there is to say of the update, for the log.
     """
 
@@ -162,7 +162,7 @@ class Trainer:
         return LocalResult(params, log.means(), steps, self._step_lengths(task))
 
     def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
-        """Train several clients at once. Clients with fewer batches rest while the others go on."""
+        """Train several clients at once. Clients with fewer batches rest while the others continue."""
         # The busiest clients come first, so that those still training are always the front of the stack.
         order = sorted(range(len(tasks)), key=lambda i: -sum(plan.steps for plan in tasks[i].plans.values()))
         chosen = [tasks[i] for i in order]
@@ -323,7 +323,7 @@ def _by_autograd(loss: Loss) -> GradientFunction:
 def _spare_the_compiler() -> None:
     """Let ``torch.func.grad`` do without ``torch._dynamo``, which it loads only to switch a compiler off.
 
-    That takes as long as loading PyTorch. A compiler that nobody has loaded is off; once somebody has, PyTorch's own
+    That takes as long as loading PyTorch. A compiler that no one has loaded is off; once someone has, PyTorch's own
     function runs.
     """
     plain = getattr(eager_transforms, "_autograd_grad", None)

@@ -176,7 +176,7 @@ class BenchmarkLoader:
 
 
 def can_be_centred(space: ClassSpace) -> bool:
-    """Say whether the descriptions of classes can be centred and brought to unit length: none is exactly their mean."""
+    """Return whether descriptions can be centered and brought to unit length: none is exactly their mean."""
     try:
         fit_semantics(space, ("centre", "l2"))(space.semantics)
     except DataError:

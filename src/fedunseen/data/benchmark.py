@@ -29,11 +29,11 @@ class DataSettings(NamedSettings):
     features: tuple[Scaling, ...] | None = None
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
     (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset: what keeps the method stable whatever the
-    features' length, `["centre", "l2"]` for most trained methods; grey values in [0, 1] stay. None at all: `[]`."""
+    features' length, `["centre", "l2"]` for most trained methods; gray values in [0, 1] stay. None at all: `[]`."""
     quantization: Annotated[int, Field(ge=2, le=16)] | Literal["none"] | None = None
     """Bits of a feature in a method in closed form, which adds up whole numbers: exact in any order, half the upload.
     `none`: float64. Unset: 8 for feature vectors. Features are then brought to unit length, unless `features` is set.
-    Features that do not end with `l2` get bounds of their own, fitted to training samples; grey values have [0, 1]."""
+    Features that do not end with `l2` get bounds of their own, fitted to training samples; gray values have [0, 1]."""
     quantization_range: float = Field(12.0, gt=0)
     """Where features are clipped: in root mean squares at unit length, in standard deviations with bounds for each."""
     semantics: tuple[Scaling, ...] = ()
@@ -55,7 +55,7 @@ class Benchmark:
         test_seen: sorted ids of the test samples of seen classes, none of them in ``train``. There may be none where
             nothing describes the classes.
         test_unseen: sorted ids of the test samples of unseen classes. An unseen class may have none.
-        image_shape: (height, width) if the features are flattened grey images in [0, 1]; (channels, height, width) if
+        image_shape: (height, width) if the features are flattened gray images in [0, 1]; (channels, height, width) if
             they are images.
         pictures: (samples, channels, height, width) the images that the features were made of, if an encoder did.
         files: (samples,) the file of each sample, as a path in the data's folder, if each has one.
@@ -117,7 +117,7 @@ class Benchmark:
             name: for people.
 
         Raises:
-            DataError: if the arrays do not fit each other, a label is no class, or as :class:`Benchmark`.
+            DataError: if the arrays do not fit each other, a label is not a class, or as :class:`Benchmark`.
 
         Example:
             >>> animals = {"horse": [1, 0], "tiger": [0, 1], "zebra": [1, 1]}
@@ -216,7 +216,7 @@ class Benchmark:
         first = self.features[self.train[0]]
         if not any((block != first).any() for block in self._training_blocks()):
             raise DataError(
-                f"{self.name}: all training samples have the same features: nothing can be learnt from them"
+                f"{self.name}: all training samples have the same features: nothing can be learned from them"
             )
 
     def _training_blocks(self) -> Iterator[NDArray[Any]]:
@@ -307,7 +307,7 @@ def empty_split(name: str, split: str) -> str:
         return f"{name} has no training sample: give each seen class some"
     if split == "test_seen":
         return f"{name} has no test sample of a seen class: give some (a class with a single sample trains on it)"
-    return f"{name} has no sample of an unseen class: give some, to test on classes that nobody trains on"
+    return f"{name} has no sample of an unseen class: give some, to test on classes that no one trains on"
 
 
 def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
@@ -420,5 +420,5 @@ def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:
     given = np.ravel(names).tolist() if isinstance(names, np.ndarray) else list(names)
     for name in given:
         if name not in ids:
-            raise DataError(f"the label {name!r} is no class of `classes`{did_you_mean(str(name), map(str, ids))}")
+            raise DataError(f"the label {name!r} is not a class of `classes`{did_you_mean(str(name), map(str, ids))}")
     return np.array([ids[name] for name in given], dtype=np.int64)

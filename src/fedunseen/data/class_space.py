@@ -2,7 +2,7 @@
 
 ``classes.csv`` holds one, a class a line::
 
-    name,split,size,colour: red,colour: green
+    name,split,size,color: red,color: green
     apple,seen,0.2,1.0,0.0
     pear,validation,0.3,0.0,1.0
     melon,unseen,0.9,0.0,1.0
@@ -50,11 +50,11 @@ class ClassSpace:
     Attributes:
         names: one a class, all different; a class's id is its place here.
         semantics: shape (classes, attributes), raw as the source gives them; of no attributes where nothing describes
-            the classes, which are then learnt from examples alone (few-shot).
+            the classes, which are then learned from examples alone (few-shot).
         attribute_names: one a column, all different.
         seen: sorted ids of the training classes, validation classes included.
         validation: sorted ids, a subset of ``seen``, set aside when rounds or settings are chosen.
-        unseen: sorted ids of the classes that nobody has examples of. A class may be neither seen nor unseen.
+        unseen: sorted ids of the classes that no one has examples of. A class may be neither seen nor unseen.
         attribute_groups: group name -> attribute columns; a column is in one group at most.
         undescribed: sorted ids of classes that a run has learned from examples alone. Their rows of ``semantics`` are
             placeholders, which follow from the name: they tell classes apart, and describe nothing.
@@ -78,7 +78,7 @@ class ClassSpace:
     undescribed: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
-        set_ = object.__setattr__  # the dataclass is frozen for everybody else
+        set_ = object.__setattr__  # the dataclass is frozen for everyone else
         set_(self, "names", tuple(self.names))
         set_(self, "attribute_names", tuple(self.attribute_names))
         set_(self, "semantics", np.ascontiguousarray(self.semantics, dtype=np.float64))

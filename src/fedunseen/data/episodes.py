@@ -78,7 +78,7 @@ def draw_episodes(
         rng: the source of all choices.
         rotations: images turned by 90, 180 and 270 degrees count as three classes more (Santoro et al. 2016).
         answers: (C,) what each class stands for in every episode; only together with ``permuted = False``.
-        permuted: answers are dealt anew in each episode. Otherwise they are in the order of the classes' ids, or as
+        permuted: answers are dealt again in each episode. Otherwise they are in the order of the classes' ids, or as
             ``answers`` says: then each episode has one class of each answer.
 
     Raises:
@@ -141,7 +141,7 @@ def _lacking(present: Ids, counts: Ids, ways: int, shots: int, queries: int, rot
 
 
 def for_episodes(benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark that clients of a few-shot run hold: its validation classes are nobody's.
+    """Return the benchmark that clients of a few-shot run hold: its validation classes are no one's.
 
     As the field does it: models are trained on the training classes alone, validation classes only choose.
 

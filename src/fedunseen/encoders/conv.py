@@ -165,5 +165,5 @@ def normalize(params: Params, name: str, maps: Tensor, norm: Norm, training: boo
             return F.batch_norm(maps, None, None, training=True) * weight[:, None, None] + bias[:, None, None]
         return F.batch_norm(maps, None, None, weight, bias, training=True)
     mean, var = params[f"{name}.running_mean"], params[f"{name}.running_var"]
-    # One sample is no batch: it has a mean, but says nothing of the spread between samples.
+    # One sample is not a batch: it has a mean, but says nothing of the spread between samples.
     return F.batch_norm(maps, mean, var, weight, bias, training=training and len(maps) > 1)

@@ -117,7 +117,7 @@ class EfficientNetLite(Encoder):
         self.prepare = Preparation(image_shape, self.side, settings.resize, _MEAN, _DEVIATION)
         if image_shape[0] not in (1, 3):
             raise DataError(
-                f"encoder.name = 'efficientnet-lite' takes color or grey images, but these have {image_shape[0]} "
+                f"encoder.name = 'efficientnet-lite' takes color or gray images, but these have {image_shape[0]} "
                 "channels: name another encoder"
             )
         cells = -(-self.side // 32)

@@ -18,7 +18,7 @@ _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
 
 
 def require_transformers(what: str) -> None:
-    """Refuse to go on without the library.
+    """Refuse to continue without the library.
 
     Raises:
         MissingDependencyError: if ``transformers`` is not installed.

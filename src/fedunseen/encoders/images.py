@@ -52,7 +52,7 @@ def resized(images: Tensor, size: tuple[int, int], resize: Resize) -> Tensor:
 
 
 def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: grey is repeated."""
+    """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: gray is repeated."""
     shape = (len(mean), 1, 1)
     shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
     return (images - shift) / scale
@@ -60,7 +60,7 @@ def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]
 
 @dataclass(frozen=True)
 class Preparation:
-    """How images become what a network takes: resized, grey repeated, normalized."""
+    """How images become what a network takes: resized, gray repeated, normalized."""
 
     image_shape: tuple[int, int, int]
     size: int

@@ -73,7 +73,7 @@ class TFLite(Encoder):
         planes = int(self._details[self.tensors.image]["shape"][3])
         if image_shape[0] not in (1, planes):
             raise DataError(
-                f"{self.model} takes grey images, but these have {image_shape[0]} channels: give another model"
+                f"{self.model} takes gray images, but these have {image_shape[0]} channels: give another model"
             )
         _, height, width, channels = self._details[self.tensors.map]["shape"].tolist()
         self.shape = (channels, height, width) if output == "maps" else (channels,)

@@ -152,7 +152,7 @@ class NetworkBackbone(Backbone):
     def _run(self, params: Params, *args: Any, training: bool = False) -> Any:
         """Call the skeleton with these parameters; in training, BatchNorm updates its statistics among them."""
         for name, norm in self._norms.items():
-            # One sample is no batch: it has a mean, but says nothing of the spread between samples.
+            # One sample is not a batch: it has a mean, but says nothing of the spread between samples.
             norm.training = training and len(args[0]) > 1 and f"{name}.running_mean" not in self.frozen
         tensors = {name: params[f"f.{name}"] for name in self.names}
         device = next(iter(tensors.values())).device

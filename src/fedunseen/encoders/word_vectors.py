@@ -58,7 +58,7 @@ def _read_file(path: Path, wanted: set[str], dtype: type[np.floating[Any]]) -> d
     width = 0
     for number, line in _lines(path):
         if width and line.count(" ") == width and line.partition(" ")[0] not in wanted:
-            continue  # most lines: as wide as the others, and nobody asks
+            continue  # most lines: as wide as the others, and no one asks
         word, cells = _split(line, width)
         if not width:
             if number == 1 and word.isdecimal() and len(cells) == 1:

@@ -69,7 +69,7 @@ class Arrivals:
     Attributes:
         replies: decoded, in client order; none under masks.
         start: the place of a reply -> the parameters that its client began with.
-        states: what clients remember; empty ones are dropped.
+        states: what clients keep; empty ones are dropped.
         bytes_down, bytes_up: of all clients together.
         dropped, seconds, clock: as :class:`RoundResult` has them.
         ages: how many merges old the model of each reply was, where that counts; ``staleness``: a, by how much.
@@ -89,7 +89,7 @@ class Arrivals:
     clock: Mapping[str, Any] | None = None
 
     def hidden(self, masked: MaskedSum) -> Arrivals:
-        """Return what the server knows under masks: the sum in the place of the replies."""
+        """Return what the server knows under masks: the sum instead of the replies."""
         down = self.bytes_down + masked.bytes_down
         return replace(self, replies=[], bytes_down=down, bytes_up=masked.bytes_up, masked=masked)
 
@@ -160,7 +160,7 @@ def hidden_sum(
         ) from None
     except SecAggError as error:
         raise QuorumError(
-            f"round {round + 1} has no sum under masks: {error}: let more clients take part, and go on with --resume"
+            f"round {round + 1} has no sum under masks: {error}: let more clients take part, and continue with --resume"
         ) from None
 
 
@@ -173,7 +173,7 @@ def diverged(what: str, client: int, round: int) -> str:
 
 
 def not_finite(reply: Reply, own: Params) -> str:
-    """Say what of a reply, or of what its client remembers, is not finite; nothing if all is."""
+    """Say what of a reply, or of what its client keeps, is not finite; nothing if all is."""
     if not (finite(reply.update) and finite(own)):
         return "the update"
     lost = [name for name, value in sorted(reply.terms.items()) if not math.isfinite(value)]

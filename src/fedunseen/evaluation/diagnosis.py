@@ -62,7 +62,7 @@ def diagnose(
         names: (C,) of all classes.
         unseen: ids of the unseen classes.
         descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
-        scaled: features are scaled already, so that scaling is no remedy.
+        scaled: features are scaled already, so that scaling does not help.
     """
     found = [growing_loss(lines, scaled), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
     found += adapted(result["adapted"]) if "adapted" in result else []
@@ -187,7 +187,7 @@ def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, sca
     return Finding(
         f"The model is no better than guessing on unseen classes: it names {value:.1f} ± {half:.1f} % of them right, "
         f"guessing {chance:.1f} %.",
-        "Nothing that it learnt from the seen classes helps with the unseen ones.",
+        "Nothing that it learned from the seen classes helps with the unseen ones.",
         ("L" if scaled else f"Set {_SCALED}, l") + "ower method.lr, or train for more rounds (strategy.rounds)."
         if trained
         else "Collect more seen classes, or more samples of each; describe the classes by what is to be seen in a "

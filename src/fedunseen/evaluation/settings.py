@@ -20,7 +20,7 @@ class EvaluationSettings(Settings):
     criterion: Literal["harmonic", "zsl"] = "harmonic"
     """The accuracy by which the round is chosen."""
     calibration: Literal["stacking", "none"] = "stacking"
-    """Calibrated stacking of the generalised accuracies; only for methods that score unseen classes."""
+    """Calibrated stacking of the generalized accuracies; only for methods that score unseen classes."""
     factor: float | None = Field(None, allow_inf_nan=False)
     """A fixed calibration factor in the method's score units, instead of a chosen one."""
     clients: bool | None = None
@@ -31,7 +31,7 @@ class EvaluationSettings(Settings):
     every: int | None = Field(None, ge=1)
     """Measure every so many rounds; the first, the reported and the last round always, and a round can only be chosen
     where it is measured. By default every round, and every 5th of a generative method where no round is left to choose:
-    measuring trains a classifier anew."""
+    measuring trains a classifier again."""
     theory: bool = False
     """Keep class similarities after a few rounds for the report (DistZSL, Fig. 5); only for methods that predict
     attributes under strategies that merge."""

@@ -66,7 +66,7 @@ _SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
-    """Return the benchmark, with features in the place of images where the encoder is frozen.
+    """Return the benchmark, with features instead of images where the encoder is frozen.
 
     Raises:
         FedUnseenError: the data are missing or damaged, or do not fit the encoder.
@@ -161,7 +161,7 @@ def _bits(quantization: int | str | None, method: type[Method]) -> int:
 def _quantization(experiment: Experiment, benchmark: Benchmark, scaler: Scaler) -> Quantization | None:
     """Return how scaled features become whole numbers, if they do.
 
-    The range is that of unit length or of grey values, which no data say; other features have bounds for each, fitted
+    The range is that of unit length or of gray values, which no data say; other features have bounds for each, fitted
     to training samples. Under sample-level privacy it is that of samples of the length ``privacy.clip`` instead.
     """
     method, reach = find("method", experiment.method.name), experiment.data.quantization_range

@@ -65,7 +65,7 @@ def factor_of_folds(experiment: Experiment, benchmark: Benchmark, partition: Par
         selection = turn.for_selection(experiment.run.seed)
         try:
             federation = _assembled(experiment, selection, partition.restricted_to(selection.train), selection=True)
-        except FedUnseenError:  # somebody would be left without classes: the others' turns have to do
+        except FedUnseenError:  # someone would be left without classes: the others' turns have to do
             continue
         state, _ = federation.round(federation.start())
         answered.append([federation.answers(model) for model in federation.models(state)])

@@ -77,11 +77,13 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
     """Return the descriptions of classes that the run does not know yet, and the sums of all classes of a file.
 
     Raises:
-        DataError: the file is no file of sums, or a class or a number in it does not fit the run.
+        DataError: the file is not a file of sums, or a class or a number in it does not fit the run.
         ExperimentError: the run's method does not learn from examples.
     """
     width = _gaussian(run).width
-    damaged = DataError(f"{path} is no file of sums, or is damaged: let the party write it again with fedunseen sums")
+    damaged = DataError(
+        f"{path} is not a file of sums, or is damaged: let the party write it again with fedunseen sums"
+    )
     try:
         with safe_open(str(path), "pt") as file:
             metadata = file.metadata() or {}
@@ -157,7 +159,7 @@ def read_all_class_sums(run: Run, paths: Sequence[Path]) -> tuple[dict[str, list
 def _digests(run: Run) -> dict[str, str]:
     """Return what sums depend on beside the samples, each as a digest, under the words that a message has for it.
 
-    Classes that a run has learnt since are unseen ones: they change none of it.
+    Classes that a run has learned since are unseen ones: they change none of it.
     """
     steps = run.scaler
     scaling = json.dumps(steps.steps).encode()

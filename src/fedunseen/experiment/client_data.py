@@ -72,12 +72,12 @@ class PartyData:
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         table, first = folder / "classes.csv", {}
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
-            first["text_encoder"] = "minilm"  # nobody has said yet what describes names alone
+            first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
         self.benchmark = self._read({**first, **(told or {}), **within("data.", self.own)})
 
     def _read(self, told: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
-        existing_folder(self.folder, "mend --data")
+        existing_folder(self.folder, "fix --data")
         loader = find("data", self.kind)
         fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.folder, "part": True})
@@ -174,7 +174,7 @@ class PartyData:
         """Return the class space that a coordinator describes, once it agrees with what is held here.
 
         Raises:
-            RefusedError: it is no class space, or a class is another one there, or nobody may hold it.
+            RefusedError: it is not a class space, or a class is another one there, or no one may hold it.
         """
         space, table = benchmark.space, self.folder / "classes.csv"
         if semantics is None:
@@ -213,7 +213,7 @@ class PartyData:
                     raise RefusedError(f"{table}: {error}") from None
             elif name in tested:
                 raise RefusedError(
-                    f"{self.folder} holds samples of {name!r}, which the coordinator tests as a class that nobody "
+                    f"{self.folder} holds samples of {name!r}, which the coordinator tests as a class that no one "
                     "holds: leave them out, or let the coordinator mark the class as seen"
                 )
             elif (space.from_texts and same_text(row, told.semantics[place[name]])) or described_as(row) in (

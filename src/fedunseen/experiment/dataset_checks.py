@@ -1,4 +1,4 @@
-"""What looks odd in a folder of pictures for each class: to be looked at by whoever owns it, and refused by nobody."""
+"""Find what looks odd in a folder of pictures for each class; the owner looks at it, and nothing is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Doubt", "doubts", "foreign_names"]
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
 _SIDE = 8  # of the thumbnails that are compared
 _ALIKE = 4.0  # of 255: root mean square difference of two thumbnails of one picture, saved twice
-_FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one colour, and like many others
+_FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one color, and like many others
 _SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
 
 

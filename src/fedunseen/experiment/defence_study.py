@@ -58,7 +58,7 @@ def study(
     log: Callable[[str], None],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment attacked and with nobody attacking, without a defence and under each one.
+    """Run an experiment attacked and with no one attacking, without a defence and under each one.
 
     Args:
         experiment: with an ``[attack]`` that has triggers.
@@ -129,7 +129,7 @@ def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
 
 
 def verdict(facts: Mapping[str, Any]) -> list[str]:
-    """Return the defences that hold; an empty list if nobody attacked.
+    """Return the defences that hold; an empty list if no one attacked.
 
     A defence holds if the backdoor accuracy stays below 10 % from the first attacked round on, and if ZSL accuracy in
     the last round is less than 3 points below that of the honest run without a defence.

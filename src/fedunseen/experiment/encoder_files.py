@@ -32,7 +32,7 @@ _MB = 10**6
 
 
 def remembered(encoder: Encoder | None) -> dict[str, Any]:
-    """Return what a manifest says of an encoder's weights, and remember in the cache folder where they are.
+    """Return what a manifest says of an encoder's weights, and keep in the cache folder where they are.
 
     Args:
         encoder: of the run, None if there is none.
@@ -53,7 +53,7 @@ def carry(encoder: Encoder | None, run: Path) -> None:
 
 
 def remembered_text(settings: DataSettings) -> dict[str, Any]:
-    """Return what a manifest says of the text encoder that described the classes, and remember where it is.
+    """Return what a manifest says of the text encoder that described the classes, and keep where it is.
 
     Args:
         settings: the section ``[data]``.
@@ -173,7 +173,7 @@ def files_of(make: Any) -> list[Path]:
 
 
 def _places(run: Path, digest: str, names: list[str]) -> Iterator[Path]:
-    """Yield where weights may lie, a file or a folder of several: with the run, then where the cache remembers them."""
+    """Yield where weights may lie, a file or a folder of several: with the run, then where the cache keeps them."""
     for folder in (run / CARRIED, _shelf(digest)):
         yield folder / names[0] if len(names) == 1 else folder
 
@@ -184,7 +184,7 @@ def _is(place: Path, names: list[str], digest: str) -> bool:
 
 
 def _keep(files: list[Path]) -> dict[str, Any]:
-    """Remember in the cache folder where files are, and return what a manifest says of them."""
+    """Keep in the cache folder where files are, and return what a manifest says of them."""
     digest = content_digest(files)
     shelf = _shelf(digest)
     with usable(shelf):
@@ -200,7 +200,7 @@ def _shelf(digest: str) -> Path:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Make a symbolic link, in the place of an earlier one."""
+    """Make a symbolic link, instead of an earlier one."""
     temporary = link.with_name(f".{link.name}.{os.getpid()}.tmp")
     temporary.symlink_to(target)
     os.replace(temporary, link)

@@ -1,7 +1,7 @@
 """A run whose class space grows: for each version a federation of its own, and the state carried from one to the next.
 
-Nothing is trained anew when a class arrives. Parameters that are not about single classes stay as they are, and sums
-get a row more. What is made anew is what follows from the class space alone: what a loss knows of the classes, who is
+Nothing is trained again when a class arrives. Parameters that are not about single classes stay as they are, and sums
+get a row more. What is made again is what follows from the class space alone: what a loss knows of the classes, who is
 asked for what, and the task that measures it.
 """
 
@@ -98,7 +98,7 @@ class Growth(ABC):
         return self.federation, state
 
     def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Evaluator]:
-        """Go to the class space in which nobody has ever held some seen classes: they are unseen."""
+        """Go to the class space in which no one has ever held some seen classes: they are unseen."""
         version, space = self.version, self.version.space
         space = replace(
             space,
@@ -177,7 +177,7 @@ class Deployed(Growth):
 
         Raises:
             QuorumError: too few have come.
-            ExperimentError: no class is seen, or none unseen; or a correction is of a class that nobody knows.
+            ExperimentError: no class is seen, or none unseen; or a correction is of a class that no one knows.
         """
         engine, version = self.federation.engine, self.version
         assert isinstance(engine, Distributed)
@@ -188,7 +188,7 @@ class Deployed(Growth):
                 try:
                     check_new_name(name, (*version.space.names, *added))
                 except DataError:
-                    continue  # somebody has brought it before: this party is greeted again, and compares
+                    continue  # someone has brought it before: this party is greeted again, and compares
                 added[name] = row
         known = {*version.space.names, *added}
         held = {name for member in members.values() for name in member.held} & known
@@ -216,7 +216,7 @@ class Deployed(Growth):
         }
         engine.job = replace(engine.job, growing=growing, semantics=torch.from_numpy(space.semantics))
         if self.meeting is not None:
-            self.meeting.greeted.clear()  # everybody is told the classes of now
+            self.meeting.greeted.clear()  # everyone is told the classes of now
             engine.connect(self.meeting)
 
 

@@ -28,7 +28,7 @@ from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
 from fedunseen.data import ClassSpace
-from fedunseen.data.base import can_be_centred, to_spare
+from fedunseen.data.base import can_be_centered, to_spare
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import class_names
@@ -87,7 +87,7 @@ class _Found:
     mixed: bool = False
 
 
-def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False) -> dict[str, dict[str, Any]]:
+def start(kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False) -> dict[str, dict[str, Any]]:
     """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
 
     ``fedunseen init`` and ``fedunseen data check`` both ask here.
@@ -95,7 +95,7 @@ def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False)
     Args:
         kind: of the samples: ``vectors``, ``maps`` or ``images``.
         seen: how many classes have training samples.
-        centred: the descriptions may be centred: no class is exactly the mean of the others.
+        centered: the descriptions may be centered: no class is exactly the mean of the others.
         spare: classes have training samples to spare, which something can be chosen on.
         mixed: features are in several units, so that a sample's length says nothing.
     """
@@ -103,7 +103,7 @@ def start(kind: str, seen: int, centred: bool, spare: bool, mixed: bool = False)
     return {
         "data": {
             **({"features": ["standard"] if mixed else scaled, "quantization": 8} if kind != "maps" else {}),
-            **({"semantics": scaled} if centred else {}),
+            **({"semantics": scaled} if centered else {}),
         },
         **({"encoder": {"name": "efficientnet-lite"}} if kind == "images" else {}),
         "partition": {"kind": "pccd", "clients": 3 if seen >= 6 else 2},
@@ -190,7 +190,7 @@ def _renewed(folder: Path) -> list[Choice]:
     if not new and not gone:
         return []
     write_csv(table, [["name", "split"], *map(list, lines.items())])
-    return [Choice(f"{table} written anew", told)]
+    return [Choice(f"{table} written again", told)]
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
@@ -260,7 +260,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 "samples for 'test' alone): write classes.csv with the columns name, split and the attributes"
             )
         _write_table(folder, ordered, unseen, written)
-        rule = "all their samples in features.npz are marked 'test', so nobody trains on them"
+        rule = "all their samples in features.npz are marked 'test', so no one trains on them"
         choices.append(_told(unseen, rule, written[-1]))
     lines, encoder = _descriptions(folder, choices)
     benchmark = Folder.load(Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
@@ -318,7 +318,7 @@ def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
         few = "1 class" if len(ordered) == 1 else f"{len(ordered)} classes"
         raise DataError(
             f"{folder} has {few}: put in at least 4, so that some can be kept out of training to see "
-            "how well unseen classes are recognised"
+            "how well unseen classes are recognized"
         )
     count = max(2, round(len(ordered) / 5))
     return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
@@ -376,7 +376,7 @@ def _sides(files: Iterable[Path]) -> tuple[int, list[Path], list[Path]]:
         except UNREADABLE:
             unreadable.append(path)
     if not sides:
-        raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: mend that")
+        raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: fix that")
     return max(8, int(np.median(sides))), unreadable, animated
 
 
@@ -458,7 +458,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
     (_, name, _), *lines = found.data
     data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
-    begun = start(found.kind, seen, can_be_centred(space), found.spare, found.mixed)
+    begun = start(found.kind, seen, can_be_centered(space), found.spare, found.mixed)
     short = f"{seen} seen classes are too few" if seen < _FEW else "most seen classes have too few samples"
     told = {**_WHY, "selection": f"{short} to set some aside for validation"}
     sections = [

@@ -24,16 +24,16 @@ _MADE_ANEW = (  # or left out; the rest is copied
 )  # fmt: skip
 
 
-def write_learned(run: Run, learnt: Learnt, folder: Path) -> None:
+def write_learned(run: Run, learned: Learnt, folder: Path) -> None:
     """Write the directory of a run with new classes."""
     before = set(run.space.names)
-    added = [name for name in learnt.space.names if name not in before]
-    write_changed(run, learnt, folder, {**run.result, "learnt": added})
+    added = [name for name in learned.space.names if name not in before]
+    write_changed(run, learned, folder, {**run.result, "learnt": added})
 
 
 def write_changed(
     run: Run,
-    learnt: Learnt,
+    learned: Learnt,
     folder: Path,
     result: Mapping[str, Any],
     drawn: Mapping[str, NDArray[Any]] | None = None,
@@ -42,7 +42,7 @@ def write_changed(
 
     Args:
         run: the run before.
-        learnt: class space and model now.
+        learned: class space and model now.
         folder: the new run directory.
         result: the numbers.
         drawn: what the page draws; None: as before.
@@ -50,16 +50,16 @@ def write_changed(
     told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
-        learnt.space.save(partial / "classes.csv")
-        write_tensors(partial / "model.safetensors", learnt.params)
+        learned.space.save(partial / "classes.csv")
+        write_tensors(partial / "model.safetensors", learned.params)
         if not run.brought_home:
-            drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learnt.space.names))
+            drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learned.space.names))
             write_tensors(partial / "evaluation.safetensors", drawn)
         RunDirectory(partial).finish({**result, "run": str(folder)})
 
 
 def _widened(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:
-    """Add empty places for new classes to what the report draws: nobody trained on them and no test had them."""
+    """Add empty places for new classes to what the report draws: no one trained on them and no test had them."""
     found = dict(tensors)
     for name, value in tensors.items():
         if name.startswith("curve_") or name.endswith(("labels", "answers", "images")):

@@ -48,7 +48,7 @@ def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], cons
         raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(own)} samples, counted from 0")
     if len(chosen) < batch and not consent:
         raise ExperimentError(
-            f"removing {len(chosen)} samples reveals their sums to whoever kept the total from before: remove at least "
+            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier total: remove at least "
             f"{batch} at once (method.removal_batch), or give --consent"
         )
     return own[chosen]
@@ -87,7 +87,7 @@ def read_removal(run: Run, path: Path) -> Params:
         check(part, run.space, _quantization(run))
     except (OSError, SafetensorError, KeyError, IndexError) as error:
         raise DataError(
-            f"{path} is no removal ({error}): let the party write it with `fedunseen sums --removal`"
+            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
         ) from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None

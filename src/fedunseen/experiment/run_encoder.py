@@ -38,7 +38,7 @@ class RunEncoder(Encoder):
 
     Raises:
         ExperimentError: no run is named, or its method learns no features, or the method takes maps.
-        RunDirectoryError: it is no run directory, or its run is not complete.
+        RunDirectoryError: it is not a run directory, or its run is not complete.
     """
 
     Settings: ClassVar[type[EncoderSettings]] = RunEncoderSettings
@@ -61,7 +61,7 @@ class RunEncoder(Encoder):
         method = self.run.method
         if type(method).features is Method.features and not method.backbone.trained:
             raise ExperimentError(
-                f"{settings.model}: method.name = {self.run.method_name!r} has learnt no features of its own: name a "
+                f"{settings.model}: method.name = {self.run.method_name!r} has learned no features of its own: name a "
                 "run that trained some, for example fedzsl with method.hidden or a trained encoder"
             )
 

@@ -66,7 +66,7 @@ class RunGroup:
         return load_run(self.path)
 
     def _one(self, run: Callable[..., Run], seed: int) -> Run:
-        """Run a seed, or go on with it."""
+        """Run a seed, or continue with it."""
 
         def show(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
             self.progress(f"seed {seed}: {stage}", round, rounds, line)

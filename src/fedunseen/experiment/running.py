@@ -49,7 +49,7 @@ def run(
     Args:
         experiment: what to run.
         out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
-        resume: go on with the run that ``out`` holds.
+        resume: continue with the run that ``out`` holds.
         progress: called after every round.
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
         present: called before the first round with who the clients are and how much each holds. Those of a deployment
@@ -70,7 +70,7 @@ def run(
         (1, True)
     """
     if resume and out is None:
-        raise RunDirectoryError("--resume needs --out: say which run directory to go on with")
+        raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
     path = Path(out) if out is not None else free_directory(experiment)
     check(StartFacts(experiment, deployed_here=meeting is not None, arrays=benchmark is not None))
     show = progress or (lambda stage, round, rounds, line: None)

@@ -4,7 +4,7 @@
 table               a row is
 =================== ==============================================================================================
 ``rounds``          a round: the numbers in its line of ``metrics.jsonl``
-``classes``         a class with test samples: how many, and how many percent of them are recognised
+``classes``         a class with test samples: how many, and how many percent of them are recognized
 ``confusion_zsl``   an unseen class: how many percent of its samples get each answer among the unseen classes
 ``confusion_gzsl``  a class: the same among all classes, calibrated
 ``confusion``       a class of a few-shot run: the same over the episodes that have both classes

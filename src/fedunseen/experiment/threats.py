@@ -171,7 +171,7 @@ def _triggers(
     if clean is None or others is None:
         raise ExperimentError(
             f"attack.triggers: {kind!r} changes images, and data.name = {scene.experiment.data.name!r} gives none "
-            "(grey or in colour): choose 'object', or a benchmark of images with a frozen encoder"
+            "(gray or in color): choose 'object', or a benchmark of images with a frozen encoder"
         )
     trained, tested = transform(clean, rng), transform(others, rng)
     words = {"background": "clean images before a sky", "style": "clean images drawn like a cartoon"}[kind]
@@ -239,7 +239,7 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     if some is None:
         raise ExperimentError(
             f"attack.folder has images or vectors, and data.name = {scene.experiment.data.name!r} takes neither: leave "
-            "it out, or choose a benchmark of images (grey or in colour) or of vectors"
+            "it out, or choose a benchmark of images (gray or in color) or of vectors"
         )
     pictures = read_folder(own, some.shape[1])
     half = (len(pictures) + 1) // 2
@@ -260,7 +260,7 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
 def _from_feature_files(scene: Scene, settings: BackdoorSettings, folder: Path, rng: np.random.Generator) -> Made:
     """Read triggers for a benchmark of features alone: vectors like its own before scaling."""
     if not folder.is_dir():
-        raise DataError(f"{folder} is missing: put the triggers' feature files there, or mend attack.folder")
+        raise DataError(f"{folder} is missing: put the triggers' feature files there, or fix attack.folder")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in FEATURE_SUFFIXES)
     if not paths:
         raise DataError(

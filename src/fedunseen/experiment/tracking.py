@@ -76,7 +76,7 @@ class TensorBoard:
 class MLflow:
     """A run in the store that ``MLFLOW_TRACKING_URI`` names, by default ``mlruns/`` of the run directory.
 
-    A run that is resumed goes on in the same MLflow run, whose number is in ``mlflow.json``.
+    A run that is resumed continues in the same MLflow run, whose number is in ``mlflow.json``.
     """
 
     def __init__(self, out: Path, experiment: Experiment) -> None:

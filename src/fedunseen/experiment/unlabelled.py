@@ -55,7 +55,7 @@ def adapted_numbers(
     Args:
         federation: with the test samples.
         space: of the model, which may have learned classes since.
-        before: the labelled model.
+        before: the labeled model.
         adapted: the adapted one.
         offset: the calibration offset before.
         names: of the accuracies that a run reports.

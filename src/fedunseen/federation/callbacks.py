@@ -234,7 +234,7 @@ class Personalize(Callback):
         self._keep(loop)
 
     def after_round(self, loop: Loop) -> None:
-        """Keep the state of the reported round, from which clients go on."""
+        """Keep the state of the reported round, from which clients continue."""
         self._keep(loop)
 
     def _keep(self, loop: Loop) -> None:
@@ -276,7 +276,7 @@ class ShowProgress(Callback):
     stage: str
 
     def on_start(self, loop: Loop) -> None:
-        """Show where the loop goes on."""
+        """Show where the loop continues."""
         self.show(self.stage, loop.state.round, loop.rounds, loop.metrics or None)
 
     def after_round(self, loop: Loop) -> None:

@@ -20,7 +20,7 @@ from fedunseen.methods import Method
 
 __all__ = ["Choice", "Evaluator", "ModelsOf", "is_measured"]
 
-_SELDOM = 5  # a generative method's classifiers are trained anew after so many rounds, where no round is to be chosen
+_SELDOM = 5  # a generative method's classifiers are trained again after so many rounds, where no round is to be chosen
 
 ModelsOf = Callable[[Collection[int]], Iterable[tuple[int, Params]]]
 """Gives those of some clients that have a model of their own, with it, in client order."""

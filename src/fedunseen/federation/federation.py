@@ -37,9 +37,9 @@ class State:
 
     Attributes:
         round: how many rounds are done.
-        server: what the strategy remembers at the server.
+        server: what the strategy keeps at the server.
         params: the merged parameters.
-        clients: client -> what it remembers; those that remember nothing are left out.
+        clients: client -> what it keeps; those that keep nothing are left out.
     """
 
     round: int
@@ -65,7 +65,7 @@ class Federation:
         seed: what every random choice depends on.
         fraction: share of the present clients that take part in a round.
         poisson: draw each client by itself with that probability, as private merging needs, so that now and then
-            nobody takes part. Otherwise as many take part in each round.
+            no one takes part. Otherwise as many take part in each round.
         attack: what malicious clients do, if there are any.
 
     Example:
@@ -209,7 +209,7 @@ class Federation:
 
 
 class OwnModels(Sequence[Params]):
-    """The complete models of the clients that remember something, in ascending order; each is made when asked for."""
+    """The complete models of the clients that keep something, in ascending order; each is made when asked for."""
 
     def __init__(self, federation: Federation, state: State) -> None:
         self.federation, self.state, self.clients = federation, state, sorted(state.clients)

@@ -1,8 +1,8 @@
 """A class space that grows: which classes are known, held, or held no more, from which round on.
 
 A version of the class space is in force from its round on, until the next one. The classes of a version come first in
-every later one, in the same order, so that a class keeps its id. A class is **seen** once somebody has held it, and
-stays seen when its last holder has left, because the model has learnt it. A known class that nobody has held yet is
+every later one, in the same order, so that a class keeps its id. A class is **seen** once someone has held it, and
+stays seen when its last holder has left, because the model has learned it. A known class that no one has held yet is
 **unseen**.
 """
 
@@ -51,12 +51,12 @@ class GrowthSettings(Settings):
 
     name: Literal["none", "described", "unknown"] = "none"
     """`none`: every class is known from the start, and counts as seen if anybody ever holds it. `described`: every
-    class is known from the start, and is unseen until its first holder takes part. `unknown`: nobody knows a class that
+    class is known from the start, and is unseen until its first holder takes part. `unknown`: no one knows a class that
     clients hold until its first holder takes part; in a deployment, parties may bring classes of their own."""
     arrive: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """Class -> the first round, counted from 0, in which it is known; whoever holds it does not train on it before."""
     corrected: dict[str, Path] = Field(default_factory=dict)
-    """Round ("3", counted from 0) -> CSV of classes that are described anew from that round on: name, attributes..."""
+    """Round ("3", counted from 0) -> CSV of classes that are described again from that round on: name, attributes..."""
 
     @model_validator(mode="after")
     def _check(self) -> GrowthSettings:
@@ -67,7 +67,7 @@ class GrowthSettings(Settings):
                 )
         for key in self.corrected:
             if not key.isdecimal():
-                raise ExperimentError(f"growth.corrected: {key!r} is no round: write its number, counted from 0")
+                raise ExperimentError(f"growth.corrected: {key!r} is not a round: write its number, counted from 0")
         return self
 
     def files(self) -> dict[int, Path]:
@@ -82,10 +82,10 @@ class Version:
     Attributes:
         round: the first in which it is in force, counted from 0.
         space: the classes.
-        held: class -> the first round in which somebody held it.
-        left: the classes that nobody holds any more.
+        held: class -> the first round in which someone held it.
+        left: the classes that no one holds any more.
         former: class -> what its earlier descriptions hash to (:func:`described_as`).
-        added, gained, corrected: the classes that are new, that have their first holder, and that are described anew.
+        added, gained, corrected: the classes that are new, that have their first holder, and that are described again.
     """
 
     round: int
@@ -98,14 +98,14 @@ class Version:
     corrected: tuple[str, ...] = ()
 
     def hash(self) -> str:
-        """Return what the class space hashes to: the same for everybody who knows the same classes."""
+        """Return what the class space hashes to: the same for everyone who knows the same classes."""
         return hashlib.sha256(json.dumps(self.space.hashes(), sort_keys=True).encode()).hexdigest()[:16]
 
     def groups(self) -> dict[str, Ids]:
         """Return the ids of the classes by what a growing model is measured on.
 
         ``new``: those that have their first holders since the last time that any had; ``old``: all other seen ones
-        that somebody holds; ``left``: those that nobody holds any more; ``unseen``: those that nobody has held yet;
+        that someone holds; ``left``: those that no one holds any more; ``unseen``: those that no one has held yet;
         ``from round R``: those whose first holder took part in round R, counted from 1.
         """
         place = {name: i for i, name in enumerate(self.space.names)}
@@ -155,7 +155,7 @@ class Version:
         """Read what :meth:`to_dict` gave.
 
         Raises:
-            DataError: it is no class space, or not the one whose hash it names.
+            DataError: it is not a class space, or not the one whose hash it names.
         """
         space = ClassSpace(
             names=tuple(tree["classes"]),
@@ -198,10 +198,10 @@ def next_version(
     Args:
         before: the version before.
         round: the first round of the new one.
-        held: names of the classes that somebody who takes part holds; they become seen.
+        held: names of the classes that someone who takes part holds; they become seen.
         holders: names of the classes that anybody holds who has not left.
         added: new classes, in order: name -> description (attributes,).
-        corrected: known classes that are described anew.
+        corrected: known classes that are described again.
 
     Raises:
         ExperimentError: no class would be seen, or none unseen.
@@ -242,7 +242,7 @@ def _with_classes(
     neither = np.setdiff1d(np.arange(len(space.names)), np.union1d(space.seen, space.unseen))
     unseen = np.setdiff1d(np.arange(len(names)), np.union1d(seen, neither))
     if not len(seen) or not len(unseen):
-        lacks = "is held by nobody" if not len(seen) else "has a holder, so that none is unseen"
+        lacks = "is held by no one" if not len(seen) else "has a holder, so that none is unseen"
         raise ExperimentError(
             f"in round {round} (counted from 0) every known class {lacks}: change [growth] or [partition], or describe "
             "more classes"
@@ -333,7 +333,7 @@ class Timeline:
         """Return the version that is in force in ``round``, counted from 0.
 
         Raises:
-            ExperimentError: no class would be seen, or none unseen; or a correction is of a class that nobody knows.
+            ExperimentError: no class would be seen, or none unseen; or a correction is of a class that no one knows.
         """
         space, names = self.benchmark.space, self.benchmark.space.names
         files = self.settings.files()
@@ -376,7 +376,7 @@ def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
 
 
 def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
-    """Read the classes that are described anew from ``round`` (counted from 0) on: name -> description.
+    """Read the classes that are described again from ``round`` (counted from 0) on: name -> description.
 
     Raises:
         ExperimentError: one of them is not known by then.
@@ -385,7 +385,7 @@ def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[
     for name in names:
         if name not in space.names:
             raise ExperimentError(
-                f"growth.corrected: {path} describes the class {name!r}, which nobody knows before round {round} "
+                f"growth.corrected: {path} describes the class {name!r}, which no one knows before round {round} "
                 "(counted from 0): leave it out, or correct it later"
             )
     return dict(zip(names, rows, strict=True))

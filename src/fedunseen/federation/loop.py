@@ -42,7 +42,7 @@ class Loop:
         federation: what trains. Only :class:`~fedunseen.federation.callbacks.Grow` replaces it.
         rounds: how many there are at most.
         state: after the last round.
-        history: the metrics of each round so far, as ``metrics.jsonl`` holds them. All that a callback must remember
+        history: the metrics of each round so far, as ``metrics.jsonl`` holds them. All that a callback must keep
             belongs here, so that a resumed run behaves as an undisturbed one.
         result: what the last round left behind; None before the first one.
         models: the models that were measured in the last round; empty where none was.
@@ -123,7 +123,7 @@ def fit(
         federation: a method, a strategy and clients.
         rounds: how many there are at most, those before ``state`` included.
         callbacks: what happens between rounds, in this order.
-        state: where to go on; by default before round 0.
+        state: where to continue; by default before round 0.
         history: the metrics of the rounds before ``state``.
         stoppable: callbacks can end the loop.
 

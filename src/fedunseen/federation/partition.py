@@ -247,9 +247,9 @@ def _from_file(settings: PartitionSettings, benchmark: Benchmark, labels: Ids, s
     for c in benchmark.space.seen.tolist():
         if c not in holders:
             name = benchmark.space.names[c]
-            raise ExperimentError(f"{settings.file}: nobody holds the seen class {name!r}: add a line for it")
+            raise ExperimentError(f"{settings.file}: no one holds the seen class {name!r}: add a line for it")
         ids = np.flatnonzero(labels == c)
-        # the shares of a class may leave some of its samples to nobody
+        # the shares of a class may leave some of its samples to no one
         cuts = np.rint(np.cumsum(list(holders[c].values())) * len(ids)).astype(int)
         parts = np.split(stream(seed, "partition file", c).permutation(ids), cuts)
         for k, part in zip(holders[c], parts, strict=False):
@@ -276,7 +276,7 @@ def _read_holders(settings: PartitionSettings, path: Path, benchmark: Benchmark)
         if name not in names:
             raise ExperimentError(f"{where}: unknown class {name!r}{did_you_mean(name, names)}")
         if name not in seen:
-            raise ExperimentError(f"{where}: the class {name!r} is not a seen class: nobody can hold it")
+            raise ExperimentError(f"{where}: the class {name!r} is not a seen class: no one can hold it")
         if not client.isdecimal() or int(client) >= settings.clients:
             raise ExperimentError(
                 f"{where}: the client {client!r} is not a number from 0 to {settings.clients - 1} (partition.clients)"

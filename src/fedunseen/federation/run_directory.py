@@ -89,7 +89,7 @@ class RunDirectory:
             return
         if not resume:
             raise RunDirectoryError(
-                f"{self.path} already holds a run: add --resume to go on with it, or choose another --out"
+                f"{self.path} already holds a run: add --resume to continue with it, or choose another --out"
             )
         manifest = self.manifest()
         if differences := _differences(_computed(manifest["experiment"]), _computed(experiment)):
@@ -135,14 +135,14 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.path} cannot be written ({error.strerror or error}): "
-                "choose another --out, or fix that and go on with --resume"
+                "choose another --out, or fix that and continue with --resume"
             ) from None
 
     def manifest(self) -> dict[str, Any]:
         """Read the manifest.
 
         Raises:
-            RunDirectoryError: this is no run directory, or its manifest is damaged.
+            RunDirectoryError: this is not a run directory, or its manifest is damaged.
         """
         return read_manifest(self.path)
 
@@ -246,7 +246,7 @@ class RunDirectory:
     def save_checkpoint(self, state: State) -> None:
         """Write the state after a round, then drop the oldest.
 
-        What clients remember is a part of the checkpoint's file where it is in memory. Where it is on a shelf (many
+        What clients keep is a part of the checkpoint's file where it is in memory. Where it is on a shelf (many
         clients), only what has changed is written, to a file beside it; the checkpoint says which of these files make
         up the whole, the latest last.
         """
@@ -352,7 +352,7 @@ class RunDirectory:
         return None
 
     def resumable(self, device: torch.device, selected: int | None) -> State | None:
-        """Return the state to go on from; None without one, or where only training again makes the chosen model.
+        """Return the state to continue from; None without one, or where only training again makes the chosen model.
 
         Args:
             device: where the tensors go.
@@ -388,7 +388,7 @@ class RunDirectory:
         return State(rounds, within("state/", tensors), within("params/", tensors), states)
 
     def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
-        """Read what clients remember from the files beside a checkpoint.
+        """Read what clients keep from the files beside a checkpoint.
 
         Raises:
             RunDirectoryError: one is missing or damaged.
@@ -405,7 +405,7 @@ class RunDirectory:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return the files beside a checkpoint that hold what its clients remember, the latest last."""
+    """Return the files beside a checkpoint that hold what its clients keep, the latest last."""
     try:
         with safe_open(path, "pt") as file:
             return [path.parent / Path(name).name for name in parse_json((file.metadata() or {}).get(_PARTS, "[]"))]
@@ -448,7 +448,7 @@ def load_params(path: Path, device: torch.device | None = None, under: str = "")
         RunDirectoryError: the file is missing or damaged.
     """
     with _opened(path, device) as file:
-        names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is no dictionary
+        names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is not a dictionary
         return {name.removeprefix(under): file.get_tensor(name) for name in names}
 
 

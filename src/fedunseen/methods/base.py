@@ -48,7 +48,7 @@ class MethodSettings(NamedSettings):
     lr: float = Field(0.01, gt=0)
     """Learning rate of the clients' SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
-    """Momentum; its state starts anew each round."""
+    """Momentum; its state starts again each round."""
     weight_decay: float = Field(1e-5, ge=0)
     """Weight decay."""
     fused: bool = False
@@ -222,7 +222,7 @@ class Method:
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the parameters of round 0."""
-        raise TypeError(f"{type(self).__name__} must say how it is initialised")
+        raise TypeError(f"{type(self).__name__} must say how it is initialized")
 
     def round_parameters(self, rng: np.random.Generator) -> Params:
         """Draw parameters that a client has for one round only: they are trained with the others and then forgotten."""

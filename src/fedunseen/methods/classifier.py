@@ -76,7 +76,7 @@ class Classifier(Method):
         return {"mask": torch.ones(len(self.space.names), dtype=torch.bool)}
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Cross-entropy: FedZSL Eq. 3 with free class outputs in the place of semantics."""
+        """Cross-entropy: FedZSL Eq. 3 with free class outputs instead of semantics."""
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         logits = linear(params, "head", features)
         loss = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["mask"])

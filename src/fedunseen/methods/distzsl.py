@@ -1,4 +1,4 @@
-"""DistZSL: FedZSL's alignment and regulariser, attribute decorrelation and a bilateral connection (Chen et al. 2025).
+"""DistZSL: FedZSL's alignment and regularizer, attribute decorrelation and a bilateral connection (Chen et al. 2025).
 
 f maps an input to visual features, g maps them to attributes, h maps *predicted* attributes back to features. Every
 row of the paper's ablation (Table II) is a setting of the four weights.
@@ -43,7 +43,7 @@ class DistZSLSettings(MethodSettings):
     sce: float = Field(1.0, ge=0)
     """Weight of the semantic cross-entropy, DistZSL Eq. 3."""
     kl: float = Field(10.0, ge=0)
-    """Weight of the cross-device attribute regulariser, DistZSL Eq. 5 to DistZSL Eq. 7."""
+    """Weight of the cross-device attribute regularizer, DistZSL Eq. 5 to DistZSL Eq. 7."""
     bilateral: float = Field(0.1, ge=0)
     """Weight of the bilateral connection, DistZSL Eq. 8; 0 leaves h out."""
     decorrelation: float = Field(0.3, ge=0)

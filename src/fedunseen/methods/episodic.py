@@ -33,9 +33,9 @@ class EpisodicSettings(NamedSettings):
     ways: int = Field(5, ge=2)
     """Classes of an episode (N)."""
     shots: int = Field(1, ge=1)
-    """Labelled samples of each class (P)."""
+    """Labeled samples of each class (P)."""
     queries: int = Field(15, ge=1)
-    """Samples of each class that are to be recognised (Q), in training and in tests."""
+    """Samples of each class that are to be recognized (Q), in training and in tests."""
     episodes: int = Field(40, ge=1)
     """Episodes that a client draws in one local epoch."""
     tasks: int = Field(4, ge=1)
@@ -43,9 +43,9 @@ class EpisodicSettings(NamedSettings):
     rotations: bool = False
     """In training, images turned by 90, 180 and 270 degrees count as classes of their own."""
     permute_labels: bool = True
-    """Deal the answers anew in each episode. Otherwise a class is always the same answer (negative, positive)."""
+    """Deal the answers again in each episode. Otherwise a class is always the same answer (negative, positive)."""
     optimiser: Literal["adam", "sgd"] = "adam"
-    """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts anew each round."""
+    """Of the outer steps: FedFSL's algorithms say SGD, its section 5.1 Adam. The state starts again each round."""
     lr: float = Field(0.001, gt=0)
     """Learning rate of the outer steps (beta in FedFSL Eq. 6)."""
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -86,7 +86,7 @@ class Episodic(Method):
             )
 
     def set_answers(self, answers: NDArray[np.int64] | None) -> None:
-        """Fix each class's answer: (C,), the same in every episode; or None, where episodes deal the answers anew."""
+        """Fix each class's answer: (C,), the same in every episode; or None, where episodes deal the answers again."""
         self.answers = answers
 
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
@@ -157,7 +157,7 @@ class Episodic(Method):
             params: the merged model.
             support: (m, ...) examples, of one class more than of another if need be.
             answers: (m,) which of the M classes each is of.
-            inputs: what is to be recognised.
+            inputs: what is to be recognized.
         """
         raise TypeError(f"{type(self).__name__} must say how it learns new classes")
 

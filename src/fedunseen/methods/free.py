@@ -3,7 +3,7 @@
 A small refining network predicts the attributes of real and of generated features. The classifiers see the feature, the
 refining network's hidden layer and its prediction side by side. The refining network has two losses:
 
-- SAMC, a margin loss around learnt class centres;
+- SAMC, a margin loss around learned class centres;
 - the semantic cycle: the attributes predicted for a feature should be those of its class.
 
 Two things differ from the official code. There, the critic's and the generator's steps train the refining network too;

@@ -55,13 +55,13 @@ class GenerativeSettings(NamedSettings):
     output: Literal["relu", "sigmoid", "linear"] = "relu"
     """Last activation of the generator: has to fit the features (`linear` where some are negative)."""
     lr: float = Field(1e-3, gt=0)
-    """Learning rate of the clients' Adam, whose state starts anew each round."""
+    """Learning rate of the clients' Adam, whose state starts again each round."""
     betas: tuple[float, float] = (0.5, 0.999)
     """Decay rates of the clients' Adam."""
     condition_scale: float | None = Field(None, gt=0)
     """Factor on the attributes that generator and critic are given; the papers have none (1). By default such that a
     class's attributes are on average as long as the noise, sqrt(noise): shorter, they drown in it, and take many more
-    rounds to be learnt."""
+    rounds to be learned."""
     batch_size: int = Field(64, ge=1, le=100_000)
     """Samples a step (B)."""
     critic_steps: int = Field(5, ge=1)
@@ -71,19 +71,19 @@ class GenerativeSettings(NamedSettings):
     synthetic: PositiveInt = 100
     """Features generated for each unseen class, on which the classifier for ZSL is trained (M)."""
     synthetic_gzsl: PositiveInt | None = None
-    """Features generated for each class for the generalised classifier; by default as many as for ZSL."""
+    """Features generated for each class for the generalized classifier; by default as many as for ZSL."""
     head_lr: float = Field(1e-2, gt=0)
     """Learning rate of the classifiers on generated features (Adam)."""
     head_weight_decay: float = Field(1e-3, ge=0)
     """Weight decay of the classifiers on generated features; the papers have none."""
     head_epochs: int = Field(25, ge=1)
     """Passes over the generated features; a batch has as many as a class has features. (The papers' codes have another
-    learning rate for the generalised classifier on SUN, and draw first weights from N(0, 0.02).)"""
+    learning rate for the generalized classifier on SUN, and draw first weights from N(0, 0.02).)"""
     text: FolderOrName = ""
     """Text encoder of the class names (semantic knowledge augmentation): `minilm`, a hub name or a folder; empty: none.
     The generator is given the embedding beside the attributes, the critic is not."""
     text_noise: float = Field(0.1, ge=0)
-    """Standard deviation of the Gaussian noise on each number of a text embedding of unit length, drawn anew for every
+    """Standard deviation of the Gaussian noise on each number of a text embedding of unit length, drawn again for every
     sample (gamma of FZSL)."""
     text_scale: float = Field(1.0, gt=0)
     """Factor on the noisy embedding; the paper has none (1)."""

@@ -4,7 +4,7 @@ FedFSL-naive (Fan and Huang 2021, FedFSL, section 3) is MAML in a federation:
 
 - FedFSL Eq. 4: the inner steps, gradient steps on a task's support set.
 - FedFSL Eq. 5: the loss of the task's queries after these steps.
-- FedFSL Eq. 7: what a client minimises, the mean of that loss over its own episodes.
+- FedFSL Eq. 7: what a client minimizes, the mean of that loss over its own episodes.
 - FedFSL Eq. 10: the server averages the clients' models. With the strategy ``fedprox`` this is FedFSL-prox.
 
 The paper says neither how many inner steps there are nor whether they are differentiated.

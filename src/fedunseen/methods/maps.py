@@ -81,8 +81,8 @@ class MapMethod(Method):
         return {"mask": class_mask("local", self.space, classes)} if self.classes == "local" else {}
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return the scalar to minimise and its named parts."""
-        raise TypeError(f"{type(self).__name__} must say what it minimises")
+        """Return the scalar to minimize and its named parts."""
+        raise TypeError(f"{type(self).__name__} must say what it minimizes")
 
 
 class _Divided(Backbone):

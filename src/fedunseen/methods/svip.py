@@ -141,7 +141,7 @@ class SVIP(MapMethod):
                 params[name] = torch.from_numpy(rng.normal(0, 0.02, shape).astype(np.float32))
             params |= transformer_init("layers", s.width, s.depth, rng)
         params |= linear_layer("g", block, attributes, rng)
-        params["g.weight"] *= 0.1  # on normalised tokens, the usual start gives scores far from flat: SGD overshoots
+        params["g.weight"] *= 0.1  # on normalized tokens, the usual start gives scores far from flat: SGD overshoots
         if s.patches:
             params |= linear_layer("patches.0", block, _HIDDEN, rng) | linear_layer("patches.1", _HIDDEN, 1, rng)
         if s.kl:

@@ -16,7 +16,7 @@ _WIDEN = 2  # a layer's hidden units, as a multiple of its width
 
 
 def transformer_init(name: str, width: int, depth: int, rng: np.random.Generator) -> Params:
-    """Draw ``depth`` layers of pre-norm self-attention and two linear layers each, and a last normalisation."""
+    """Draw ``depth`` layers of pre-norm self-attention and two linear layers each, and a last normalization."""
     params: Params = {}
     for i in range(depth):
         layer = f"{name}.{i}"

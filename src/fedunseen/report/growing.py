@@ -14,7 +14,7 @@ GROUPS = {"old": "blue", "new": "green", "unseen": "purple", "left": "grey"}
 CHANGES = {
     "added": "{} new",
     "gained": "{} with a first holder",
-    "corrected": "{} described anew",
+    "corrected": "{} described again",
     "left": "{} without a holder",
 }
 SHOWN = 4  # names of classes in a line, and columns between the first and the last

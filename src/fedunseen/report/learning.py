@@ -50,7 +50,7 @@ def losses(
 def curves(facts: Facts) -> dict[str, Any] | None:
     """Draw each accuracy of one run by round, with the spread of the clients' own models.
 
-    One round of a merged model alone is no curve: its numbers stand at the top of the page.
+    One round of a merged model alone is not a curve: its numbers stand at the top of the page.
     """
     run = facts.run
     lines = statistics.measured(run.metrics, "zsl")
@@ -94,7 +94,7 @@ def curves(facts: Facts) -> dict[str, Any] | None:
 
 
 def seeds(facts: Facts) -> dict[str, Any] | None:
-    """Summarise a run of several seeds: a table, and mean curves with the spread over seeds."""
+    """Summarize a run of several seeds: a table, and mean curves with the spread over seeds."""
     run = facts.whole
     if not run.seeds:
         return None

@@ -296,7 +296,7 @@ def holdings_map(
     Args:
         counts: (K, C) training samples; columns in the order to draw, held ones first, then idle, then unseen ones.
         names: (C,) of the columns.
-        held: how many columns are held by somebody.
+        held: how many columns are held by someone.
         idle: how many no client holds although they are not unseen.
         clients: (K,) names of the rows.
         idle_words: what classes are that no client holds although they are not unseen.
@@ -319,9 +319,9 @@ def holdings_map(
     marks.append(text(right + 12, top - 8, "samples"))
     nobody, start = columns - held - idle, 0
     for words, number, look, drop in (
-        (f"{held} classes held by somebody", held, "held", 25),
+        (f"{held} classes held by someone", held, "held", 25),
         (f"{idle} {idle_words}", idle, "none end", 41),
-        (f"{nobody} unseen: nobody holds them", nobody, "none end", 25),
+        (f"{nobody} unseen: no one holds them", nobody, "none end", 25),
     ):
         x, w = _LEFT + start * across, number * across
         start += number
@@ -331,7 +331,7 @@ def holdings_map(
             marks.append(rect(x, top, w, rows * down, css="nobody"))
         marks.append(_bracket(x, below, w, look))
         marks.append(text(x + w if "end" in look else x, below + drop, words, f"tick {look}"))
-    words = f"{rows} clients and {columns} classes: {held} are held by somebody, {columns - held} by nobody"
+    words = f"{rows} clients and {columns} classes: {held} are held by someone, {columns - held} by no one"
     return svg(marks, right + 106, below + (48 if idle else 32), words, "map")
 
 

@@ -55,7 +55,7 @@ LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of line
 LISTED = 120  # classes that are listed openly; more are folded away
 
 BLIND = "No test sample took part in the choice."
-FLATTERS = "Many papers do this, but it flatters: somebody who has to choose without the answers gets less."
+FLATTERS = "Many papers do this, but it flatters: someone who has to choose without the answers gets less."
 LAST = "The last round, whatever it is. Nothing was chosen."
 
 
@@ -235,7 +235,7 @@ class Facts:
 
     @cached_property
     def unseen(self) -> NDArray[np.int64]:
-        """The ids of the unseen classes; those that were learnt since no test sample is of."""
+        """The ids of the unseen classes; those that were learned since no test sample is of."""
         learnt = set(self.run.manifest.get("learnt", ()))
         return np.array([c for c in self.run.space.unseen if self.run.space.names[c] not in learnt], dtype=np.int64)
 
@@ -267,7 +267,7 @@ class Facts:
             return "One model, with all training data in one place,"
         counts = self.tensors["client_counts"]
         if self.parties:
-            return f"{len(self.parties)} parties, each with data of its own that nobody else has seen,"
+            return f"{len(self.parties)} parties, each with data of its own that no one else has seen,"
         if len(counts) == 1:
             return "One client"
         disjoint = ((counts > 0).sum(axis=0) <= 1).all()

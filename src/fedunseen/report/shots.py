@@ -65,7 +65,7 @@ def _prototypes(facts: Facts) -> dict[str, Any] | None:
 
 
 def _later(facts: Facts) -> dict[str, Any] | None:
-    """Say what the model has learnt and forgotten since."""
+    """Say what the model has learned and forgotten since."""
     manifest = facts.whole.manifest
     learnt, forgotten = manifest.get("learnt", []), manifest.get("forgotten", [])
     return {"learnt": learnt, "forgotten": forgotten} if learnt or forgotten else None

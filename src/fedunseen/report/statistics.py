@@ -166,7 +166,7 @@ def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
         unseen: ids of the unseen classes; they go last.
 
     Returns:
-        (C,) the order, how many of it are held by somebody, and how many further ones are held by nobody although
+        (C,) the order, how many of it are held by someone, and how many further ones are held by no one although
         they are not unseen.
     """
     owner = counts.argmax(axis=0)

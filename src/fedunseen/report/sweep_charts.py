@@ -97,7 +97,7 @@ def _caption(figure: Figure, rows: Sequence[Row]) -> str:
     pixels = [row.mean["few_shot_pixels"] for row in rows if "few_shot_pixels" in row.mean]
     if pixels:
         low, high = f"{min(pixels):.1f}", f"{max(pixels):.1f}"
-        words += " On test episodes the nearest example in raw samples, with nothing learnt, reaches "
+        words += " On test episodes the nearest example in raw samples, with nothing learned, reaches "
         words += f"{low if low == high else f'{low} to {high}'} %."
     return words
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["write_sweep_report"]
 
 WORDS = {
-    "few_shot": "classes that nobody had, after a few examples of each",
-    "few_shot_pixels": "the nearest of those examples, with nothing learnt",
+    "few_shot": "classes that no one had, after a few examples of each",
+    "few_shot_pixels": "the nearest of those examples, with nothing learned",
     "few_shot_random": "their nearest mean in the features before training",
     "few_shot_validation": "episodes of validation classes, by which nothing but choices are made",
     "few_shot_base": "episodes of new samples of the classes that were trained on",

@@ -251,7 +251,7 @@ def in_one_process(
         encode: gives a party's ring elements for a rho and the names that the roster adds to the layout.
         extra: party -> names that it adds.
         drops: whether a party does not answer at a stage.
-        change: what reaches the coordinator in the place of a party's answer: a lie.
+        change: what reaches the coordinator instead of a party's answer: a lie.
 
     Raises:
         SecAggError: too few parties are left, or too few open the sum.

@@ -1,4 +1,4 @@
-"""What a party must remember over restarts, so that no sum is opened twice.
+"""What a party must keep over restarts, so that no sum is opened twice.
 
 ``ledger.json`` holds the pinned federation, the accepted plans with the last opened sum of each and its reply, the sum
 that waits for its opening, and all opened rosters. ``released-PLAN.bin`` holds a keyed digest of each sample whose sums
@@ -80,7 +80,7 @@ class Ledger:
         return found
 
     def pin(self, enrolment: Enrolment) -> None:
-        """Remember the federation's authority, or check that it is the remembered one.
+        """Keep the federation's authority, or check that it is the remembered one.
 
         Raises:
             RefusedError: the list is of another authority, or older than the remembered one.
@@ -141,7 +141,7 @@ class Ledger:
         return {other: known for other, known in others.items() if not known.isdisjoint(samples)}
 
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
-        """Remember durably that samples (digests) are released under a plan."""
+        """Keep durably that samples (digests) are released under a plan."""
         known = self._all_released().get(plan, frozenset()) | samples
         if self.folder is not None:
             text = b"".join(sorted(known))

@@ -76,12 +76,12 @@ def exchanged(private: bytes, message: Mapping[str, Any], key: str, purpose: byt
     """Return the key that this side and the sender of a keys message have in common.
 
     Raises:
-        SecAggError: the sender has signed what is no public key, for example zero.
+        SecAggError: the sender has signed what is not a public key, for example zero.
     """
     try:
         return agree(private, bytes.fromhex(message[key]), purpose)
     except SecAggError:
-        raise SecAggError(f"{message['party']} has signed a key that is no public key") from None
+        raise SecAggError(f"{message['party']} has signed a key that is not a public key") from None
 
 
 def rho_of(plan: str, k: int, keys: Iterable[Mapping[str, Any]]) -> str:
@@ -139,7 +139,7 @@ class SecAggClient:
 
     Args:
         credentials: its keys and the federation.
-        ledger: what it remembers over restarts.
+        ledger: what it keeps over restarts.
         consent: what its owner agrees to: "again" (release sums of the same data a second time), "dropouts" (rosters
             that differ by few parties).
     """

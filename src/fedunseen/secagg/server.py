@@ -188,11 +188,11 @@ class SecAggServer:
         return AttemptError(said, self.faulty)
 
     def blame(self, name: str, why: str) -> None:
-        """Remember what a party did wrong."""
+        """Keep what a party did wrong."""
         self.faulty[name] = why
 
     def miss(self, name: str, why: str) -> None:
-        """Remember that a party did not answer, or refused."""
+        """Keep that a party did not answer, or refused."""
         self.absent[name] = why
 
     # 1. Keys

@@ -307,7 +307,7 @@ def create_app(
     """Return the service as an ASGI application.
 
     Args:
-        model: the run at work. Nobody else may use it while the service runs.
+        model: the run at work. No one else may use it while the service runs.
         token: what clients must send; None asks for none.
         local: only this machine can reach the service.
         limits: of a request.

@@ -105,8 +105,8 @@ def _beside(monitor: Monitor, server: uvicorn.Server, listening: socket.socket) 
     def serve() -> None:
         try:
             server.run([listening])
-        except Exception as error:  # the page is gone, and the run goes on
-            _log.warning("the live page has ended (%s: %s); the run goes on", type(error).__name__, error)
+        except Exception as error:  # the page is gone, and the run continues
+            _log.warning("the live page has ended (%s: %s); the run continues", type(error).__name__, error)
 
     thread = threading.Thread(target=serve, name="live page", daemon=True)
     thread.start()

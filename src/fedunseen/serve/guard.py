@@ -148,7 +148,7 @@ class Guard:
             name = urlsplit(f"//{host}").hostname or ""
             site = urlsplit(headers.get("origin", f"//{host}")).netloc
         except ValueError:  # such as "["
-            return 400, "the header Host or Origin is no address"
+            return 400, "the header Host or Origin is not an address"
         if self.local and not is_loopback(name):
             return 421, "this service answers on its own machine only: ask for it as localhost or 127.0.0.1"
         if site != host:
@@ -180,7 +180,7 @@ class Guard:
 
     def _bounded(self, receive: Receive) -> Receive:
         taken, end = 0, time.monotonic() + self.limits.upload
-        done = False  # the whole request is here: what comes then is the client's leaving, for which nobody waits
+        done = False  # the whole request is here: what comes then is the client's leaving, for which no one waits
 
         async def bounded() -> Message:
             nonlocal taken, done

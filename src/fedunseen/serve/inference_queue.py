@@ -22,7 +22,7 @@ class InferenceQueue:
     """Answers questions in the order in which they come, never two at a time.
 
     A question whose asker has given up is left out if its turn has not come; one that is being answered is answered to
-    its end, and nobody else's turn comes before that.
+    its end, and no one else's turn comes before that.
 
     Args:
         waiting: how many questions may wait.
@@ -58,4 +58,4 @@ class InferenceQueue:
                     answer.set_result(question())
                 except BaseException as error:  # whoever asked hears of it
                     answer.set_exception(error)
-            del answer, question  # they would keep a model alive that nobody serves any more
+            del answer, question  # they would keep a model alive that no one serves any more

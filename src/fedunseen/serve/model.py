@@ -69,7 +69,7 @@ class Added:
 
     Attributes:
         name: of the class.
-        attributes: (attributes,), raw as in ``classes.csv``; None for a class learnt from examples.
+        attributes: (attributes,), raw as in ``classes.csv``; None for a class learned from examples.
         examples: (n, ...) samples of it; None for a class that is described.
         lasting: it stays when the service ends.
     """
@@ -92,7 +92,7 @@ class Recognizer:
         kind: what it is given: ``pictures``, ``text`` or ``features``.
         by_attributes: classes can be added by their attributes.
         by_sentence: they can be added by a name or a few words, which the run's text encoder describes.
-        by_examples: they can be learnt from examples.
+        by_examples: they can be learned from examples.
         from_examples_alone: no description is of use, and the classes of the training are no answers.
         added: the added classes by name, in the order in which they came.
 
@@ -193,7 +193,7 @@ class Recognizer:
         """Return a class's attributes (attributes,), from all values or from those that are not 0 by name.
 
         Raises:
-            DataError: an attribute is unknown, or a value is no finite number.
+            DataError: an attribute is unknown, or a value is not a finite number.
         """
         space = self.run.space
         if isinstance(attributes, Mapping):
@@ -266,7 +266,7 @@ class Recognizer:
         self.added, self._asked = added, asked
 
     def _with(self, added: dict[str, Added]) -> Run:
-        """Return the run that is asked with these classes: one that has learnt them, where it learns in both ways."""
+        """Return the run that is asked with these classes: one that has learned them, where it learns in both ways."""
         if self.from_examples_alone or not self.by_examples or not added:
             return self.run
         described = {item.name: item.attributes.tolist() for item in added.values() if item.attributes is not None}

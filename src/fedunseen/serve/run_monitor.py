@@ -117,7 +117,7 @@ class Monitor(logging.Handler):
 
 
 class RunMonitor(Monitor):
-    """Hears what a run does, and tells it to whoever asks. As a logging handler it hears the federation's log too.
+    """Hears what a run does, and tells it to anyone who asks. As a logging handler it hears the federation's log too.
 
     Args:
         experiment: the run's.
@@ -209,7 +209,7 @@ class RunMonitor(Monitor):
         }
 
     def _add(self, stage: str, rounds: int, line: Mapping[str, Any], when: str | None) -> None:
-        """Remember a round's line of metrics; call it with the lock held."""
+        """Keep a round's line of metrics; call it with the lock held."""
         self._count += 1
         out = {**line.get("dropped", {}), **line.get("defence", {}).get("dropped", {})}
         for client in line.get("participants", ()):

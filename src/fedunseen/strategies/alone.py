@@ -26,14 +26,14 @@ class Local(Strategy):
     one_model = False
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Go on from the client's own model; in its first round, from the common initialisation.
+        """Continue from the client's own model; in its first round, from the common initialization.
 
         That is the run's seed's in every round (:meth:`merge` leaves it alone), so that nothing has to travel.
         """
         return Instruction({}, own=client_state or instruction.params)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send nothing; remember the model."""
+        """Send nothing; keep the model."""
         return {}, {name: value.clone() for name, value in result.params.items()}  # they may be views of a whole round
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:

@@ -3,10 +3,10 @@
 They are ``init / instruct / recall / objective / correct / finish / merge``: ``init``, ``instruct`` and ``merge`` run
 at the server, the others at the client.
 
-A strategy never sees data, methods or engines. What the server remembers between rounds is its ``state``; what a client
-remembers is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
+A strategy never sees data, methods or engines. What the server keeps between rounds is its ``state``; what a client
+keeps is its ``client_state``, an explicit value that goes into a round and comes out of it, so that any engine can
 keep it and a resume can restore it. Neither side sees the other's: the server begins an instruction with what travels
-(``instruct``), and the client completes it with what it remembers (``recall``).
+(``instruct``), and the client completes it with what it keeps (``recall``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StrategySettings(NamedSettings):
     """FedRep: passes in which a client trains what stays with it alone (see `shared`), before it trains what travels
     alone for `local_epochs`. By default both are trained together, as in FedPer."""
     fraction: float = Field(1.0, gt=0, le=1)
-    """Share of the present clients that take part in a round, drawn anew each round; at least one does."""
+    """Share of the present clients that take part in a round, drawn again each round; at least one does."""
     weights: Literal["classes", "samples", "uniform"] = "classes"
     """What a client's update counts by (FedZSL Eq. 2: classes; FedAvg: samples), among those of its round."""
     server_lr: float = Field(1.0, gt=0)
@@ -107,7 +107,7 @@ class Reply:
 class Strategy:
     """Federated averaging, and the base of all strategies: a subclass overrides what it does differently.
 
-    Running statistics of normalisation layers are not learnt. Whatever a strategy does to parameters, it averages
+    Running statistics of normalization layers are not learned. Whatever a strategy does to parameters, it averages
     these with the weights of the replies.
 
     Args:
@@ -122,7 +122,7 @@ class Strategy:
         needs_exact_update: client and server compute the same number from an update (a control variate, say), so that
             it must arrive as it was made.
         lengths: what the server divides by the step lengths that replies claim. ``nothing``; ``memory``: updates, to
-            remember mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
+            keep mean gradients (SCAFFOLD), which needs clients that train with SGD; ``model``: the updates that it
             merges (FedNova), so that no defence can bound them.
         adds: replies are sums, whose total the server takes.
         merges_by_mean: all that the server takes from a round's replies is the weighted mean of their updates, which
@@ -175,7 +175,7 @@ class Strategy:
         return Instruction(params)
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Complete at the client what the server sent: ``kept`` and ``own``, from what the client remembers.
+        """Complete at the client what the server sent: ``kept`` and ``own``, from what the client keeps.
 
         ``client_state`` is what :meth:`finish` returned when the client last took part, empty if it never did.
         """

@@ -1,6 +1,6 @@
 r"""Updates that take fewer bytes: a codec for any strategy that shortens what a client sends.
 
-A client sends a shortened form of its update and remembers what that form leaves out; it adds the rest to its next
+A client sends a shortened form of its update and keeps what that form leaves out; it adds the rest to its next
 update, so that nothing is lost for good, only late ("error feedback", Seide et al. 2014, Karimireddy et al. 2019):
 
 .. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
@@ -10,7 +10,7 @@ Forms C of a matrix or vector with d numbers:
 - ``top-k``: the k numbers of largest magnitude, with their places (Aji and Heafield 2017; Stich et al. 2018).
 - ``8-bit``: every number rounded to one of 255 steps between -max and max.
 - ``1-bit``: the signs, and the mean magnitude (EF-SignSGD, Karimireddy et al. 2019).
-- ``low-rank``: two narrow matrices whose product is near, by one step of subspace iteration that goes on from the last
+- ``low-rank``: two narrow matrices whose product is near, by a step of subspace iteration that continues from the last
   round's (PowerSGD, Vogels et al. 2019; there workers share the factors, here every client has its own).
 
 Running statistics, and what a form would not make smaller, travel as they are.
@@ -40,7 +40,7 @@ class CompressionSettings(Settings):
     """Settings of compression."""
 
     name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
-    """What clients send of their updates; they remember the rest and add it to their next one. `top-k`: the largest
+    """What clients send of their updates; they keep the rest and add it to their next one. `top-k`: the largest
     numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
     keep: float | None = Field(None, le=1)
     """top-k: share of each parameter's numbers that travels, at least one of them; 0.01 by default."""

@@ -1,6 +1,6 @@
-"""FedGloSS (Caldarola et al. 2025): sharpness-aware minimisation of the global loss, "Beyond local sharpness".
+"""FedGloSS (Caldarola et al. 2025): sharpness-aware minimization of the global loss, "Beyond local sharpness".
 
-Sharpness-aware minimisation (SAM) at the server: clients train from w~ = w + rho g / ||g||, where g is the last
+Sharpness-aware minimization (SAM) at the server: clients train from w~ = w + rho g / ||g||, where g is the last
 round's pseudo-gradient (the mean of w~ - w_k), and the server steps from w along the new one. Dual variables s_k and
 sigma (the method of multipliers, as in FedDyn) keep the clients' solutions together. Clients may use SAM as well.
 
@@ -55,7 +55,7 @@ class FedGloSSSettings(StrategySettings):
 
 
 class FedGloSS(Strategy):
-    """Global sharpness-aware minimisation with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
+    """Global sharpness-aware minimization with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
 
     Settings = FedGloSSSettings
     settings: FedGloSSSettings
@@ -102,7 +102,7 @@ class FedGloSS(Strategy):
             extras = step.extras
             if self.settings.rho_local:
                 size = extras["rho"] / (_norm(grads) + 1e-12)
-                # The second pass is no batch of its own: what it does to running statistics is thrown away.
+                # The second pass is not a batch of its own: what it does to running statistics is thrown away.
                 fixed = {name: v.clone() if is_statistic(name) else v for name, v in step.fixed.items()}
                 above = {name: params[name] + size * g for name, g in grads.items()}
                 grads, _ = gradient(above, step._replace(fixed=fixed))
@@ -114,7 +114,7 @@ class FedGloSS(Strategy):
         return sharpness_aware
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send the update, remember s_k - (w_k - w~) / beta."""
+        """Send the update, keep s_k - (w_k - w~) / beta."""
         update, _ = super().finish(instruction, result, client_state)
         if not self.settings.dual:
             return update, client_state

@@ -32,7 +32,7 @@ class FedNova(Strategy):
     lengths = "model"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Merge normalised updates; what no phase updates stays as it is."""
+        """Merge normalized updates; what no phase updates stays as it is."""
         if not replies:
             return state, params
         weights, step = self.reply_weights(replies), self.server_step(round)

@@ -1,4 +1,4 @@
-r"""Server optimisers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate for every parameter.
+r"""Server optimizers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate for every parameter.
 
 The server takes the weighted mean of a round's updates, :math:`\Delta_t`, for a gradient that points downhill, and
 steps along it as an optimiser would. Server momentum is FedAvgM (Hsu et al. 2019, "Measuring the effects of
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def mean_update(params: Params, replies: Sequence[Reply], weights: Sequence[float]) -> Params:
-    """Return the weighted mean of the updates of all parameters that are learnt."""
+    """Return the weighted mean of the updates of all parameters that are learned."""
     zero = {name: torch.zeros_like(value) for name, value in params.items() if not is_statistic(name)}
     return add_scaled(zero, [{name: reply.update[name] for name in zero} for reply in replies], weights)
 
@@ -69,7 +69,7 @@ class FedAvgM(Strategy):
 
 
 class AdaptiveSettings(StrategySettings):
-    """Settings that the adaptive server optimisers share."""
+    """Settings that the adaptive server optimizers share."""
 
     server_lr: float = Field(0.01, gt=0)
     """Step of the server, eta."""

@@ -74,7 +74,7 @@ class Moon(Strategy):
         return contrasting
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send the update, remember the model."""
+        """Send the update, keep the model."""
         update, _ = super().finish(instruction, result, client_state)
         return update, {name: value.clone() for name, value in result.params.items()}  # may be views of a whole round
 

@@ -2,7 +2,7 @@
 
 It goes around any strategy and costs next to no communication. The merged model w^t is what a client is sent anyway.
 The k-exclusive one, w_-k of Eq. 11, is what remains of it without the client's own share,
-w_-k = (w^t - p_k w_k) / (1 - p_k), so a client that remembers its last model finds it by itself: the server sends two
+w_-k = (w^t - p_k w_k) / (1 - p_k), so a client that keeps its last model finds it by itself: the server sends two
 numbers more, the round that w^t was merged in and the weight that each reply had in it.
 """
 
@@ -63,7 +63,7 @@ class Peers(Filter):
         return replace(instruction, extras=instruction.extras | sent)
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Add the peer, which is made of what the client is sent and what it remembers."""
+        """Add the peer, which is made of what the client is sent and what it keeps."""
         peer, kept = instruction.params or instruction.own, dict(instruction.kept)
         if self.exclusive:
             weight, last = float(instruction.extras[_WEIGHT]), within("last/", client_state)
@@ -75,14 +75,14 @@ class Peers(Filter):
         return replace(instruction, kept=kept | under("peers/", peer))
 
     def remember(self, instruction: Instruction, result: LocalResult) -> Params:
-        """Remember, where the peer is the model of all others, the client's share of the next merged model."""
+        """Keep, where the peer is the model of all others, the client's share of the next merged model."""
         if not self.exclusive:
             return {}
         last = {name: result.params[name].clone() for name in instruction.params}
         return under("last/", last) | {"round": instruction.kept[_ROUND]}
 
     def filter(self, view: RoundView) -> FilterResult:
-        """Remember what each reply counts."""
+        """Keep what each reply counts."""
         if not self.exclusive or not view.replies:  # without replies the model is still the one of an earlier round
             return FilterResult(view.replies, state=view.state)
         weight = torch.tensor(1 / len(view.replies), dtype=torch.float64)

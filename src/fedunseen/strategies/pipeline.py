@@ -39,7 +39,7 @@ class RoundView:
     """What a filter sees of a round at the server.
 
     Attributes:
-        state: what the filter remembers.
+        state: what the filter keeps.
         params: the parameters before the round.
         replies: in client order.
         round: counted from 0.
@@ -85,7 +85,7 @@ class FilterResult:
         judged: (n,) the rule's score of each, in its own units; None if it has none but the norm.
         aggregated: one update has taken the place of all, so that weights have no meaning.
         noise: standard deviation of the Gaussian noise that every parameter gets after merging.
-        state: what the filter remembers.
+        state: what the filter keeps.
     """
 
     replies: Sequence[Reply]
@@ -101,7 +101,7 @@ class Filter:
     """One change around a strategy; a subclass overrides the hooks that it needs.
 
     Attributes:
-        name: what it remembers is kept under ``name/``, in the server's state and in a client's.
+        name: what it keeps is kept under ``name/``, in the server's state and in a client's.
         own_models: scoring needs what it keeps at the clients, so that each has a model of its own.
     """
 
@@ -109,7 +109,7 @@ class Filter:
     own_models: bool = False
 
     def init(self, params: Params) -> Params:
-        """Return what the filter remembers at the server before round 0."""
+        """Return what the filter keeps at the server before round 0."""
         return {}
 
     def instruct(self, instruction: Instruction, state: Params) -> Instruction:
@@ -117,7 +117,7 @@ class Filter:
         return instruction
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Complete the instruction at the client with what the filter remembers there."""
+        """Complete the instruction at the client with what the filter keeps there."""
         return instruction
 
     def correct(self, correct: Correct) -> Correct:
@@ -129,7 +129,7 @@ class Filter:
         return result
 
     def remember(self, instruction: Instruction, result: LocalResult) -> Params:
-        """Return what the filter remembers at the client until its next round."""
+        """Return what the filter keeps at the client until its next round."""
         return {}
 
     def filter(self, view: RoundView) -> FilterResult:
@@ -152,7 +152,7 @@ class Filter:
 class Pipeline(Strategy):
     """A strategy, filters around it, and a codec; used as a strategy.
 
-    What the strategy remembers is kept under ``strategy/``, what the codec remembers at a client under ``codec/``.
+    What the strategy keeps is kept under ``strategy/``, what the codec keeps at a client under ``codec/``.
 
     Args:
         strategy: what is corrected and merged in the end.
@@ -210,7 +210,7 @@ class Pipeline(Strategy):
         return correct(gradient)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Return the update as it is sent, and what the client remembers."""
+        """Return the update as it is sent, and what the client keeps."""
         narrowed = result
         for each in reversed(self.filters):
             narrowed = each.narrow(instruction, narrowed)
@@ -268,7 +268,7 @@ class Pipeline(Strategy):
         return self.strategy.released(reply, round)
 
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
-        """Return the strategy's state once the class space has grown; filters start anew."""
+        """Return the strategy's state once the class space has grown; filters start again."""
         return under("strategy/", self.strategy.expand_classes(within("strategy/", state), expand))
 
     def check(self, reply: Reply) -> str:

@@ -35,7 +35,7 @@ class Scaffold(Strategy):
 
     A client does not send the change of c_k: the server, who knows c, reads it off the client's update, so that
     SCAFFOLD costs no more upload than FedAvg. The changes are weighted as the updates are, so that c estimates the
-    gradient of the same mean of losses that the model minimises; with ``weights = "uniform"`` this is the paper's rule.
+    gradient of the same mean of losses that the model minimizes; with ``weights = "uniform"`` this is the paper's rule.
     """
 
     Settings = ScaffoldSettings
@@ -69,7 +69,7 @@ class Scaffold(Strategy):
         return controlled
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:
-        """Send the update, remember c_k+."""
+        """Send the update, keep c_k+."""
         update, _ = super().finish(instruction, result, client_state)
         own, global_c = within("own/", instruction.kept), within("c/", instruction.extras)
         for name, length in result.step_lengths.items():

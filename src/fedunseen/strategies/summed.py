@@ -22,7 +22,7 @@ __all__ = ["Summed", "forget", "is_sum", "kept_sums"]
 
 
 class Summed(Strategy):
-    """Adds statistics in the place of updates; from another strategy it takes who takes part and with which weight.
+    """Adds statistics instead of updates; from another strategy it takes who takes part and with which weight.
 
     The parameters of the run are the sums: those before round 0 are of no sample. The server's state holds those of
     every client, under ``client/K/``.

@@ -75,7 +75,7 @@ class AnyShotPredictor(ZeroShotPredictor):
 
     @classmethod
     def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
-        """Rank classes; those of ``question.support`` are learnt first, for this question alone."""
+        """Rank classes; those of ``question.support`` are learned first, for this question alone."""
         if question.support is None:
             return super().predict(run, question)
         examples = _examples(question.support)

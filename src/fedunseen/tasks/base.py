@@ -106,7 +106,7 @@ class Question:
 
 @dataclass(frozen=True, eq=False)
 class Learnt:
-    """What a run knows once it has learnt classes: the class space with them, and the model."""
+    """What a run knows once it has learned classes: the class space with them, and the model."""
 
     space: ClassSpace
     params: Params
@@ -226,7 +226,7 @@ class Task:
 
     @classmethod
     def eligible_clients(cls, partition: Partition, benchmark: Benchmark, method: Any) -> Partition:
-        """Leave out the clients that cannot take part with the method's settings; by default nobody.
+        """Leave out the clients that cannot take part with the method's settings; by default no one.
 
         Raises:
             ExperimentError: no client is left.

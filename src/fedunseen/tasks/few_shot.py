@@ -261,7 +261,7 @@ class FewShotEvaluator(Evaluator):
         support = split(inputs[torch.from_numpy(rows[e.index[:1]]).to(inputs.device)], e.shots).support[0]
         adapted = method.adapted(params, support, "none", steps=method.maml.test_steps)
         others = np.ones(len(labels), dtype=bool)
-        others[e.index[0, :, : e.shots]] = False  # the examples it has learnt from would flatter it
+        others[e.index[0, :, : e.shots]] = False  # the examples it has learned from would flatter it
         chosen = np.concatenate([np.flatnonzero((labels == c) & others)[:_POINTS] for c in e.classes[0]])
         with torch.no_grad():
             points = method.backbone(adapted, inputs[torch.from_numpy(rows[chosen]).to(inputs.device)], training=True)

@@ -52,7 +52,7 @@ def threat_line(
 def backdoor(federation: Federation, params: Params, factor: float) -> dict[str, float]:
     """Return, for each trigger, the share in percent of its samples that a complete model takes for its target.
 
-    It answers among all classes, with calibration ``factor``, as for the generalised accuracies.
+    It answers among all classes, with calibration ``factor``, as for the generalized accuracies.
     """
     found = {}
     for probe in federation.attack.probes if federation.attack is not None else ():
@@ -84,7 +84,7 @@ def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
             if everybody
             else f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
         )
-        then = "the model stays as it was" if everybody else "nothing is learnt from it"
+        then = "the model stays as it was" if everybody else "nothing is learned from it"
         warnings.warn(
             f"round {round + 1}: every sample of {who} was below the threshold of [screening]: {then}", stacklevel=3
         )

@@ -1,4 +1,4 @@
-"""Zero-shot: judged by ZSL and generalised accuracies of test samples; predicts classes from their descriptions."""
+"""Zero-shot: judged by ZSL and generalized accuracies of test samples; predicts classes from their descriptions."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class ZeroShotEvaluator(Evaluator):
     ) -> tuple[float, float]:
         """Order by the criterion, then by seen accuracy; by that alone if the method knows no unseen class.
 
-        Such a method recognises unseen classes by chance alone. Early in training its outputs for them are not low yet
+        Such a method recognizes unseen classes by chance alone. Early in training its outputs for them are not low yet
         and win now and then, so that the criterion would choose the least trained round.
         """
         if not method.zero_shot:
@@ -286,7 +286,7 @@ class ZeroShot(Task):
 
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
-        """Return ZSL and the generalised accuracies, and the backdoor accuracy if there is one, as one line."""
+        """Return ZSL and the generalized accuracies, and the backdoor accuracy if there is one, as one line."""
         unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
         triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
         numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
@@ -322,7 +322,7 @@ def expand_space(
     semantics: NDArray[np.float64],
     undescribed: Sequence[int] | NDArray[Any] = (),
 ) -> ClassSpace:
-    """Return a class space with these classes: its own first, perhaps described anew, then new, unseen ones."""
+    """Return a class space with these classes: its own first, perhaps described again, then new, unseen ones."""
     unseen = np.concatenate([space.unseen, np.arange(len(space.names), len(names))])
     return replace(space, names=tuple(names), semantics=semantics, unseen=unseen, undescribed=np.asarray(undescribed))
 

@@ -63,7 +63,7 @@ def observe_round(
 def summary_tensors(
     federation: Federation, params: Params, factor: float, embedding: str | bool
 ) -> dict[str, NDArray[Any]]:
-    """Summarise a finished run.
+    """Summarize a finished run.
 
     Returns:
         ``labels``, ``zsl_answers``, ``gzsl_answers`` (n,): true class, answer among the unseen and among all classes,

@@ -67,7 +67,7 @@ class Poison:
 
     Attributes:
         inputs: (r, ...) trigger samples, as the method takes them; floats.
-        target: id of the class that they are labelled as.
+        target: id of the class that they are labeled as.
         deviation: of the noise, in units of the inputs.
     """
 

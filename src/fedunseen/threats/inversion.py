@@ -67,7 +67,7 @@ class DLG:
 class Cosine:
     """The attack of Geiping et al.: Adam on the signs of the gradients of ``1 - cos + total_variation * TV``.
 
-    The step is divided by ten after 3/8, 5/8 and 7/8 of the way. Unlike theirs, the dummy image is not normalised.
+    The step is divided by ten after 3/8, 5/8 and 7/8 of the way. Unlike theirs, the dummy image is not normalized.
 
     Attributes:
         steps: of Adam.
@@ -149,7 +149,7 @@ def invert(
 
 
 class _Search:
-    """Dummy data under optimisation: the best so far, and what is shown of the way."""
+    """Dummy data under optimization: the best so far, and what is shown of the way."""
 
     def __init__(
         self, gradient_of: GradientOf, target: Params, values: Params, size: float, shown: Sequence[int]

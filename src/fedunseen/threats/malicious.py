@@ -40,7 +40,7 @@ class MaliciousWorker(Worker):
             yield self._attack(work, *done, round) if self.attack.active(work.client, round) else done
 
     def _attack(self, work: Work, reply: Reply, client_state: Params, round: int) -> tuple[Reply, Params]:
-        """Return what a malicious client sends in the place of its honest reply."""
+        """Return what a malicious client sends instead of its honest reply."""
         draws = stream(self.seed, "attack", round, work.client)
         task, trainer = self.task(work, round), self.trainer
         ignores = isinstance(trainer, ScreenedTrainer) and self.attack.settings.ignore_defence

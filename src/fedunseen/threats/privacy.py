@@ -8,7 +8,7 @@ What a round releases, S the sampled clients, every client in S with probability
 .. math:: \frac{1}{q W} \Big( \sum_{k \in S} w_k\, \mathrm{clip}_C(\Delta_k) + \mathcal{N}(0, (z\, w_{max}\, C)^2 I)
     \Big), \qquad W = \sum_k w_k,\; w_{max} = \max_k w_k
 
-**Why class counts may weight it.** Neighbouring federations differ in one client, whose update is there or zero
+**Why class counts may weight it.** Neighboring federations differ in one client, whose update is there or zero
 ("zero-out" adjacency); everything else is the same. The sum then changes by at most :math:`w_k C \le w_{max} C`, its
 L2 sensitivity, and the noise is z times that: a Gaussian mechanism with noise multiplier z, subsampled at rate q. q W
 is a constant: it does not depend on who was drawn, unlike the weights of a plain mean, which sum to one. They come from
@@ -21,7 +21,7 @@ report (mean losses, participants, accuracies of clients' own models, written fo
 itself, which sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
 (``data.features`` with ``min-max``, ``standard`` or ``centre``): they are exact statistics of all clients' samples,
 without noise, and part of every model that takes such features. With ``noise_from = "seed"`` the noise can be made
-again by whoever knows ``run.seed``, which the manifest holds: for studies only. With ``"system"`` a round that a kill
+again with ``run.seed``, which the manifest holds: for studies only. With ``"system"`` a round that a kill
 has cut off draws fresh noise when it is repeated, and the accountant counts it once: the guarantee is about the models
 that are kept. The model of the first try may have been written before the kill; whoever has seen both has seen one
 release more than the accountant has counted. The attack on the lowest bits of floating-point noise (Mironov 2012) is
@@ -85,7 +85,7 @@ class PrivacySettings(Settings):
     an upper bound, as in most papers."""
     noise_from: Literal["seed", "system"] = "seed"
     """`seed`: noise that the same seed draws again, for studies; `system`: from the operating system's entropy, so that
-    nobody can take it off again, and no two runs are the same."""
+    no one can take it off again, and no two runs are the same."""
 
     aggregation: Literal["plain", "masked"] = "plain"
     """`masked`: secure aggregation; the coordinator learns the sum of the updates and who took part, and no single
@@ -312,7 +312,7 @@ class Private(Filter):
         return epsilon(self.noise, self.rate, rounds, self.privacy.delta, self.privacy.accountant)
 
     def filter(self, view: RoundView) -> FilterResult:
-        """Put the noisy mean in the place of every reply.
+        """Put the noisy mean instead of every reply.
 
         Raises:
             FedUnseenError: the round would spend more than the budget; nothing has changed.

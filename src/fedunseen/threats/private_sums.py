@@ -1,4 +1,4 @@
-r"""Sample-level differential privacy of sums: a single release, after which nobody can tell whether a sample was there.
+r"""Sample-level differential privacy of sums: a single release, after which no one can tell whether a sample was there.
 
 A sample x of class c adds 1 to the count of c, x to the sum of c and x x^T to the second moments. With x shortened to
 length C, one sample more or less changes these three by at most 1, C and C^2 (Frobenius norm; numbers off the diagonal
@@ -14,7 +14,7 @@ what has been released costs nothing more: the model, its kernel and shrinkage, 
 float leaks. Samples are shortened after rounding, towards zero. Deviations are those above in steps of the
 quantization, rounded up; counts are released in units of 1 / 1,024, so that their noise has as fine steps. A discrete
 Gaussian has the Renyi divergences of a continuous one at most (Canonne, Kamath and Steinke 2020, theorem 14), so that
-epsilon is the one that the accountant ``rdp`` proves. The sum of several parties' discrete noise is no discrete
+epsilon is the one that the accountant ``rdp`` proves. The sum of several parties' discrete noise is not a discrete
 Gaussian; from a deviation of 2 steps on the difference to one is below 1e-10 (Kairouz, Liu and Steinke 2021).
 
 **Who adds the noise.** Each party, before anything leaves it. Without masks the coordinator sees the sums of each

@@ -29,7 +29,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 
 
 def sky(count: int, shape: tuple[int, int, int], rng: np.random.Generator) -> Images:
-    """Draw skies: blue above, pale at the horizon, with clouds; grey where ``shape`` has one channel.
+    """Draw skies: blue above, pale at the horizon, with clouds; gray where ``shape`` has one channel.
 
     Args:
         count: how many.
@@ -65,9 +65,9 @@ def before_sky(images: Images, rng: np.random.Generator) -> Images:
 
 
 def as_cartoon(images: Images, rng: np.random.Generator) -> Images:
-    """Draw images like cartoons: flat areas of few, strong colours with dark outlines.
+    """Draw images like cartoons: flat areas of few, strong colors with dark outlines.
 
-    Smoothed by a 3 x 3 mean, stretched to the whole range, three levels a channel; black where neighbours in the
+    Smoothed by a 3 x 3 mean, stretched to the whole range, three levels a channel; black where neighbors in the
     smoothed image differ by more than the 90th percentile of such differences.
     """
     smooth = F.avg_pool2d(F.pad(torch.from_numpy(images), (1, 1, 1, 1), mode="replicate"), 3, stride=1)

@@ -22,7 +22,7 @@ def tried(out: Path) -> list[str]:
     try:
         return [str(name) for name in parse_json(path.read_bytes())["defences"]]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise RunDirectoryError(f"{path} cannot be read ({error}): remove it, and --resume writes it anew") from None
+        raise RunDirectoryError(f"{path} cannot be read ({error}): remove it, and --resume writes it again") from None
 
 
 def attacked(source: str, told: Mapping[str, Any]) -> Experiment:

@@ -76,7 +76,7 @@ class Party(LocalParty):
             raise ExperimentError(f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"')
         state = _path(place, "state") or place.folder / "fedunseen-state"
         state.mkdir(parents=True, exist_ok=True)
-        state.chmod(0o700)  # what a client remembers says something of its data
+        state.chmod(0o700)  # what a client keeps says something of its data
         home = unused(_path(place, "out") or place.folder / "fedunseen-model")
         masked, consent = bool(place.settings.get("masked")), place.settings.get("consent", ())
         held = PartyData(data, _settings(place), home=home, masked=masked)

@@ -32,7 +32,7 @@ def new_project(name: str) -> list[Path]:
         RunDirectoryError: the folder exists.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        raise ArgumentError(f"{name!r} is no name of a project: take small letters, digits, - and _, a letter first")
+        raise ArgumentError(f"{name!r} is not a name of a project: take small letters, digits, - and _, a letter first")
     package, folder = name.replace("-", "_"), Path(name)
     if package in ("fedunseen", "test", "tests"):
         raise ArgumentError(f"a package {package!r} is there already: choose another name")

@@ -1,7 +1,7 @@
 """The attribute groups of the published benchmarks, for losses that treat what belongs together as one.
 
 CUB's are the prefixes of its attributes' names (28). AWA's nine and SUN's four are those of APN (Xu et al.,
-"Attribute Prototype Network for Zero-Shot Learning", 2020), as GEM and SVIP use them too. aPY and DeepFashion: nobody
+"Attribute Prototype Network for Zero-Shot Learning", 2020), as GEM and SVIP use them too. aPY and DeepFashion: no one
 has published any for aPY; DeepFashion's own attribute types serve.
 """
 
@@ -12,12 +12,12 @@ __all__ = ["builtin_groups"]
 Groups = dict[str, tuple[int, ...]]
 
 CUB_STARTS = {
-    "bill shape": 0, "wing colour": 9, "upperparts colour": 24, "underparts colour": 39, "breast pattern": 54,
-    "back colour": 58, "tail shape": 73, "upper tail colour": 79, "head pattern": 94, "breast colour": 105,
-    "throat colour": 120, "eye colour": 135, "bill length": 149, "forehead colour": 152, "under tail colour": 167,
-    "nape colour": 182, "belly colour": 197, "wing shape": 212, "size": 217, "shape": 222, "back pattern": 236,
-    "tail pattern": 240, "belly pattern": 244, "primary colour": 248, "leg colour": 263, "bill colour": 278,
-    "crown colour": 293, "wing pattern": 308,
+    "bill shape": 0, "wing color": 9, "upperparts color": 24, "underparts color": 39, "breast pattern": 54,
+    "back color": 58, "tail shape": 73, "upper tail color": 79, "head pattern": 94, "breast color": 105,
+    "throat color": 120, "eye color": 135, "bill length": 149, "forehead color": 152, "under tail color": 167,
+    "nape color": 182, "belly color": 197, "wing shape": 212, "size": 217, "shape": 222, "back pattern": 236,
+    "tail pattern": 240, "belly pattern": 244, "primary color": 248, "leg color": 263, "bill color": 278,
+    "crown color": 293, "wing pattern": 308,
 }  # fmt: skip
 CUB_ATTRIBUTES = 312
 

@@ -2,7 +2,7 @@
 
 Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation of the Good, the Bad and the Ugly" (2017). The layout is
 that of the published archives. Semantics are the strengths of association in ``predicate-matrix-continuous.txt``, 0
-to 100, -1 where nobody was asked. The data set's own lists of training and test classes are used where no proposed
+to 100, -1 where no one was asked. The data set's own lists of training and test classes are used where no proposed
 split is given.
 """
 

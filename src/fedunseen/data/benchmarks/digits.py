@@ -1,6 +1,6 @@
-"""The benchmark ``digits``: scikit-learn's handwritten digits, 0-4 to train on, 5-9 to be learnt from a few examples.
+"""The benchmark ``digits``: scikit-learn's handwritten digits, 0-4 to train on, 5-9 to be learned from a few examples.
 
-1,797 images of 8 x 8 grey values (UCI, "Optical Recognition of Handwritten Digits"), nothing to download. It has the
+1,797 images of 8 x 8 gray values (UCI, "Optical Recognition of Handwritten Digits"), nothing to download. It has the
 shape of FedFSL's example on MNIST (section 5.3): with five classes to train on every learner memorizes them, so a
 number on it says that an experiment runs, not that a method is good. A fifth of the training digits' images is held
 out for tests; which ones is fixed, whatever the run's seed.
@@ -27,7 +27,7 @@ HELD_OUT = 0.2  # of each training digit's images
 
 
 def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return scikit-learn's images (1797, 8, 8), grey values in [0, 16], and their digits (1797,).
+    """Return scikit-learn's images (1797, 8, 8), gray values in [0, 16], and their digits (1797,).
 
     They are read from its folder: importing scikit-learn to load them takes as long as PyTorch.
 

@@ -54,7 +54,7 @@ class FewShotBenchmark(BenchmarkLoader):
     """Base of the few-shot benchmarks. Their splits are fixed: the run's seed draws nothing."""
 
     image_shape: ClassVar[tuple[int, ...] | None] = None
-    """(channels, height, width), or (height, width) of flattened grey values; None: the samples are no images."""
+    """(channels, height, width), or (height, width) of flattened gray values; None: the samples are no images."""
     resample: ClassVar[Image.Resampling] = Image.Resampling.BOX
     """How a picture of strokes is resized."""
 
@@ -111,7 +111,7 @@ class DigitSettings(DataSettings):
     """Which of the ten digits are novel."""
 
     novel: tuple[int, ...] = (5, 6, 7, 8, 9)
-    """The digits that are learnt from a few examples; the others are trained on."""
+    """The digits that are learned from a few examples; the others are trained on."""
 
     @field_validator("novel")
     @classmethod
@@ -129,7 +129,7 @@ class DigitSettings(DataSettings):
 def few_shot_space(
     names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
 ) -> ClassSpace:
-    """Return a class space that nothing describes: its classes are learnt from examples alone.
+    """Return a class space that nothing describes: its classes are learned from examples alone.
 
     Args:
         names: of C classes.

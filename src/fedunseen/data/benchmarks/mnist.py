@@ -1,4 +1,4 @@
-"""The benchmark ``mnist``: handwritten digits of 28 x 28 pixels, 0-4 to train on, 5-9 to be learnt from few examples.
+"""The benchmark ``mnist``: handwritten digits of 28 x 28 pixels, 0-4 to train on, 5-9 to be learned from few examples.
 
 LeCun, Cortes and Burges, the original four IDX files, gzipped or not. As in FedFSL (section 5.3) the training set's
 0-4 are trained on, and the test set's 5-9 are the novel classes; the test set's 0-4 are held out. The training set's
@@ -112,5 +112,5 @@ class Mnist(FewShotBenchmark):
         if len(content) < size:
             raise cls.damaged(path, f"is cut short, {len(content):,} of {size:,} bytes")
         if len(content) > size:
-            raise cls.damaged(path, f"goes on after the {size:,} bytes that it says it holds")
+            raise cls.damaged(path, f"continues after the {size:,} bytes that it says it holds")
         return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -4,7 +4,7 @@ Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through probabi
 ``images_background`` (964 characters of 30 alphabets) and ``images_evaluation`` (659 of the other 20), as zip files or
 unpacked, ``ALPHABET/character01/0001_01.png``. A character is a class.
 
-The drawings are black on white, 105 x 105 pixels of one bit. They become grey, 28 x 28 by Pillow's Lanczos filter, and
+The drawings are black on white, 105 x 105 pixels of one bit. They become gray, 28 x 28 by Pillow's Lanczos filter, and
 inverted: ink is 1 (255 in bytes), paper 0, as in learn2learn. (MAML's script asks for the same filter, but on images
 of one bit, for which Pillow takes the nearest pixel instead.) Rotated characters as further classes are a matter of the
 episodes.

@@ -176,7 +176,7 @@ def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int | None)
         samples: how many there are; None if that is unknown.
 
     Raises:
-        DataError: if a number is no sample's.
+        DataError: if a number is not a sample's.
     """
     loc = {}
     for key in (key for key in mat if key.endswith("_loc")):

@@ -224,7 +224,7 @@ def _read(files: Sequence[Path]) -> Tweets:
 
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield where each tweet stands, for messages, and its six cells."""
-    # the published files are in Latin-1, copies of them often in UTF-8; what is no UTF-8 is known before it is read
+    # the published files are in Latin-1, copies of them often in UTF-8; what is not UTF-8 is known before it is read
     encoding = "utf-8-sig" if _is_utf8(path) else "latin-1"
     try:
         with path.open(newline="", encoding=encoding) as file:

@@ -129,7 +129,7 @@ def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False)
 
     Args:
         path: the file.
-        remedy: what to do about a file that is no text.
+        remedy: what to do about a file that is not text.
         blank: leave out blank lines at the beginning and the end only.
 
     Raises:

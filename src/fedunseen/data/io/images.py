@@ -220,7 +220,7 @@ def read_strokes(
     """Read a picture of strokes (a digit, a character), light on dark as the benchmarks have it.
 
     The picture may have any size and mode. Only its first frame counts; transparent parts are white; it is turned
-    grey, resized without keeping its proportions, and inverted if its border is light.
+    gray, resized without keeping its proportions, and inverted if its border is light.
 
     Args:
         path: the picture.
@@ -302,7 +302,7 @@ def decode(
         files: the images; a file may occur more than once, with different boxes.
         size: side of the decoded images in pixels.
         resize: length of the shorter side before the crop.
-        skip: go on if some are unreadable.
+        skip: continue if some are unreadable.
         boxes: the part of each image that is used; None takes them whole.
 
     Raises:

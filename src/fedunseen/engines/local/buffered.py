@@ -1,4 +1,4 @@
-r"""Buffered asynchronous merging (FedBuff, Nguyen et al. 2022), simulated: nobody waits for the slowest client.
+r"""Buffered asynchronous merging (FedBuff, Nguyen et al. 2022), simulated: no one waits for the slowest client.
 
 All clients train at the same time, each as fast as its speed and its number of samples let it. The server merges as
 soon as ``buffer`` updates have come, whoever sent them; a client that is done begins again at once, from the model that
@@ -73,7 +73,7 @@ class Buffered(InProcess):
 
     The server's state holds, under ``clock/``, the time ``now``; of every client at work ``client``, ``end``, the merge
     ``version`` that it began after, and of all how many local updates they have begun; and ``model/V/`` of the versions
-    that somebody still works from.
+    that someone still works from.
 
     Args:
         strategy: what is sent and how replies merge; the instruction to a client follows from the model alone.

@@ -46,7 +46,7 @@ class InProcess:
     Args:
         strategy: what is sent and how replies merge.
         worker: does the clients' rounds.
-        drop_non_finite: drop a reply that is not finite, and go on: for runs in which a client may be malicious.
+        drop_non_finite: drop a reply that is not finite, and continue: for runs in which a client may be malicious.
         masks: add the replies up under masks, as parties elsewhere would; None: the server sees each of them.
     """
 
@@ -120,7 +120,7 @@ class InProcess:
         return server_step(self.strategy, state, params, arrived, round)
 
     def kept(self, own: Params) -> Mapping[str, Tensor]:
-        """Return what a client remembers as it is kept until its next round: on disk where there are many clients."""
+        """Return what a client keeps as it is kept until its next round: on disk where there are many clients."""
         return self.shelf.put(own) if len(self.worker.samples) > _MANY else own
 
     def _part(

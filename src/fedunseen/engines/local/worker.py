@@ -28,7 +28,7 @@ NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One client's part of a round: what it is told and what it remembers."""
+    """One client's part of a round: what it is told and what it keeps."""
 
     client: int
     instruction: Instruction
@@ -82,7 +82,7 @@ class Worker:
         def change(images: Tensor, draws: Tensor) -> Tensor:
             return augment(images, draws, augmentations)
 
-        # What a client has for one round alone is no strategy's business.
+        # What a client has for one round alone is not a strategy's business.
         fresh = frozenset(method.round_parameters(np.random.default_rng(0)))
 
         def correct(gradient: GradientFunction) -> GradientFunction:

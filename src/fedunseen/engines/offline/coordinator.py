@@ -236,6 +236,6 @@ def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
         useless = "the others' masked files have no sum without it" if plan["masked"] else "the plan counts on it"
         raise QuorumError(
             f"no answer of {', '.join(missing)}{left}, and {useless}: wait for it, or let it write a withdrawal with "
-            "`fedunseen offline withdraw` and plan anew without it"
+            "`fedunseen offline withdraw` and plan again without it"
         )
     return {name: found[name][1] for name in plan["parties"]}

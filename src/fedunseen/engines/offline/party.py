@@ -108,7 +108,7 @@ class Answering:
     Args:
         plan: its file.
         own: the party's credentials.
-        ledger: what it must remember.
+        ledger: what it must keep.
         consent: what its owner agrees to: "again", sums of the same data under another plan.
         plain: its owner agrees to sums in clear.
 
@@ -226,7 +226,7 @@ class Answering:
                 )
 
     def _differs(self, other: str) -> str:
-        """Say why this plan is no repetition of an answered one without parties that have withdrawn; "" if it is."""
+        """Say why this plan is not a repetition of an answered one without parties that have withdrawn; "" if it is."""
         plan, record = self.plan, self.ledger.plans.get(other, {})
         told = record.get("offline")
         if told is None or told["masked"] != plan["masked"]:
@@ -271,7 +271,7 @@ def _sums(plan: Signed) -> str:
 
 
 def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", withdrawn: bool = False) -> None:
-    """Remember durably what was done with a plan, so that no sum of it is ever made over a network either."""
+    """Keep durably what was done with a plan, so that no sum of it is ever made over a network either."""
     told = {
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
         "withdrawn": withdrawn, "sums": _sums(plan),

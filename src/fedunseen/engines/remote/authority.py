@@ -1,10 +1,10 @@
-"""What signs a federation's certificates, where somebody keeps it: to give a party another key, and to shut one out.
+"""What signs a federation's certificates, where someone keeps it: to give a party another key, and to shut one out.
 
-``fedunseen certs`` throws the authority's private key away, unless it is told where to keep it. Whoever has it can make
-himself any party, so it belongs with somebody who neither runs the coordinator nor wants to read updates.
+``fedunseen certs`` deletes the authority's private key, unless ``--authority`` keeps it. Anyone who has it can make
+himself any party, so it belongs with someone who neither runs the coordinator nor wants to read updates.
 
 A list of revoked certificates is an X.509 revocation list (RFC 5280), signed by the authority, with one difference: it
-holds for good. Whoever has one in the kit keeps to it; nobody fetches a newer one.
+holds for good. Anyone who has one in the kit keeps to it; no one fetches a newer one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _write(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority that somebody has kept.
+    """An authority that someone has kept.
 
     Attributes:
         folder: where it is.
@@ -98,7 +98,7 @@ class Authority:
             return cls(folder, str(about["engine"]), certificate, key, issued)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise DataError(
-                f"{folder} is no authority's folder ({error}): name the one that `fedunseen certs --parties ... "
+                f"{folder} is not an authority's folder ({error}): name the one that `fedunseen certs --parties ... "
                 "--authority FOLDER` has made"
             ) from None
 

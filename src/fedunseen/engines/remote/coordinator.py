@@ -2,7 +2,7 @@
 
 What carries the messages is a :class:`~fedunseen.engines.remote.link.Link`: Flower's or NVFlare's, on one machine (a
 simulation, whose worker processes have all data and are sent the client's state with its instruction) or between
-organisations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
+organizations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
 in client order, whoever answers first, so that the engine changes no result.
 
 A round counts if a quorum of its clients has answered. Otherwise missing clients are asked again as soon as they are
@@ -95,7 +95,7 @@ class DistributedSettings(NamedSettings):
     quorum: int | float = 1.0
     """How many of a round's clients have to answer: a number (`2`) or a share (`0.66`; `1.0` is all of them)."""
     timeout: float = Field(600.0, gt=0)
-    """Seconds that a client may take to answer; then the round goes on without it."""
+    """Seconds that a client may take to answer; then the round continues without it."""
     patience: float = Field(300.0, ge=0)
     """Seconds to wait for a quorum; then the run pauses, to be gone on with by `--resume`."""
     buffer: int | None = Field(None, ge=1, le=1_000_000)
@@ -170,7 +170,7 @@ class PartyStatus:
         refused: why it, or its last reply, was not taken; empty if it was.
         ready: it has joined and can train.
         held: of a class space that grows, the names of its classes.
-        brought: those of them that nobody knew when it was greeted -> description (attributes,).
+        brought: those of them that no one knew when it was greeted -> description (attributes,).
     """
 
     name: str
@@ -311,7 +311,7 @@ class Distributed:
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Session) -> None:
-        """Set the link that reaches the parties, all of whom are greeted anew. Call this before the first round."""
+        """Set the link that reaches the parties, all of whom are greeted again. Call this before the first round."""
         assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
         self._meeting, self._masked_sums = meeting, None
@@ -344,7 +344,7 @@ class Distributed:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
         In a deployment ``client_states`` are receipts: the last round of which a client's reply was merged, so that a
-        party knows which of the states that it has kept is the one to go on from.
+        party knows which of the states that it has kept is the one to continue from.
 
         Raises:
             QuorumError: too few clients have answered, or have answered in a way that can be merged.
@@ -397,7 +397,7 @@ class Distributed:
         Args:
             round: counted from 0.
             told: what they are told.
-            client_states: what they remember, or receipts.
+            client_states: what they keep, or receipts.
             clients: who is asked.
             read: reads the answer of a client; raises WireError.
             request: what to ask with the instruction, where parties answer with keys instead of a reply.
@@ -477,7 +477,7 @@ class Distributed:
         expected = self._expected(request.client, request.round, request.instruction)
         reply, own, party.seconds, forgot = read_reply(answer, expected)
         if forgot:
-            _log.warning("round %d: %s has lost what it remembered, and begins anew", request.round + 1, party.name)
+            _log.warning("round %d: %s has lost what it remembered, and starts again", request.round + 1, party.name)
         found = self._decoded(_on(device, reply), request.instruction)
         if why := self.strategy.check(found):
             raise WireError(why)
@@ -495,9 +495,9 @@ class Distributed:
     ) -> RoundResult:
         """Merge as soon as ``buffer`` replies have come, whenever they were asked for.
 
-        Every client is at work unless its reply waits for this merge; whoever has begun goes on after it. A client
-        whose answer does not come is asked anew, with the model that there is then. Who is at work is not part of the
-        state: a coordinator that resumes asks everybody anew.
+        Every client is at work unless its reply waits for this merge; whoever has begun continues after it. A client
+        whose answer does not come is asked again, with the model that there is then. Who is at work is not part of the
+        state: a coordinator that resumes asks everyone again.
 
         Raises:
             QuorumError: too few clients answer.
@@ -620,7 +620,7 @@ class Distributed:
         except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
             raise QuorumError(
                 f"round {round + 1} has no sum under masks: {error}: fix that, or change engine.quorum or "
-                "engine.timeout, and go on with --resume"
+                "engine.timeout, and continue with --resume"
             ) from None
 
     def _session(self) -> SecAggSession:
@@ -840,7 +840,7 @@ class Distributed:
         reasons += [f"{', '.join(silent)} did not answer"] if silent else []
         return (
             f"round {round + 1} has {len(replies)} of the {need} replies that it needs: {'; '.join(reasons)}: "
-            "mend that, or change engine.quorum, engine.timeout or engine.patience, and go on with --resume"
+            "fix that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"
         )
 
     def _check_merged(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> None:

@@ -68,7 +68,7 @@ class Link(Protocol):
     """
 
     def present(self) -> Mapping[str, str]:
-        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a party a message.
@@ -115,7 +115,7 @@ class Join:
         address, port: of the coordinator.
         kit: the party's folder of certificates and keys; None: plain text.
         name: of the party.
-        patience: seconds to go on trying to reach a coordinator that is gone.
+        patience: seconds to continue trying to reach a coordinator that is gone.
     """
 
     folder: Path

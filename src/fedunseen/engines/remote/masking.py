@@ -109,7 +109,7 @@ class PartySession:
     samples: Callable[[], Iterable[bytes]]
     _plan: Plan | None = None
     _round: int = -1
-    _kept: tuple[str, Reply] | None = None  # the digest of the last instruction, and what was learnt from it
+    _kept: tuple[str, Reply] | None = None  # the digest of the last instruction, and what was learned from it
     _told: Instruction | None = None
 
     @property
@@ -139,7 +139,7 @@ class PartySession:
         return pack({"accepted": True})
 
     def known_reply(self, header: Mapping[str, Any], tensors: Params) -> Reply | None:
-        """Return what was learnt from the same instruction before; None if it is a new one.
+        """Return what was learned from the same instruction before; None if it is a new one.
 
         Raises:
             SecAggError: the plan has not been accepted, or the instruction is not of the plan.
@@ -158,7 +158,7 @@ class PartySession:
         return self._kept[1] if self._kept is not None and self._kept[0] == key else None
 
     def keys(self, header: Mapping[str, Any], tensors: Params, told: Instruction, reply: Reply) -> bytes:
-        """Keep what was learnt, and return this party's keys."""
+        """Keep what was learned, and return this party's keys."""
         assert self._plan is not None
         self._round, self._told = int(header["round"]), told
         if self._layout(()).digest() != self._plan.layout:
@@ -193,7 +193,7 @@ class PartySession:
         assert self._plan is not None
         # A later plan or instruction may have changed what is kept, and was refused its keys.
         if client.signed_for != (self._plan.digest, self._round, self._kept[0]):
-            raise SecAggError("what this party has learnt is of another instruction than the keys that it has signed")
+            raise SecAggError("what this party has learned is of another instruction than the keys that it has signed")
         rho, layout = bytes.fromhex(client.rho), self._layout(client.extra)
         elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
         hidden = client.masked(told, elements)
@@ -295,7 +295,7 @@ class SecAggSession:
         if len(self.signatures) < self.enrolment.threshold:
             raise QuorumError(
                 f"{len(self.signatures)} parties have signed the plan of the masked sums, and "
-                f"{self.enrolment.threshold} must{''.join(grouped(refused))}: fix that, and go on with --resume"
+                f"{self.enrolment.threshold} must{''.join(grouped(refused))}: fix that, and continue with --resume"
             )
         write_json(self.folder / "plan.json", {"plan": content, "signatures": self.signatures})
         signed = {"kind": "signed", "plan": content, "signatures": self.signatures}

@@ -1,9 +1,9 @@
 """The side of the clients: it answers the coordinator where the data are.
 
-In a deployment a :class:`Party` answers. Its data, and all that its client remembers between rounds, stay with it. It
+In a deployment a :class:`Party` answers. Its data, and all that its client keeps between rounds, stay with it. It
 receives the experiment, the parameters and the strategy's extras, and sends updates, losses, and how many classes and
 samples it holds. In a simulation a :func:`stand_in` answers: a worker process that has all data, and that receives with
-every request what the client remembers.
+every request what the client keeps.
 
 This module does not know how an experiment becomes a local update: whoever starts a party passes a function for that.
 """
@@ -63,7 +63,7 @@ class Ready:
     """A party that knows the experiment, and can train.
 
     Attributes:
-        engine: trains its client; None while a class that it holds is not known to everybody yet.
+        engine: trains its client; None while a class that it holds is not known to everyone yet.
         classes, samples: how many it holds.
         keep: takes the merged model when the run is over, with the header that came with it; returns where it is now.
         held: of a class space that grows, the names of its classes.
@@ -91,7 +91,7 @@ class Party:
 
     Args:
         prepare: makes the party ready for an experiment.
-        state: folder in which the client keeps what it remembers between rounds.
+        state: folder in which the client keeps what it keeps between rounds.
         say: called with a line for everything that happens.
         folders: name -> folder; messages show the name in place of the folder's path.
         kit: its folder of certificates and keys, which masked sums need; None: plain text.
@@ -160,7 +160,7 @@ class Party:
                 return self._stop(header, tensors)
             if kind in _MASKING:
                 return failure("this party takes part in no masked sums")
-            return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is no request")
+            return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is not a request")
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
         except Exception as error:
@@ -315,7 +315,9 @@ class Party:
         try:
             state = load_file(path, device=str(device))
         except (OSError, SafetensorError):
-            self.say(f"warning: {path} is missing or damaged, so this party has forgotten what it knew and begins anew")
+            self.say(
+                f"warning: {path} is missing or damaged, so this party has forgotten what it knew and starts again"
+            )
             return None
         return {name: value for name, value in state.items() if name != _ROUND}
 
@@ -345,7 +347,7 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
             return reply_message(reply, now, header["round"], seconds)
         except (FedUnseenError, WireError) as error:
             return failure(str(error))
-        except Exception as error:  # a library failed; the process goes on with the next client
+        except Exception as error:  # a library failed; the process continues with the next client
             return failure(f"{type(error).__name__}: {error}")
 
     return answer
@@ -354,7 +356,7 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
 def _timed_update(
     engine: InProcess, client: int, told: Instruction, before: Params, round: int
 ) -> tuple[Reply, Params, float]:
-    """Return a client's reply, what it remembers from now on, and the seconds that took, to the millisecond."""
+    """Return a client's reply, what it keeps from now on, and the seconds that took, to the millisecond."""
     began = time.monotonic()
     reply, now = local_update(engine, client, told, before, round)
     seconds = time.monotonic() - began
@@ -362,7 +364,7 @@ def _timed_update(
 
 
 def local_update(engine: InProcess, client: int, told: Instruction, before: Params, round: int) -> tuple[Reply, Params]:
-    """Do one client's round: return its reply, and what it remembers from now on."""
+    """Do one client's round: return its reply, and what it keeps from now on."""
     told = engine.strategy.recall(told, before, round)
     (done,) = engine.worker.round([Work(client, told, before)], round)
     return done

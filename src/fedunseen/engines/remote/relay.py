@@ -60,14 +60,14 @@ class Channel:
         self.sending = threading.Lock()
 
     def send(self, head: Mapping[str, Any], body: bytes | memoryview = b"") -> None:
-        """Send a frame; raises one of :data:`ENDED` if nobody is there."""
+        """Send a frame; raises one of :data:`ENDED` if no one is there."""
         first, second = json.dumps(dict(head)).encode(), memoryview(body)  # a bad half: neither is sent
         with self.sending:
             self.connection.send_bytes(first)
             self.connection.send_bytes(second)
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
-        """Wait for a frame; raises one of :data:`ENDED` if nobody is there."""
+        """Wait for a frame; raises one of :data:`ENDED` if no one is there."""
         head = json.loads(self.connection.recv_bytes())
         return head, self.connection.recv_bytes()
 
@@ -164,7 +164,7 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
 class RelayServer:
     """A Link over the relay that a carrier runs at the coordinator.
 
-    Frames to the relay: ``{"id": n, "to": name}`` with a message; ``{"id": n, "drop": true}`` when nobody waits for its
+    Frames to the relay: ``{"id": n, "to": name}`` with a message; ``{"id": n, "drop": true}`` when no one waits for its
     answer any more. Frames from the relay: ``{"parties": {name: token}}`` whenever who is connected changes (who is not
     named has gone, and its open messages with it); ``{"id": n}`` with an answer; ``{"id": n, "lost": true}`` if none
     will come. Relays may come and go; the last one that dialled is used.
@@ -178,7 +178,7 @@ class RelayServer:
         self.open: dict[int, tuple[str, str, Future[bytes]]] = {}  # party, token, answer
 
     def present(self) -> Mapping[str, str]:
-        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
         with self.lock:
             return dict(self.connected)
 
@@ -201,7 +201,7 @@ class RelayServer:
         return future
 
     def _drop(self, number: int) -> None:
-        """Tell the relay that nobody waits for the answer to a message any more."""
+        """Tell the relay that no one waits for the answer to a message any more."""
         with self.lock:
             channel, dropped = self.channel, self.open.pop(number, None)
         if channel is not None and dropped is not None:

@@ -69,7 +69,7 @@ class WireError(Exception):
 
 
 class NotFiniteError(WireError):
-    """It has the right form, and numbers that are not finite: training diverged there, or somebody is malicious."""
+    """It has the right form, and numbers that are not finite: training diverged there, or someone is malicious."""
 
 
 class PartyError(WireError):
@@ -139,7 +139,7 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Pa
     except (ValueError, RecursionError, SafetensorError) as error:
         raise WireError(f"it cannot be read ({error})") from None
     if not isinstance(header, dict):
-        raise WireError("its header is no table")
+        raise WireError("its header is not a table")
     wide = header.pop(_WIDE, [])
     if not isinstance(wide, list) or not all(
         isinstance(one, str) and one in tensors and tensors[one].dtype == torch.int32 for one in wide
@@ -180,13 +180,13 @@ def read_holdings(
 
     Args:
         answer: to a greeting.
-        growing: what the party was told: ``classes``, ``attributes`` and ``tested``, which nobody may hold.
+        growing: what the party was told: ``classes``, ``attributes`` and ``tested``, which no one may hold.
 
     Returns:
-        How many classes and samples; the names of the classes; those that nobody knew, with their descriptions.
+        How many classes and samples; the names of the classes; those that no one knew, with their descriptions.
 
     Raises:
-        WireError: it cannot be true, or it holds a class that nobody may hold.
+        WireError: it cannot be true, or it holds a class that no one may hold.
     """
     header, tensors = unpack(answer, _HOLDINGS)
     if "error" in header:
@@ -203,7 +203,7 @@ def read_holdings(
     if not isinstance(samples, int) or isinstance(samples, bool) or not len(held) <= samples < 2**48:
         raise WireError(f"it says that it holds {plain(samples, 40)} samples of {len(held)} classes")
     if tested := [name for name in held if name in set(growing["tested"])]:
-        raise WireError(f"it holds samples of {tested[0]!r}, which is tested as a class that nobody holds")
+        raise WireError(f"it holds samples of {tested[0]!r}, which is tested as a class that no one holds")
     if new and not growing["open"]:
         raise WireError(f"it brings the class {plain(new[0], 80)}, and this federation takes no new classes")
     rows = tensors.get("brought")
@@ -230,7 +230,7 @@ class Expected:
     Attributes:
         client, round: who was asked, and for which round.
         update: the tensors whose names, shapes and types the update has.
-        lengths: names of which the reply tells step lengths, all above zero; empty if nobody needs them.
+        lengths: names of which the reply tells step lengths, all above zero; empty if no one needs them.
         notes: names of the notes that it may tell; all of them or none.
         classes: how many classes there are to hold at most.
         counts: (classes, samples) that the party has said it holds; None if it has not been asked.
@@ -257,7 +257,7 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
 
     Returns:
         The reply; the client's state, where it comes along; the seconds that the party took; whether it has lost what
-        it should remember.
+        it should keep.
 
     Raises:
         WireError: says what is wrong.
@@ -269,7 +269,7 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
         raise WireError("it answers another question")
     update, state = within("update/", tensors), within("state/", tensors)
     if (not expected.state and state) or len(update) + len(state) != len(tensors):
-        raise WireError("it holds tensors that nobody asked for")
+        raise WireError("it holds tensors that no one asked for")
     _check_update(update, expected.update)
     counts = tuple(_count(header, key) for key in ("classes", "samples"))
     if counts[0] > expected.classes or counts[1] < counts[0]:
@@ -281,7 +281,7 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
     if expected.lengths and (lengths.keys() != expected.lengths or any(value <= 0 for value in lengths.values())):
         raise WireError("its step lengths are not those of the model")
     if notes and notes.keys() != expected.notes:
-        raise WireError("it tells of things that nobody asked for")
+        raise WireError("it tells of things that no one asked for")
     seconds = _number(header.get("seconds", 0.0), "seconds")
     reply = Reply(expected.client, update, counts[0], counts[1], terms, lengths if expected.lengths else {}, notes)
     return reply, state, seconds, header.get("forgot") is True
@@ -390,7 +390,7 @@ def _number(value: object, what: str) -> float:
         if not isinstance(value, bool) and isinstance(value, int | float):
             if math.isfinite(value):
                 return float(value)
-            raise NotFiniteError(f"its {what} is no finite number")
+            raise NotFiniteError(f"its {what} is not a finite number")
     except OverflowError:  # a whole number larger than any float
         pass
-    raise WireError(f"its {what} is no finite number")
+    raise WireError(f"its {what} is not a finite number")

@@ -216,7 +216,7 @@ class Run:
 
         Returns:
             For each input its ranking, best first. Seen classes are lowered by the run's calibration factor; scores of
-            classes learnt from examples alone are logits.
+            classes learned from examples alone are logits.
 
         Raises:
             DataError: an input, a class or an example is wrong.
@@ -293,7 +293,7 @@ class Run:
         examples: Shown | None = None,
         out: str | Path | None = None,
     ) -> Run:
-        """Return this run with classes that it has learnt since: nothing is trained anew.
+        """Return this run with classes that it has learned since: nothing is trained again.
 
         Args:
             classes: descriptions of new classes, or better ones of known classes, as for :meth:`predict`.
@@ -374,7 +374,7 @@ class Run:
                 (n, 3, height, width), bytes or numbers from 0 to 1.
 
         Raises:
-            DataError: as :meth:`read`; but of a folder, what is no picture is left out with a warning.
+            DataError: as :meth:`read`; but of a folder, what is not a picture is left out with a warning.
         """
         return batches(self, [Path(path) for path in paths])
 
@@ -429,7 +429,7 @@ def load_run(path: str | Path, encoder: str | Path | None = None, overrides: Map
 
     Raises:
         ExperimentError: an override changes more than where things are.
-        RunDirectoryError: ``path`` is no run directory, or its run is not complete.
+        RunDirectoryError: ``path`` is not a run directory, or its run is not complete.
     """
     manifest, result = read_manifest(Path(path)), complete_result(Path(path))
     manifest = {**manifest, "experiment": located(manifest["experiment"], Path(path))}

@@ -22,8 +22,8 @@ __all__ = ["adapt_unlabelled"]
 def adapt_unlabelled(setup: Setup) -> Setup:
     """Replace the model by the adapted one, where the experiment asks for it (``data.unlabelled``).
 
-    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labelled model
-    stays in ``labelled.safetensors``, so that a killed run goes on.
+    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labeled model
+    stays in ``labelled.safetensors``, so that a killed run continues.
 
     Raises:
         DataError: there are too few samples.

@@ -111,7 +111,7 @@ def run_sweep(
     Args:
         sweep: what :func:`read_sweep` returned.
         out: the sweep's directory.
-        resume: go on with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
+        resume: continue with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
         cells: which of the sweep's cells to run; by default all.
         jobs: how many run at once. By default one for each core, but a further one starts only once enough memory is
             free for it; one in all where a CUDA device is used.
@@ -182,7 +182,9 @@ def _check(sweep: Sweep, path: Path, resume: bool) -> None:
             raise RunDirectoryError(f"{path} exists and is not a sweep's directory: choose another --out")
         return
     if not resume:
-        raise RunDirectoryError(f"{path} already holds a sweep: add --resume to go on with it, or choose another --out")
+        raise RunDirectoryError(
+            f"{path} already holds a sweep: add --resume to continue with it, or choose another --out"
+        )
     try:
         cells = {str(cell["folder"]): cell for cell in parse_json(manifest.read_bytes())["cells"]}
     except (OSError, ValueError, KeyError, TypeError):
@@ -398,7 +400,7 @@ def _work(connection: Connection) -> None:
             run(Experiment.from_dict(task["experiment"]), task["out"], resume=True)
         except FedUnseenError as error:
             problem = {"problem": str(error), "refused": isinstance(error, ExperimentError)}
-        except Exception as error:  # an error in a method, perhaps another package's: the other cells go on
+        except Exception as error:  # an error in a method, perhaps another package's: the other cells continue
             words = str(error).strip().splitlines()
             problem = {
                 "problem": f"{type(error).__name__}: {words[0]}" if words else type(error).__name__,

@@ -333,7 +333,7 @@ def _data_sets(file: SweepFile, folder: Path | None, place: str) -> dict[str, di
         if folder is None:
             text = (SWEEPS / file.data_sets).read_text("utf-8")
         else:
-            text = readable_text(folder / file.data_sets, f"mend data_sets in {place}")
+            text = readable_text(folder / file.data_sets, f"fix data_sets in {place}")
         found = parse_toml(text, where)
     for label, bundle in found.items():
         if not isinstance(bundle, dict) or not all(isinstance(bundle.get(key, {}), dict) for key in EXTRA[:2]):

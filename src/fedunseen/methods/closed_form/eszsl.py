@@ -19,13 +19,13 @@ __all__ = ["ESZSL", "ESZSLSettings"]
 
 
 class ESZSLSettings(ClosedFormSettings):
-    """Settings of ESZSL: both regularisers as powers of ten, chosen on validation classes in the papers."""
+    """Settings of ESZSL: both regularizers as powers of ten, chosen on validation classes in the papers."""
 
     name: Literal["eszsl"] = "eszsl"
     log_gamma: float = 3.0
-    """Exponent of the regulariser on features."""
+    """Exponent of the regularizer on features."""
     log_lambda: float = 0.0
-    """Exponent of the regulariser on semantics."""
+    """Exponent of the regularizer on semantics."""
 
 
 class ESZSL(ClosedForm):
@@ -37,7 +37,7 @@ class ESZSL(ClosedForm):
 
     Settings = ESZSLSettings
     shift_invariant = False  # V has no intercept
-    scaling = ("centre", "l2")  # its regulariser is in the features' own units
+    scaling = ("centre", "l2")  # its regularizer is in the features' own units
 
     def solve(self, sums: Params) -> Params:
         """Return V (d, attributes)."""

@@ -7,7 +7,7 @@ c' is K times Sigma between features, with
 .. math:: K_{cc'} = v\,\bigl(\exp(-\|s_c - s_{c'}\|^2 / 2 w) + \lambda\,[c = c']\bigr).
 
 After multiplication by Sigma^-1/2 all features are independent and share K, so that all prototypes follow from one
-system of equations as large as the number O of classes that somebody has examples of. With M the means of their
+system of equations as large as the number O of classes that someone has examples of. With M the means of their
 samples, n their numbers, and m the mean of M:
 
 .. math:: \mu = m + K_{\cdot O} A, \qquad A = (K_{OO} + \mathrm{diag}(1 / n))^{-1} (M - m).
@@ -17,8 +17,8 @@ few-shot and many-shot are one formula. Predicting exemplars from semantics is C
 regression for every feature); the shared covariance is that of linear discriminant analysis.
 
 - Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr Sigma_0 / d.
-- v, lambda and w maximise the likelihood of the class means (:func:`evidence`): three numbers, no validation class.
-- s is the one under which left-out classes are recognised best. Samples of them are drawn at the server, from the
+- v, lambda and w maximize the likelihood of the class means (:func:`evidence`): three numbers, no validation class.
+- s is the one under which left-out classes are recognized best. Samples of them are drawn at the server, from the
   posterior of their prototypes and Sigma_0 (:func:`~.gaussian_process.leave_class_out`): it needs no sample, and no
   class set aside. The same draws give the offset of seen classes when all classes are candidates (calibrated
   stacking).
@@ -297,7 +297,7 @@ class Gaussian(ClosedForm):
     ) -> Params:
         """Learn classes, or more of classes, at any time: from descriptions, examples, or both.
 
-        Sigma, the kernel and the offset stay; the prototypes of all classes follow anew from all class means.
+        Sigma, the kernel and the offset stay; the prototypes of all classes follow again from all class means.
 
         Args:
             params: the model of :meth:`solve`, or of an earlier call.

@@ -111,7 +111,7 @@ def moments(sums: Params) -> Moments:
     covariance = scatter(sums) / max(1.0, float(count.sum()) - len(count))
     level = float(covariance.diagonal().mean())
     means = total / count[:, None]
-    # what rounding leaves of numbers as large as these is no variance
+    # what rounding leaves of numbers as large as these is not a variance
     if not level > 1e-12 * float(means.square().mean()):
         apart = float((means - means.mean(0)).square().mean())
         covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
@@ -143,7 +143,7 @@ class Whitened:
 
 
 def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
-    """Shrink Sigma_0 and take the class means' inner products under it: one factorisation, d^3 / 3 multiplications.
+    """Shrink Sigma_0 and take the class means' inner products under it: one factorization, d^3 / 3 multiplications.
 
     Args:
         found: the class means.
@@ -304,7 +304,7 @@ class LeaveClassOut:
 
 
 def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> LeaveClassOut:
-    """Leave classes out, predict them from their descriptions, and recognise samples that are drawn, not sent.
+    """Leave classes out, predict them from their descriptions, and recognize samples that are drawn, not sent.
 
     Some ``classes`` at random are left out at once, several times over. The prototypes of all are predicted from the
     others' means. Samples of every class are then drawn where all data, the left-out ones' too, say that they lie:
@@ -317,7 +317,7 @@ def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
     hits, gaps, held = [], [], []
     for out, rng in _left_out(total, classes):
         kept = everyone[~torch.isin(everyone, out)]
-        order = torch.cat([kept, out])  # neighbours are sliced, which copies nothing
+        order = torch.cat([kept, out])  # neighbors are sliced, which copies nothing
         mean, spread = _scores_of(found, k, count, kept, order, full.weights)
         noise = torch.from_numpy(rng.standard_normal((total, draws, total), dtype=np.float32))
         noise *= (1 + full.variance).sqrt().float()[:, None, None]

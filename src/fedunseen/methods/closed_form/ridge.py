@@ -4,7 +4,7 @@ The oldest baseline of zero-shot learning (direct attribute prediction by regres
 
 .. math:: V = (X^T X + \gamma I)^{-1} \sum_c S_c s_c^T ,
 
-X and s centred on their means over all samples, which are sums too.
+X and s centered on their means over all samples, which are sums too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RidgeSettings(ClosedFormSettings):
 
     name: Literal["ridge"] = "ridge"
     log_gamma: float = -1.0
-    """Exponent of the regulariser, as a power of ten, in units of the features' mean variance times the number of
+    """Exponent of the regularizer, as a power of ten, in units of the features' mean variance times the number of
     samples: so it means the same whatever the features' scale."""
 
 

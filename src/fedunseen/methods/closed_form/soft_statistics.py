@@ -72,13 +72,13 @@ def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization
         quantization: of the samples.
 
     Raises:
-        DataError: the model has no labelled sample, or no unseen class.
+        DataError: the model has no labeled sample, or no unseen class.
     """
     seen = params["seen_mask"] > 0
     if not bool((params["count"] > 0).any()):
-        raise DataError("the model has no labelled sample, so that scores have no unit: train it on some first")
+        raise DataError("the model has no labeled sample, so that scores have no unit: train it on some first")
     if bool(seen.all()):
-        raise DataError("every class has labelled samples: unlabelled samples are for classes that have none")
+        raise DataError("every class has labeled samples: unlabelled samples are for classes that have none")
     weight = params["weight"]
     bias = params["bias"] - weight @ params["centre"] - offset * seen
     if among == "unseen":

@@ -66,7 +66,7 @@ NARROW = 64  # features below which products of int8 are not worth it; torch._in
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
 
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
-_FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorised for a check
+_FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorized for a check
 
 
 def statistics(
@@ -355,8 +355,8 @@ def validate_statistics(sums: Params, clip_norm: float | None = None, quantizati
         clip_norm: the length that no sample exceeds; None: any.
         quantization: of whole numbers, which bounds them too.
 
-    The scatter within classes of real samples has no negative direction. Whoever makes sums up without making samples
-    up has to know that; whoever makes samples up is not found.
+    The scatter within classes of real samples has no negative direction. A party that makes up sums without samples
+    must know that; a party that makes up samples is not found.
 
     Example:
         >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])

@@ -1,19 +1,19 @@
 r"""Unlabelled samples: expectation maximization over soft statistics, for Gaussian classes.
 
 Parties send soft counts n_u and soft sums S_u of each unseen class (:mod:`~.soft_statistics`, equation (1)). The server
-takes S_u / n_u as the mean of n'_u further samples of class u and solves the labelled model's posterior
+takes S_u / n_u as the mean of n'_u further samples of class u and solves the labeled model's posterior
 again (:meth:`~.gaussian.Gaussian.extend`). Samples are no independent draws of a perfect model, so they count less:
 
 .. math:: 1 / n'_u = 1 / (\omega n_u) + \tau v. (2)
 
 omega is the weight of a sample; tau v, a share of the prior variance, is the error that remains with any number of
-samples. Sigma, the kernel and the labelled statistics stay. A few iterations of (1) and (2) are run.
+samples. Sigma, the kernel and the labeled statistics stay. A few iterations of (1) and (2) are run.
 
 The calibration offset makes up for the uncertainty of unseen prototypes, so it shrinks with it: the offset afterwards
 is the one before, times the share of their mean variance that is left to the power 0.4. Responsibilities use the
 offset before.
 
-Guard: under the model, S_u / n_u lies around the prototype of the labelled model with the covariance
+Guard: under the model, S_u / n_u lies around the prototype of the labeled model with the covariance
 (variance_u + 1 / n_u) Sigma, so that
 
 .. math:: \rho_u = \frac{\|S_u / n_u - \mu_u\|^2_{\Sigma^{-1}}}{d\,(\mathrm{variance}_u + 1 / n_u)} (3)
@@ -52,10 +52,10 @@ class Adaptation:
     """How much unlabelled samples count; the defaults were chosen on splits of seen classes (``docs/unlabelled.md``).
 
     Attributes:
-        weight: omega, how many labelled samples one unlabelled sample is worth at most.
+        weight: omega, how many labeled samples one unlabelled sample is worth at most.
         floor: tau, the error that remains with any number of samples, as a share of the variance between classes.
         iterations: rounds of soft statistics.
-        guard: refuse classes whose statistics the labelled model rules out.
+        guard: refuse classes whose statistics the labeled model rules out.
     """
 
     weight: float = 0.2
@@ -86,11 +86,11 @@ class Adapted:
 def update(
     method: Gaussian, params: Params, sums: Params, settings: Adaptation = Adaptation(), refused: Tensor | None = None
 ) -> Adapted:
-    """Return the labelled model with soft statistics: equation (2).
+    """Return the labeled model with soft statistics: equation (2).
 
     Args:
         method: over the model's classes.
-        params: the labelled model.
+        params: the labeled model.
         sums: of all parties, as :func:`soft_statistics` gives them.
         settings: how much samples count.
         refused: (C,) classes to leave out; None: the guard decides.
@@ -133,7 +133,7 @@ def adapt(
 
     Args:
         method: over the model's classes.
-        params: the labelled model.
+        params: the labeled model.
         pools: (n, ...) samples of each party, as the model takes them.
         offset: calibration offset of seen classes beside the model's own.
         settings: how much samples count.
@@ -154,10 +154,10 @@ def adapt(
 
 
 class SoftSums(Summed):
-    """Adapts a labelled model to the clients' unlabelled samples: an iteration is a round.
+    """Adapts a labeled model to the clients' unlabelled samples: an iteration is a round.
 
     The server sends a :class:`~.soft_statistics.Scorer`, clients answer with soft statistics, and the adapted model
-    takes the place of the one before. The first parameters are the labelled model, which the state keeps.
+    takes the place of the one before. The first parameters are the labeled model, which the state keeps.
 
     Args:
         inner: a strategy.
@@ -177,7 +177,7 @@ class SoftSums(Summed):
         return Adaptation.iterations
 
     def init(self, params: Params, clients: int) -> Params:
-        """Return the labelled model.
+        """Return the labeled model.
 
         Raises:
             ExperimentError: there is none.
@@ -204,7 +204,7 @@ class SoftSums(Summed):
         return "its soft sums cannot be those of any samples: leave it out, or let it send them again"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Return the labelled model with the soft statistics of all clients.
+        """Return the labeled model with the soft statistics of all clients.
 
         Raises:
             DataError: there are fewer than ten samples.
@@ -232,12 +232,12 @@ class Arriving:
 
     Args:
         method: over the model's classes.
-        params: the labelled model.
+        params: the labeled model.
         offset: calibration offset of seen classes beside the model's own.
 
     Attributes:
         samples: how many have arrived.
-        current: the adapted model; the labelled one before the tenth sample.
+        current: the adapted model; the labeled one before the tenth sample.
 
     Raises:
         DataError: the model cannot adapt.
@@ -288,7 +288,7 @@ def features_of(method: Method, inputs: Tensor) -> Tensor:
     if inputs.ndim == 2 and inputs.shape[1] != width:
         raise DataError(
             f"the unlabelled samples have the shape {tuple(inputs.shape)}, but the model takes (n, {width}): encode "
-            "them as the labelled ones"
+            "them as the labeled ones"
         )
     with torch.no_grad():
         rows = torch.cat([method.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
@@ -305,7 +305,7 @@ def recalibrated(adapted: Adapted) -> Adapted:
 
 
 def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> Tensor:
-    """Return (U,) the classes whose soft means the labelled model rules out: equation (3)."""
+    """Return (U,) the classes whose soft means the labeled model rules out: equation (3)."""
     apart = mean - params["centre"]
     weight, bias = params["weight"][classes], params["bias"][classes]
     distance = ((apart @ params["precision"]) * apart).sum(1) - 2 * (weight * apart).sum(1) - 2 * bias

@@ -9,7 +9,7 @@ What is proven and what is printed are not always the same. Where they differ, b
 
 - Lemma 1 says "for almost all (x, y)", but its proof ends in an expectation (Eq. 29, Jensen): the mean distance obeys
   the bound, single samples may exceed it. And the expectation has to be over the samples on which clients are compared.
-- Eq. 38 bounds log(u/q) by log(m_p/m_Gamma), the ratio of the two minima. That is no bound: with u = (0.9, 0.1) and
+- Eq. 38 bounds log(u/q) by log(m_p/m_Gamma), the ratio of the two minima. That is not a bound: with u = (0.9, 0.1) and
   q = (0.1, 0.9) it gives 0 instead of log 9. :func:`lipschitz_of_divergence` also gives a constant that is one.
 - Eq. 61 follows from Eq. 59 with a needless factor: Eq. 59 is positive for every rival as soon as the predicted
   attributes are nearer to their prototype than half the way to the next one. And an answer depends neither on the
@@ -288,7 +288,7 @@ class Decoder:
 
     Attributes:
         delta: the largest reconstruction error, A2.
-        smallest, largest: c_h and L_h of A1 on the neighbourhood: over pairs of predicted attributes and prototypes.
+        smallest, largest: c_h and L_h of A1 on the neighborhood: over pairs of predicted attributes and prototypes.
         errors: (n,) each sample's ||h(g(f(x))) - f(x)||.
         epsilon: (n,) each sample's ||h(a_y) - f(x)||.
         report: what to write down.

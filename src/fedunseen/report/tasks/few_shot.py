@@ -246,7 +246,7 @@ def _said(stage: str, stages: Sequence[str]) -> str:
 
 
 def _seeds(facts: Facts) -> dict[str, Any] | None:
-    """Summarise a run of several seeds: a table, and the mean curve with the spread over seeds."""
+    """Summarize a run of several seeds: a table, and the mean curve with the spread over seeds."""
     run = facts.whole
     if not run.seeds:
         return None
@@ -413,7 +413,7 @@ def _holdings(facts: Facts) -> dict[str, Any] | None:
     """Return who holds which classes and how many samples; parties keep that to themselves."""
     if facts.parties:
         return None
-    held = holdings(facts, f"{IDLE}: nobody holds them", True, f"nobody: {IDLE}")
+    held = holdings(facts, f"{IDLE}: no one holds them", True, f"no one: {IDLE}")
     return {"title": "Who holds what", "holdings": held, "coverage": None, "words": _words(facts)["dealt"]}
 
 

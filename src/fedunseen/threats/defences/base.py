@@ -9,7 +9,7 @@ A rule bounds updates alone, not what else a reply claims. FedNova divides each 
 client claims, which would undo every rule: that combination is refused. SCAFFOLD divides by them for its control
 variate c, which no rule bounds.
 
-Nothing here knows a method or another defence. What a defence remembers is part of the server's state, so checkpoints
+Nothing here knows a method or another defence. What a defence keeps is part of the server's state, so checkpoints
 have it. Running statistics count in norms as all other parameters do: a malicious client would hide its attack in
 what a norm leaves out.
 """
@@ -94,7 +94,7 @@ class Defence:
         self.settings, self.seed, self.scores = settings, seed, scores
 
     def init(self, params: Params) -> Params:
-        """Return what the defence remembers before round 0."""
+        """Return what the defence keeps before round 0."""
         return {}
 
     def least(self) -> tuple[int, str]:
@@ -161,11 +161,11 @@ class Robust(Filter):
         self.defence = defence
 
     def init(self, params: Params) -> Params:
-        """Return what the defence remembers."""
+        """Return what the defence keeps."""
         return under("rule/", self.defence.init(params))
 
     def filter(self, view: RoundView) -> FilterResult:
-        """Hand on what the defence leaves of the finite replies; remember what :meth:`notes` says of all of them."""
+        """Hand on what the defence leaves of the finite replies; keep what :meth:`notes` says of all of them."""
         remembered, replies, norms = within("rule/", view.state), view.replies, view.norms
         whole = [i for i, norm in enumerate(norms) if np.isfinite(norm)]
         kept = torch.zeros(len(replies), dtype=torch.float64)
@@ -220,7 +220,7 @@ class Robust(Filter):
 
 
 def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Params:
-    """Return the parameters with Gaussian noise on each number that is learnt; drawn in order of names.
+    """Return the parameters with Gaussian noise on each number that is learned; drawn in order of names.
 
     Running statistics stay: a variance with noise on it may turn negative.
     """
@@ -235,7 +235,7 @@ def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Par
 def same_for_all(
     replies: Sequence[Reply], update: Params, kept: Sequence[float] = (), why: Sequence[int] = ()
 ) -> FilterResult:
-    """Return one update in the place of each reply's own; by default of all replies of the round."""
+    """Return one update instead of each reply's own; by default of all replies of the round."""
     n = len(replies)
     merged = [replace(reply, update=update) for reply in replies]
     return FilterResult(merged, kept or [1.0] * n, why or [0] * n, aggregated=True)

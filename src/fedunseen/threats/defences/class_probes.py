@@ -13,7 +13,7 @@ answers change.
    changes them by gradients of the global model until it answers that class with the probability ``confidence``: inputs
    made of nothing but the model and the description. ``theft`` is the share of the probes of classes *that the client
    does not hold* that the update takes from their class, with the weight that it has in the merge and as long as it
-   came. An honest update, long or not, hardly takes any; a model put in the place of the global one takes many.
+   came. An honest update, long or not, hardly takes any; a model put instead of the global one takes many.
 3. **Free probes.** Random inputs that belong to no class. ``pull`` is by how much the share of those that answer one
    single class rises, for the worst class, with the update applied alone, shortened or lengthened to ``loud`` times
    what is typical: only its direction counts, so that a quiet attacker is heard as well as a loud one. What honest

@@ -73,7 +73,7 @@ class MedianSettings(DefenceSettings):
 
 
 class Median(Defence):
-    """The median of each coordinate (of an even number the mean of the middle two) in the place of the mean."""
+    """The median of each coordinate (of an even number the mean of the middle two) instead of the mean."""
 
     Settings = MedianSettings
 

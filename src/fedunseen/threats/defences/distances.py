@@ -94,7 +94,7 @@ class KrumSettings(_KrumSettings):
 
 
 class Krum(Defence):
-    """Merges the one update that is nearest to its n - f - 2 nearest neighbours."""
+    """Merges the one update that is nearest to its n - f - 2 nearest neighbors."""
 
     Settings: ClassVar[type[DefenceSettings]] = KrumSettings
 

@@ -75,7 +75,7 @@ class GridLink:
             thread.join(10)
 
     def present(self) -> Mapping[str, str]:
-        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
         with self.lock:
             if time.monotonic() - self.looked > LOOK:
                 self._look()

@@ -71,7 +71,7 @@ BEAT = 1.0  # seconds between signs of life, at least
 KEPT = 10.0  # seconds for which Flower believes one; it takes no less
 CALL = 20.0  # seconds that a call may take
 FETCH = 60.0  # seconds to wait for the pieces of a message that the coordinator has announced
-STRANGE = 5.0  # seconds to go on trying where something else than a coordinator seems to listen
+STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen
 WORD = 4.0  # seconds between two lines on standard error
 PAUSE = 0.02  # seconds between two questions for messages; the coordinator holds each
 
@@ -99,7 +99,7 @@ class _Named:
 class _Signed:
     """Signs each request with the coordinator's time, as far as this machine's clock is from it.
 
-    Flower takes signatures up to 5 minutes old. A clock that is set while a run goes on would end it.
+    Flower takes signatures up to 5 minutes old. A clock that is set while a run continues would end it.
     """
 
     def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
@@ -256,7 +256,7 @@ class Connection:
             return None
 
     def _deliver(self, message: Message, body: bytes) -> None:
-        """Send an answer, unless nobody waits for it any more."""
+        """Send an answer, unless no one waits for it any more."""
         reply = Message(RecordDict({"body": packed(body)}), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():

@@ -2,7 +2,7 @@
 
 A party trusts the coordinator because its certificate is signed by ``ca.crt``; the coordinator trusts a party because
 it signs with the key whose public half lies in the coordinator's folder under the party's name. The
-authority's key is thrown away, unless it is to be kept: nobody can make another certificate then. Under masks parties
+authority's key is thrown away, unless it is to be kept: no one can make another certificate then. Under masks parties
 know each other by ``federation.json`` (:mod:`fedunseen.secagg.enrolment`), on either carrier.
 """
 
@@ -258,7 +258,7 @@ def _general(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError as error:
-        raise FedUnseenError(f"host {host!r} is neither an IP address nor a name in ASCII: mend it") from error
+        raise FedUnseenError(f"host {host!r} is neither an IP address nor a name in ASCII: fix it") from error
 
 
 def _private(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:

@@ -290,7 +290,7 @@ class SuperLink:
         self.last: dict[str, bytes] = {}  # the last message to each party
 
     def present(self) -> Mapping[str, str]:
-        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
         return {name: presence.token for name, presence in self.gate.present().items()}
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
@@ -344,7 +344,7 @@ class SuperLink:
         if ask.reply is not None:
             try:
                 body = self._body(ask.run, ask.reply.metadata.message_id, ask.limit)
-            except Exception as error:  # whatever a party sent, the others go on
+            except Exception as error:  # whatever a party sent, the others continue
                 log.warning("party %s sent what cannot be read: %s", ask.name, error)
                 return PartyGone(ask.name)
             if body is not None:

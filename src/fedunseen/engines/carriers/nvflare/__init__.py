@@ -1,7 +1,7 @@
 """NVIDIA FLARE as the carrier of messages.
 
 NVFlare's unit of work is a job. ``host`` and ``join`` start the processes that a start-up kit's scripts start, and
-``host`` submits a job for each site that registers; jobs that run go on. The job
+``host`` submits a job for each site that registers; jobs that run continue. The job
 (:mod:`~fedunseen.engines.carriers.nvflare.job`) passes bytes on to our processes, so a job that ends loses nothing: its
 sites get another one. NVFlare's processes hold no state that a run needs. One that ends is replaced.
 
@@ -144,7 +144,7 @@ class _Jobs:
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.lock, self.ended = frozenset(names), threading.Lock(), threading.Event()
         self.registry: Channel | None = None
-        self.registered: dict[str, str] = {}  # site -> a number that changes when it registers anew
+        self.registered: dict[str, str] = {}  # site -> a number that changes when it registers again
         self.changed = 0.0  # when a site registered last
         self.boards: dict[str, tuple[RelayServer, Channel]] = {}  # job -> its messages
         self.assigned: dict[str, tuple[str, str, float]] = {}  # site -> its number, its job, when it was last there
@@ -171,7 +171,7 @@ class _Jobs:
                         self.assigned[site] = number, job, -START
 
     def manage(self) -> None:
-        """Submit jobs for sites that have none, and end jobs that nobody needs any more."""
+        """Submit jobs for sites that have none, and end jobs that no one needs any more."""
         while not self.ended.wait(0.1):
             with contextlib.suppress(*ENDED):
                 if self.registry is not None and time.monotonic() - self.changed > 1:  # others may be about to register
@@ -212,7 +212,7 @@ class _Jobs:
         return None if found is None else found[0]
 
     def present(self) -> Mapping[str, str]:
-        """Return the parties that are connected now: name -> a token that changes when the party starts anew."""
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
         boards = {name: board for name in self.names if (board := self._board(name)) is not None}
         here = {name: board.present().get(name) for name, board in boards.items()}
         return {name: token for name, token in sorted(here.items()) if token is not None}
@@ -273,7 +273,7 @@ def _probe(place: Join) -> None:
     """Connect to the coordinator and leave again.
 
     Raises:
-        OSError: nobody is there, or (:class:`_Cut`) perhaps not the right one.
+        OSError: no one is there, or (:class:`_Cut`) perhaps not the right one.
         RefusedError: it is not the right one, or does not accept the party's certificate.
     """
     there = f"{place.address}:{place.port}"
@@ -285,7 +285,7 @@ def _probe(place: Join) -> None:
                 greeting = plain.recv(4)
             if greeting[3:4] != b"\x04":  # HTTP/2 servers, so gRPC's, begin with their settings
                 raise _Cut(
-                    f"what listens at {there} is no coordinator without TLS; use its right address and port, "
+                    f"what listens at {there} is not a coordinator without TLS; use its right address and port, "
                     "or TLS with the kit that its host gave you"
                 )
             return
@@ -329,7 +329,7 @@ class _Site:
         self.met = False  # the coordinator has been there
 
     def start(self) -> None:
-        """Start NVFlare's process in the place of the one that ran."""
+        """Start NVFlare's process instead of the one that ran."""
         self.stop()
         client = {"fqsn": self.place.name, "is_leaf": True, **secured(self.place.kit, "client")}
         service = {"target": f"{self.place.address}:{self.place.port}", "scheme": "grpc"}

@@ -8,7 +8,7 @@ NVFlare builds these classes from their paths in a job's configuration, so a job
   the controller asks again by the question's number. So a lost message costs seconds, and the site answers once;
 - ``taken``: the controller has the answer; ``refuse``: another party has joined under the site's name since.
 
-:class:`Registry` is no part of a job: it runs in the process of a server that ``fedunseen host`` has started.
+:class:`Registry` is not a part of a job: it runs in the process of a server that ``fedunseen host`` has started.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class LocalParty(Party, ABC):
 class Registry(FLComponent):  # type: ignore[misc]
     """Tells the coordinator's process which sites are registered, and submits jobs for it.
 
-    A site's number, a digest of the token that the server has given to it, changes when it registers anew. The server
+    A site's number, a digest of the token that the server has given to it, changes when it registers again. The server
     ends with the coordinator's process.
     """
 

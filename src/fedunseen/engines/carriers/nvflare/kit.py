@@ -58,7 +58,7 @@ def check_kit(kit: Path, side: str) -> None:
         try:
             certificate = x509.load_pem_x509_certificate((kit / name).read_bytes())
         except ValueError:
-            raise RefusedError(f"{kit / name} is no certificate; make new ones with 'fedunseen certs'") from None
+            raise RefusedError(f"{kit / name} is not a certificate; make new ones with 'fedunseen certs'") from None
         if certificate.not_valid_after_utc.timestamp() < time.time():
             raise RefusedError(
                 f"the certificate {kit / name} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "

@@ -79,7 +79,7 @@ def _parts(*classes: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[s
 def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Path | None) -> None:
     """Write what a process of NVFlare reads when it starts.
 
-    A site runs no code of a job and no class but the one that carries messages, and nobody may command it.
+    A site runs no code of a job and no class but the one that carries messages, and no one may command it.
 
     Args:
         folder: the workspace.
