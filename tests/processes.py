@@ -108,9 +108,11 @@ def until(true, folder=None, needed=()):
 
 
 def environment():
-    """What lets a process import what this one does, on one thread."""
+    """What lets a process import and call what this one can, on one thread; no shell has activated the environment."""
     paths = os.pathsep.join(filter(None, sys.path))
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths}
+    commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths, "PATH": commands}
+    return {**os.environ, **own}
 
 
 KILLED_UNDER_MASKS = """

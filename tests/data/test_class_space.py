@@ -139,22 +139,22 @@ def test_a_spreadsheets_file_is_read(tmp_path):
     path.write_bytes(b"\xef\xbb\xbfname,split, color: red\r\napple, seen ,1.5\r\n\r\n")
     space = ClassSpace.load(path)
     assert (space.names, space.attribute_names) == (("apple",), ("red",))
-    assert space.attribute_groups == {"colour": (0,)}
+    assert space.attribute_groups == {"color": (0,)}
     assert space.seen.tolist() == [0]
 
 
 @pytest.fixture
-def colours(make_space):
+def colors(make_space):
     return make_space(
         attribute_names=("size", "red", "green"),
-        attribute_groups={"colour": (1, 2)},
+        attribute_groups={"color": (1, 2)},
     )
 
 
-def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
+def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colors):
     path = tmp_path / "new.csv"
     path.write_text("green,split,color: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
-    names, semantics = read_classes(path, colours)
+    names, semantics = read_classes(path, colors)
     assert names == ("kiwi", "plum")
     assert semantics.tolist() == [[3, 2, 1], [6, 5, 4]]
 
@@ -177,11 +177,11 @@ def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colours):
         ("", "{path} is empty"),
     ],
 )  # fmt: skip
-def test_bad_new_classes(tmp_path, colours, text, message):
+def test_bad_new_classes(tmp_path, colors, text, message):
     path = tmp_path / "new.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=says(message.format(path=path))):
-        read_classes(path, colours)
+        read_classes(path, colors)
 
 
 def test_drawn_validation_classes():

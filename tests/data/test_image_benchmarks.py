@@ -426,7 +426,7 @@ def test_the_built_in_groups_of_cub_are_the_prefixes_of_its_names(tmp_path):
         groups = Cub.listing(Cub.Settings(root=tmp_path / "CUB"), seed=0).space.attribute_groups
     ours = builtin_groups("CUB", 312)
     assert list(groups.values()) == list(ours.values())
-    spoken = [name.removeprefix("has_").replace("_", " ").replace("color", "colour") for name in groups]
+    spoken = [name.removeprefix("has_").replace("_", " ") for name in groups]
     assert spoken == list(ours)
 
 

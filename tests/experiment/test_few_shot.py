@@ -361,7 +361,9 @@ def test_fixed_answers_go_by_their_names(tmp_path):
     )
     assert one == other
     (tmp_path / "three.txt").write_text("bad day\n \ngood day\n\n")
-    with pytest.raises(DataError, match=r"three.txt: line 2 is empty: leave it out, so that every line is a tweet$"):
+    with pytest.raises(
+        DataError, match=r"three.txt: a line between tweets is empty: leave it out, so that every line is a tweet$"
+    ):
         done.predict(tmp_path / "three.txt", support=support)
     with pytest.raises(DataError) as caught:
         done.predict(tmp_path / "negative.txt", support={"sad": support["negative"], "happy": support["positive"]})

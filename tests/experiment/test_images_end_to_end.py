@@ -115,7 +115,7 @@ def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(pho
         (
             {"encoder__name": "none"},
             "data.name = 'images' gives images, and encoder.name = 'none' makes no features of them: "
-            "name an encoder, for example conv (trained) or tflite (frozen)",
+            "name an encoder, for example conv (trained, of images), tflite (frozen, of images) or gru (of sequences)",
         ),
         (
             {"data__features": ["l2"]},

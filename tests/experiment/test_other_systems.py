@@ -13,8 +13,9 @@ for module, names in ((os, ("sched_getaffinity", "pread", "preadv", "pwrite", "s
         delattr(module, name)
 import fedunseen
 
+carried = ("fedunseen.engines.carriers.", "fedunseen.tools.nvflare_job", "fedunseen.tools.flower_app")
 for found in pkgutil.walk_packages(fedunseen.__path__, "fedunseen."):
-    if not found.name.startswith(("fedunseen.engines.carriers.", "fedunseen.__main__")):
+    if not found.name.startswith((*carried, "fedunseen.__main__")):
         importlib.import_module(found.name)
 
 from fedunseen.cli.main import main

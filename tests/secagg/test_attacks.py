@@ -532,6 +532,6 @@ def test_samples_are_known_by_their_files_or_raw_features(tmp_path):
     """A coordinator that asks for other scalings or sizes meets the same digests."""
     (tmp_path / "a.png").write_bytes(b"photo")
     rows = np.arange(6.0).reshape(3, 2)
-    files = SimpleNamespace(train=[0, 1], files=("a.png", "gone.png"), features=rows)
-    assert list(_raw(tmp_path, files)) == [hashlib.sha256(b"photo").digest(), rows[1].tobytes()]
-    assert list(_raw(tmp_path, SimpleNamespace(train=[2], files=None, features=rows))) == [rows[2].tobytes()]
+    files = SimpleNamespace(files=("a.png", "gone.png"), features=rows)
+    assert list(_raw(tmp_path, files, np.array([0, 1]))) == [hashlib.sha256(b"photo").digest(), rows[1].tobytes()]
+    assert list(_raw(tmp_path, SimpleNamespace(files=None, features=rows), np.array([2]))) == [rows[2].tobytes()]

@@ -305,7 +305,7 @@ def test_the_command_shows_a_run_live_and_refuses_what_serve_refuses(tmp_path):
     assert (done.returncode, done.stdout, (tmp_path / "run").exists()) == (2, "", False)
     assert done.stderr == (
         "error: --dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for "
-        "them [experiment]\n"
+        "them [argument]\n"
     )
     process = subprocess.Popen([*command, "--dashboard-at", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
     try:

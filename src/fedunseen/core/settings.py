@@ -41,7 +41,7 @@ def _path(value: Any) -> Any:
 
 
 def _folder_or_name(value: Any) -> Any:
-    path = _path(value)
+    path = _path(value) if value else value  # "" names nothing, and would be the file's own folder
     return str(path) if isinstance(path, Path) and path.is_dir() else value
 
 

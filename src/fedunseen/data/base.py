@@ -21,7 +21,7 @@ from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.features import read_features
 from fedunseen.data.scaling import fit_semantics
 
-__all__ = ["BenchmarkLoader", "can_be_centred", "count", "part_of_layout", "to_spare"]
+__all__ = ["BenchmarkLoader", "can_be_centered", "count", "part_of_layout", "to_spare"]
 
 
 class BenchmarkLoader:
@@ -175,7 +175,7 @@ class BenchmarkLoader:
         return count(benchmark.space, benchmark.labels, splits, benchmark.kind)
 
 
-def can_be_centred(space: ClassSpace) -> bool:
+def can_be_centered(space: ClassSpace) -> bool:
     """Return whether descriptions can be centered and brought to unit length: none is exactly their mean."""
     try:
         fit_semantics(space, ("centre", "l2"))(space.semantics)
@@ -220,7 +220,7 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
         "seen": len(space.seen),
         "validation": len(space.validation),
         "unseen": len(space.unseen),
-        "centred": can_be_centred(space),
+        "centred": can_be_centered(space),
         "spare": to_spare(space, labels[splits["train"]]),
         "smallest": int(min(each[each > 0], default=0)),
         "untrained": [space.names[c] for c in space.seen.tolist() if c not in trained],
