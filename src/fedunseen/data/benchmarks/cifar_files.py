@@ -65,7 +65,7 @@ def published_split(column: str) -> dict[str, str]:
 
     Example:
         >>> [name for name, part in published_split("fc100").items() if part == "test"][:3]
-        ['baby', 'bed', 'bee']
+        ['baby', 'beaver', 'bee']
     """
     (_, header), *rows = read_csv(Path(__file__).with_name("cifar100.csv"))
     return {row[0]: row[header.index(column)] for _, row in rows}
