@@ -49,7 +49,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
         example={**LAST, "defence.name": "median", "strategy.name": "local"},
     ),
     Rule(
-        code="compression-of-needs_exact_update",
+        code="compression-of-exact-updates",
         when=lambda c: c.has("compression") and c.strategy.needs_exact_update,
         problem="compression.name = {compression.name!r} changes updates on their way, but under strategy.name = "
         "{strategy.name!r} client and server each work out the same numbers from them",
