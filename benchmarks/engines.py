@@ -378,9 +378,10 @@ def measure(asked: argparse.Namespace) -> None:
                     adapter.simulate(Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events)))
                 )
                 members = [PartyStatus(str(client)) for client in range(len(NAMES))]
-            federation.engine.connect(Session(link, members, "benchmark"))  # type: ignore[union-attr]
+            federation.engine.connect(Session(link, members, "0" * 16))  # type: ignore[union-attr]
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
-            federation.engine.finish()  # type: ignore[union-attr]
+            numbers_of_run = {"selection": "last", "rounds": asked.rounds, "calibration_factor": 0.0}
+            federation.engine.finish(numbers_of_run, federation.first)  # type: ignore[union-attr]
     print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
 
 
