@@ -96,6 +96,17 @@ def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
     assert math.isinf(free.releases.spent(free.data)[0])
 
 
+@pytest.mark.parametrize(
+    "experiment",
+    [{"privacy": {"name": "word"}}, {"privacy": [1]}, {"strategy": "fast"}, {"strategy": {"rounds": "many"}}],
+    ids=["unknown", "list", "text", "rounds"],
+)
+def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(tmp_path, experiment):
+    party = site(tmp_path)
+    assert "cannot be computed" in header_of(party.answer(hello(**experiment)))["error"]
+    assert (party.party.asked, party.releases.lines) == ([], [])
+
+
 def test_a_budget_covers_a_noise_multiplier():
     pytest.importorskip("dp_accounting")
     masked = {"name": "client-level", "clip": 1.0, "noise": 2.0, "aggregation": "masked"}

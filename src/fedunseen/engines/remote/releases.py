@@ -17,7 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import DataError, FedUnseenError, RefusedError
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, is_failure
 
@@ -162,9 +162,13 @@ class Site:
         experiment = header.get("experiment")
         if not isinstance(experiment, dict):
             return  # the party refuses it
-        self._run = run_mark(header)
-        self.releases.charge(self._run, self.data, self.cost(experiment), self.limit)
-        self.experiment, self.rounds = experiment, int(experiment.get("strategy", {}).get("rounds", 0))
+        try:
+            run, cost = run_mark(header), self.cost(experiment)
+            rounds = int(experiment.get("strategy", {}).get("rounds", 0))
+        except (FedUnseenError, ValueError, TypeError, AttributeError, OverflowError) as error:
+            raise RefusedError(f"the privacy of the coordinator's experiment cannot be computed: {error}") from None
+        self.releases.charge(run, self.data, cost, self.limit)
+        self._run, self.experiment, self.rounds = run, experiment, rounds
 
     def _written(self, header: Mapping[str, Any], answer: bytes) -> None:
         kind = header.get("kind")
