@@ -43,6 +43,7 @@ class Releases:
     def __init__(self, folder: Path) -> None:
         self.path = folder / _FILE
         self.lines: list[dict[str, Any]] = []
+        self._whole: int | None = None  # bytes of the file before a cut line
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -54,15 +55,17 @@ class Releases:
                 raise ValueError
         except ValueError:
             raise DataError(f"{self.path} is damaged: restore the newest copy") from None
-        if cut:  # the process was killed while it wrote the last line, so that message has not left
-            with open(self.path, "r+b") as file:
-                file.truncate(len(text) - len(cut))
+        if cut:  # a killed process wrote it, and that message has not left; only the next writer removes it
+            self._whole = len(text) - len(cut)
 
     def add(self, run: str, kind: str, **facts: Any) -> None:
         """Write a line durably."""
         line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "run": run, "kind": kind, **facts}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with open(self.path, "ab") as file:
+            if self._whole is not None:
+                file.truncate(self._whole)
+                self._whole = None
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
