@@ -93,6 +93,3 @@ def _has(pkg: griffe.Module, path: str) -> bool:
         return path.startswith(f"{pkg.path}.") and not pkg[path.partition(".")[2]].is_alias
     except (KeyError, ValueError):
         return False
-
-
-__all__ = ["Docstrings", "formula", "markdown"]

@@ -50,11 +50,12 @@ def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_an
         before = gc.get_freeze_count()
         assert before > 1000
         assert not any(one is Node for one in gc.get_objects())
-        with libraries_set_aside():
-            assert gc.get_freeze_count() == before
+        later = [[] for _ in range(10_000)]
+        with libraries_set_aside():  # objects set aside may end meanwhile, but none join them
+            assert gc.get_freeze_count() < before + len(later) // 2
         gone = cycle()
         gc.collect()
         assert gone() is None
-        assert gc.get_freeze_count() == before
+        assert 1000 < gc.get_freeze_count() < before + len(later) // 2
     assert gc.get_freeze_count() == 0
     assert any(one is Node for one in gc.get_objects())
