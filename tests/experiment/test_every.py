@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.federation.evaluator import Choice
+from fedunseen.evaluation.settings import EvaluationSettings
+from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.report import write_report
-from fedunseen.tasks.base import EvaluationSettings, Evaluator
 from pages import without_pictures
 
 SMALL = {

@@ -6,11 +6,11 @@ import pytest
 
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.core.registry import find
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
 from fedunseen.experiment.parsing import SECTIONS, parse_override
-from fedunseen.experiment.schema import preset_names, preset_text
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command
 from fedunseen.strategies import STRATEGIES

@@ -13,8 +13,6 @@ from fedunseen.cli.console import chosen as read_experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder
 
-__all__ = ["attack_app"]
-
 attack_app = typer.Typer(help="What the curious can find out, and what the malicious can do.", no_args_is_help=True)
 
 

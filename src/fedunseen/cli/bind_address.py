@@ -8,8 +8,6 @@ from pathlib import Path
 
 from fedunseen.core.errors import ArgumentError, DataError
 
-__all__ = ["BindAddress", "read_token"]
-
 _SHORTEST = 16  # characters of a token
 
 

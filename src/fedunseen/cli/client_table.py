@@ -17,8 +17,6 @@ from fedunseen.cli.progress import numbers, state
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment import Progress
 
-__all__ = ["ClientTable", "client_table"]
-
 _log = logging.getLogger("fedunseen.federation")
 
 

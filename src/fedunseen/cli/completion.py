@@ -6,8 +6,6 @@ import tomllib
 from importlib.resources import files
 from textwrap import shorten
 
-__all__ = ["presets", "settings", "sweeps"]
-
 _WORDS = 60  # characters that explain a name: a longer line is broken in two, and shells take the rest for a name
 
 

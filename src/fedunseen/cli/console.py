@@ -20,33 +20,6 @@ from fedunseen.core.registry import announce
 if TYPE_CHECKING:
     from fedunseen.experiment import Experiment, Run
 
-__all__ = [
-    "Client",
-    "Described",
-    "EpsilonLimit",
-    "ExperimentName",
-    "Json",
-    "Named",
-    "Out",
-    "Overrides",
-    "Own",
-    "Plugins",
-    "Resume",
-    "RunPath",
-    "Support",
-    "Track",
-    "check_consent",
-    "check_named",
-    "chosen",
-    "finish",
-    "open_run",
-    "overrides_of",
-    "say",
-    "show",
-    "sole_user",
-    "warning_lines",
-]
-
 
 def _known(experiment: str) -> str:
     """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from fedunseen.experiment import Experiment, Progress
     from fedunseen.serve.run_monitor import Monitor, RunMonitor
 
-__all__ = [
-    "PORT",
-    "Certificate",
-    "Dashboard",
-    "DashboardAt",
-    "Key",
-    "TokenFile",
-    "bind_address_of",
-    "both",
-    "live",
-    "watched",
-]
-
 M = TypeVar("M", bound="Monitor")
 PORT = 8322
 _OPTION = "--dashboard-at"

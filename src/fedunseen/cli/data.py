@@ -13,8 +13,6 @@ import typer
 from fedunseen.cli.console import ExperimentName, Json, Overrides, chosen, overrides_of, show
 from fedunseen.core.registry import find
 
-__all__ = ["data_app"]
-
 data_app = typer.Typer(
     help="Which benchmarks there are, what a folder holds or lacks, folders for parties.", no_args_is_help=True
 )

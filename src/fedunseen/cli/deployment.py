@@ -48,8 +48,6 @@ from fedunseen.tools.names import party_names
 if TYPE_CHECKING:
     from fedunseen.serve.site_monitor import SiteMonitor
 
-__all__ = ["certs", "host", "join"]
-
 PORT = 8850
 _ENGINES = ("flower", "nvflare")
 _JOINED = "this party has joined already, or give another --state"

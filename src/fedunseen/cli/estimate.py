@@ -10,8 +10,6 @@ from fedunseen.cli.console import ExperimentName, Json, Overrides, chosen, show
 if TYPE_CHECKING:
     from fedunseen.tools.estimate import Estimate
 
-__all__ = ["estimate"]
-
 
 def estimate(experiment: ExperimentName, overrides: Overrides = None, as_json: Json = False) -> None:
     """Say what a run will take in time, memory and traffic, from a few of its batches."""

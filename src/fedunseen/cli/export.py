@@ -11,8 +11,6 @@ import typer
 from fedunseen.cli.console import Client, Json, RunPath, open_run, say
 from fedunseen.core.errors import ArgumentError
 
-__all__ = ["export"]
-
 
 def export(
     path: RunPath,

@@ -14,8 +14,6 @@ from fedunseen.cli.console import Json
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import holding, parse_json
 
-__all__ = ["Status", "health"]
-
 _STATUS = "status.json"
 
 

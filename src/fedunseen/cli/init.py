@@ -12,8 +12,6 @@ import typer
 from fedunseen.cli.console import Json, say
 from fedunseen.core.errors import ExperimentError
 
-__all__ = ["init"]
-
 
 def init(
     data: Annotated[

@@ -11,8 +11,6 @@ import typer
 from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, check_named, open_run, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
-__all__ = ["adapt", "forget", "learn", "sums"]
-
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
 
 

@@ -12,8 +12,6 @@ import typer
 from fedunseen.cli.console import Json, say
 from fedunseen.core.errors import DataError
 
-__all__ = ["ledger"]
-
 
 def ledger(
     state: Annotated[

@@ -19,8 +19,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Format", "LogFormat", "emit", "is_json", "logged", "speak", "subscribed"]
-
 Listener = Callable[[str, str], None]
 """Hears of a line: its level and what it says."""
 

@@ -45,8 +45,6 @@ from fedunseen.cli.serve import serve
 from fedunseen.cli.sweep import sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
-__all__ = ["app", "main"]
-
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
 PANELS = {

@@ -8,8 +8,6 @@ import typer
 
 from fedunseen.cli.console import say
 
-__all__ = ["new"]
-
 
 def new(
     name: Annotated[

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from fedunseen.secagg.enrolment import Credentials
     from fedunseen.secagg.ledger import Ledger
 
-__all__ = ["offline_app"]
-
 offline_app = typer.Typer(
     help="A federation by file: no connection, one message from each party.", no_args_is_help=True
 )

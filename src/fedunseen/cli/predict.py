@@ -29,8 +29,6 @@ from fedunseen.core.runs import check_question, check_where, complete_result, re
 if TYPE_CHECKING:
     from fedunseen.tasks import Prediction
 
-__all__ = ["predict"]
-
 
 def predict(
     path: RunPath,

@@ -19,8 +19,6 @@ from fedunseen.core.array_cache import shown
 from fedunseen.experiment import Progress
 from fedunseen.experiment.tracking import scalars
 
-__all__ = ["live_progress", "numbers", "preparation_bars", "state"]
-
 EVERY = 20.0  # seconds between two lines
 
 

@@ -15,8 +15,6 @@ from fedunseen.cli.console import Client, Json, RunPath, open_run, say
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
-__all__ = ["serve"]
-
 PORT = 8321
 _GRACE = 5  # seconds in which answers that are under way are finished
 

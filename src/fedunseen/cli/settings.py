@@ -14,8 +14,6 @@ from fedunseen.core.settings import Settings
 from fedunseen.experiment.parsing import NAMED, SECTIONS
 from fedunseen.experiment.schema import UNNAMED
 
-__all__ = ["reference"]
-
 
 def reference() -> str:
     """Return a Markdown table of keys, defaults and meanings for each section and each of its choices."""

@@ -17,8 +17,6 @@ from fedunseen.core.presets import sweep_names, sweep_source
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Cell, Row, Sweep
 
-__all__ = ["sweep", "sweeps"]
-
 LISTED = 8
 """How many of the cells that failed for one reason are named."""
 

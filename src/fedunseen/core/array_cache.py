@@ -32,19 +32,6 @@ from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, replacing
 
-__all__ = [
-    "CHUNK",
-    "array_digest",
-    "cache_path",
-    "cached_arrays",
-    "cached_blocks",
-    "cached_features",
-    "content_digest",
-    "file_stamps",
-    "files_digest",
-    "usable",
-]
-
 CHUNK = 256
 """Inputs in a chunk. Fewer than a quarter of a chunk are encoded each time, without a file."""
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
 
-__all__ = ["array_names", "check_unpacked", "declared_bytes", "load_arrays", "readable"]
-
 UNPACKED, TIMES = 2**28, 64  # bytes that a compressed file may unpack to: so many, or so many times its own, if more
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,

@@ -27,8 +27,6 @@ from safetensors.numpy import load_file
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, write_tensors
 
-__all__ = ["class_similarity", "correlation", "is_optimal_covariance"]
-
 _NEAR = 0.01  # by how much S may differ from the optimum that it stands for; the papers' alpha, and the default
 _VERSION = 2  # of the estimate: a change here makes cached answers of the old one unused
 

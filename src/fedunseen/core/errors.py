@@ -6,21 +6,6 @@ import difflib
 from collections.abc import Iterable
 from typing import Self
 
-__all__ = [
-    "OTHER_SPACE",
-    "ArgumentError",
-    "ConnectionLost",
-    "DataError",
-    "ExperimentError",
-    "FedUnseenError",
-    "MissingDependencyError",
-    "QuorumError",
-    "RefusedError",
-    "RunDirectoryError",
-    "unknown",
-]
-
-
 OTHER_SPACE = (
     "{} are of another class space or another quantization: all parties need the same classes with the same "
     "descriptions, in the same order, and the same [data]"

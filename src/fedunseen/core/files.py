@@ -17,23 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-__all__ = [
-    "DEEPEST",
-    "cache_folder",
-    "check_ordinary",
-    "depth",
-    "existing_folder",
-    "free_folder",
-    "holding",
-    "is_occupied",
-    "parse_json",
-    "replacing",
-    "whole_folder",
-    "write_json",
-    "write_tensors",
-    "write_text",
-]
-
 
 DEEPEST = 64
 """Levels of tables and lists within each other that an experiment or a manifest may have."""

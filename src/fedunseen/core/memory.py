@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import FedUnseenError
 
-__all__ = ["enough_memory", "free_pages", "keep_pages", "libraries_set_aside", "peak_memory"]
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 
 

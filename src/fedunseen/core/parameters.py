@@ -10,28 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = [
-    "ClientStates",
-    "Params",
-    "Scaled",
-    "add_scaled",
-    "difference",
-    "finite",
-    "fits_int32",
-    "is_statistic",
-    "length",
-    "linear_layer",
-    "of_each_client",
-    "size_in_bytes",
-    "stack",
-    "to_device",
-    "transformed",
-    "under",
-    "unstack",
-    "wire_size",
-    "within",
-]
-
 T = TypeVar("T")
 
 Params = dict[str, Tensor]

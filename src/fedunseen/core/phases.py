@@ -19,25 +19,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic
 
-__all__ = [
-    "PEER_COUNTS",
-    "SGD",
-    "Adam",
-    "Batch",
-    "Context",
-    "GradientFunction",
-    "Loss",
-    "Optimiser",
-    "Phase",
-    "Plan",
-    "Represent",
-    "Step",
-    "Terms",
-    "draws_of",
-    "epochs_plan",
-    "weighted_mean",
-]
-
 Batch = dict[str, Tensor]
 """``inputs`` (B, d), ``labels`` (B,), ``weights`` (B,): 1, or 0 where a sample is dropped; and a plan's extras."""
 

@@ -11,18 +11,6 @@ from pathlib import Path
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.files import check_ordinary
 
-__all__ = [
-    "SWEEPS",
-    "experiment_text",
-    "is_shipped",
-    "preset_names",
-    "preset_text",
-    "readable_text",
-    "sweep_names",
-    "sweep_source",
-    "sweep_text",
-]
-
 SWEEPS = files("fedunseen") / "sweeps"
 
 

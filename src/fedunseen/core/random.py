@@ -12,8 +12,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["stream"]
-
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
     """Return the generator of one purpose.

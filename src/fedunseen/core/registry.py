@@ -28,8 +28,6 @@ from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
-__all__ = ["announce", "announced", "find", "names", "own", "register"]
-
 VARIABLE = "FEDUNSEEN_PLUGINS"
 """The files that are loaded, separated as paths are on this machine."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import DEEPEST, check_ordinary, depth, parse_json
 
-__all__ = ["AMONG", "check_question", "check_where", "complete_result", "read_json", "read_manifest", "read_result"]
-
 AMONG = ("all", "unseen", "given")
 """Which classes are ranked: all, those that no one trained on, or those that come with the question."""
 

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from fedunseen.core.memory import free_pages
 
-__all__ = ["CodedRows", "Inputs", "Samples", "ScaledSamples"]
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:

@@ -8,8 +8,6 @@ from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
-__all__ = ["FileText", "FolderOrName", "NamedSettings", "Settings"]
-
 
 class FileText(str):
     """A text that a file holds; where a setting is a path, it is relative to that file.

@@ -26,8 +26,6 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json, replacing, write_tensors
 
-__all__ = ["Shelf", "Shelved", "read_records", "write_models", "write_records"]
-
 _CODES = {torch.float32: "F32", torch.float64: "F64", torch.float16: "F16", torch.bfloat16: "BF16"}
 """What safetensors calls types."""
 

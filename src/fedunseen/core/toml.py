@@ -15,9 +15,6 @@ from typing import Any
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import DEEPEST, depth
 
-__all__ = ["parse_toml", "toml_key", "toml_text", "toml_value"]
-
-
 LONGEST = 2**18
 """Characters of a TOML file at most: the parser's time grows with the square of a hostile file's length."""
 

@@ -23,8 +23,6 @@ from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
 from fedunseen.core.samples import Inputs
 
-__all__ = ["AUGMENT", "LocalResult", "Task", "Trainer", "batching_pays", "chunk_size"]
-
 AUGMENT = "augment"
 """The extra of a plan that holds the random numbers of augmentation."""
 

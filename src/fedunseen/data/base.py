@@ -21,8 +21,6 @@ from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.features import read_features
 from fedunseen.data.scaling import fit_semantics
 
-__all__ = ["BenchmarkLoader", "can_be_centered", "count", "part_of_layout", "to_spare"]
-
 
 class BenchmarkLoader:
     """Finds a benchmark's files, loads them, and reads single inputs as the benchmark's own samples are read.

@@ -18,8 +18,6 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.names import did_you_mean
 from fedunseen.data.scaling import Scaling, blocks
 
-__all__ = ["FEWEST_UNLABELLED", "Benchmark", "DataSettings", "check_unlabelled", "empty_split"]
-
 FEWEST_UNLABELLED = 10
 
 

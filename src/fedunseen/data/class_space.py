@@ -34,8 +34,6 @@ from fedunseen.core.random import stream
 from fedunseen.data.io.csv_io import number, read_csv, write_csv
 from fedunseen.data.names import composed, did_you_mean
 
-__all__ = ["ClassSpace", "draw_validation", "read_classes", "same_text"]
-
 SPLITS = ("seen", "validation", "unseen", "")
 ROUNDING = 1e-3  # of a row's length: what two processors make of one text differs by less, another text by far more
 Describe = Callable[[Sequence[str]], tuple[NDArray[np.float64], Sequence[str]]]

@@ -12,8 +12,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.class_space import ClassSpace, Describe
 from fedunseen.data.names import check_collisions
 
-__all__ = ["PROMPT", "class_names", "describe", "read_class_table"]
-
 PROMPT = "a photo of a {}."
 
 

@@ -17,8 +17,6 @@ from torch import Tensor
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmark import Benchmark
 
-__all__ = ["Episodes", "Tasks", "draw_episodes", "for_episodes", "split", "too_few", "turned", "validation_samples"]
-
 QUARTERS = 4  # turns by 0, 90, 180 and 270 degrees
 
 Ids = NDArray[np.int64]

@@ -8,8 +8,6 @@ from collections.abc import Iterable
 
 from fedunseen.core.errors import DataError
 
-__all__ = ["check_collisions", "composed", "did_you_mean", "plain"]
-
 
 def composed(name: str) -> str:
     r"""Return a name with each accent and its letter as one character: file systems and keyboards differ in this.

@@ -30,8 +30,6 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.data.class_space import ClassSpace
 
-__all__ = ["Quantization", "Scaler", "Scaling", "blocks", "fit_semantics"]
-
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
 
 FITTED: tuple[Scaling, ...] = ("min-max", "centre", "standard")

@@ -8,8 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["DRAWS", "Augmentation", "augment"]
-
 Augmentation = Literal["flip", "shift"]
 DRAWS = 3  # random numbers that one image takes
 _REACH = 8  # a shift moves an image by at most an eighth of its side

@@ -19,8 +19,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
 from fedunseen.encoders.augment import Augmentation
 
-__all__ = ["Backbone", "Encoder", "EncoderSettings", "NoEncoder", "Output", "WeightsSettings"]
-
 CARRIED_MB = 20.0
 """Megabytes of weights that a run directory takes along, where no setting says otherwise."""
 Output = Literal["vectors", "maps"]

@@ -18,8 +18,6 @@ from fedunseen.core.parameters import Params, linear_layer, transformed
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats, as_images
 
-__all__ = ["Conv", "Conv4", "Conv4Settings", "ConvBackbone", "ConvSettings", "Norm", "normalize"]
-
 Norm = Literal["group", "batch", "batch-statistics", "none"]
 
 

@@ -30,8 +30,6 @@ from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
-__all__ = ["EfficientNetLite", "EfficientNetLiteSettings"]
-
 _ENCODED_AT_ONCE = {"cpu": 4, "cuda": 64}  # images: what few leave between two layers fits a processor's cache
 _MEAN, _DEVIATION = (127 / 255,) * 3, (128 / 255,) * 3
 _CHANNELS = 1280

@@ -16,8 +16,6 @@ from torch import Tensor
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.encoders.images import Preparation
 
-__all__ = ["device", "encoded", "in_portions"]
-
 
 def device() -> torch.device:
     """Return the GPU if there is one, else the CPU."""

@@ -20,8 +20,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Output
 from fedunseen.encoders.images import as_floats
 
-__all__ = ["GRU", "GRUBackbone", "GRUSettings"]
-
 _KEEP = 1e4
 
 

@@ -9,10 +9,6 @@ from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import parse_json
 from fedunseen.encoders.images import Normalization
 
-__all__ = [
-    "load_model", "model_files", "preparation", "read_json", "require_transformers", "weight_files", "weights_folder",
-]  # fmt: skip
-
 # The files that are fetched: no pickles (*.bin, *.pt), and no copies for other frameworks, which lie in folders.
 _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
 

@@ -10,11 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = [
-    "CLIP", "HALF", "IMAGENET", "Normalization", "Preparation", "Resize", "as_floats", "as_images", "normalized",
-    "resized",
-]  # fmt: skip
-
 Resize = Literal["bilinear", "bicubic"]
 Normalization = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation of each channel."""

@@ -21,8 +21,6 @@ from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Outp
 from fedunseen.encoders.conv import Norm, normalize
 from fedunseen.encoders.images import as_floats, as_images
 
-__all__ = ["ResNet12", "ResNet12Backbone", "ResNet12Settings"]
-
 _SLOPE = 0.1  # of LeakyReLU, below zero
 
 

@@ -20,16 +20,6 @@ from fedunseen.core.files import check_ordinary
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors
 
-__all__ = [
-    "attribute_vectors",
-    "class_prompts",
-    "clean_class_name",
-    "embed_classes",
-    "embed_texts",
-    "text_encoder_at",
-    "text_files",
-]
-
 _AT_ONCE = 64  # texts
 _LONGEST = 512  # tokens, where a model does not say how many it takes
 _VECTORS = "vectors:"

@@ -22,8 +22,6 @@ from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyE
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.images import Resize, as_images, resized
 
-__all__ = ["TFLite", "TFLiteSettings"]
-
 _TYPES = (np.uint8, np.int8)
 
 

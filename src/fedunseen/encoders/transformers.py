@@ -29,8 +29,6 @@ from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettin
 from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
-__all__ = ["NetworkBackbone", "ResNet", "ResNetSettings", "ViT", "ViTBackbone", "ViTSettings"]
-
 _ENCODED_AT_ONCE = 32  # images; more is no faster
 _LEAST = 224  # pixels: what the known networks were trained on
 

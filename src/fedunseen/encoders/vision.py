@@ -24,8 +24,6 @@ from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import CLIP, HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
-__all__ = ["Vision", "VisionSettings"]
-
 _AT_ONCE = 32  # images; more is no faster
 
 

@@ -15,8 +15,6 @@ from fedunseen.core.array_cache import cached_arrays, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
 
-__all__ = ["read_vectors"]
-
 GLOVE = "https://nlp.stanford.edu/projects/glove"
 LONGEST = 2**20  # characters of a line: 300 numbers take three thousand
 

@@ -14,17 +14,6 @@ from fedunseen.strategies import Instruction, Reply, Strategy
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.secagg.masks import MaskedSum, Masks
 
-__all__ = [
-    "Arrivals",
-    "RoundResult",
-    "bytes_sent",
-    "diverged",
-    "hidden_sum",
-    "not_finite",
-    "server_step",
-    "staleness_weighted",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class RoundResult:
@@ -150,7 +139,8 @@ def hidden_sum(
         FedUnseenError: a number does not fit under the masks.
         QuorumError: there are too few replies.
     """
-    from fedunseen.secagg.masks import RangeError, SecAggError
+    from fedunseen.secagg.primitives import SecAggError
+    from fedunseen.secagg.ring import RangeError
 
     try:
         return masks.sum(strategy, replies, strategy.expects(instruction), round)

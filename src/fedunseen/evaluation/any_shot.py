@@ -16,8 +16,6 @@ from fedunseen.core.parameters import Params
 if TYPE_CHECKING:
     from fedunseen.methods.closed_form.gaussian import Gaussian
 
-__all__ = ["curve"]
-
 DRAWS = 5
 
 

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Finding", "accuracy", "adapted", "diagnose"]
-
 Ids = NDArray[np.int64]
 
 Z = 1.96

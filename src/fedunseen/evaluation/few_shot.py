@@ -16,8 +16,6 @@ from torch import Tensor
 from fedunseen.core.samples import Inputs
 from fedunseen.data.episodes import Episodes, Tasks, split
 
-__all__ = ["episode_answers", "nearest_support"]
-
 
 def episode_answers(
     classify: Callable[[Tasks], Tensor], inputs: Inputs, rows: NDArray[np.int64], episodes: Episodes, block: int = 8

@@ -7,19 +7,6 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "FEW_SHOT",
-    "FEW_SHOT_DETAILS",
-    "SHORT",
-    "TITLES",
-    "ZERO_SHOT",
-    "ZERO_SHOT_MEASURES",
-    "FewShotDetail",
-    "FewShotName",
-    "Measure",
-    "ZeroShotName",
-]
-
 ZeroShotName = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
 FewShotName = Literal["few_shot", "few_shot_pixels", "few_shot_random"]
 FewShotDetail = Literal[

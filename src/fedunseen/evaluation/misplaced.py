@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from fedunseen.data import Benchmark
 
-__all__ = ["Group", "misplaced", "misplaced_files"]
-
 LEAST = 3  # samples of a group
 ENOUGH = 8  # samples of a class of which a median and a spread can be told
 MANY = 20_000  # samples: of more, none are looked for

@@ -8,8 +8,6 @@ from pydantic import Field, PositiveInt
 
 from fedunseen.core.settings import Settings
 
-__all__ = ["EvaluationSettings"]
-
 
 class EvaluationSettings(Settings):
     """How accuracies are measured and how rounds, calibration and settings are chosen."""

@@ -11,17 +11,6 @@ from numpy.typing import NDArray
 
 from fedunseen import metrics
 
-__all__ = [
-    "EXAMPLES",
-    "Fall",
-    "Weak",
-    "calibration_falls",
-    "examples_advice",
-    "summarize",
-    "weak_classes",
-    "weak_words",
-]
-
 Ids = NDArray[np.int64]
 
 EXAMPLES = 5  # examples of each unseen class that the advice names

@@ -11,8 +11,6 @@ from torch import Tensor
 from fedunseen.data import ClassSpace
 from fedunseen.metrics import Answers, answers_of
 
-__all__ = ["answer"]
-
 
 def answer(
     scores: Iterable[Tensor],

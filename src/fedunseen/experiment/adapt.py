@@ -23,8 +23,6 @@ from fedunseen.tasks.base import Inputs, Learnt
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["adapt_run"]
-
 
 def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
     """Return the run adapted to unlabelled samples; see :meth:`fedunseen.Run.adapt`."""

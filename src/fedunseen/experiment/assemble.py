@@ -48,19 +48,6 @@ from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks
 
-__all__ = [
-    "assemble",
-    "check",
-    "find_device",
-    "in_process",
-    "load_data",
-    "masks_of",
-    "partition_of",
-    "party_sections",
-    "prepared",
-    "resolve_defaults",
-]
-
 _BOUNDS = 2048  # training samples that bounds of features are fitted to
 _SCALE = 1000  # samples from which a defence's random inputs have their scale
 

@@ -23,8 +23,6 @@ from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import best_factor
 
-__all__ = ["FEW", "calibration_folds", "factor_of_folds"]
-
 FEW = 5  # validation classes from which on one turn says enough
 MOST = 8  # turns
 

@@ -15,8 +15,6 @@ from fedunseen.data.class_table import describe
 from fedunseen.data.io.csv_io import read_csv
 from fedunseen.data.names import check_collisions
 
-__all__ = ["names_in", "semantics_of_names"]
-
 _ALIKE = 0.999  # cosine of two embeddings of one sentence by one text encoder on different machines, at least
 
 

@@ -27,8 +27,6 @@ from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum
 
-__all__ = ["read_all_class_sums", "read_class_sums", "write_class_sums"]
-
 _TENSORS = ("count", "semantics", "total")
 
 

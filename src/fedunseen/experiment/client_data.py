@@ -37,8 +37,6 @@ from fedunseen.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, seen_through
 from fedunseen.federation.partition import NEVER, Partition
 
-__all__ = ["PartyData", "simulated"]
-
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
 

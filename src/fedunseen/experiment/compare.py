@@ -14,8 +14,6 @@ from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
 from fedunseen.experiment.result.run import Run
 from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
-__all__ = ["Comparison", "compare"]
-
 _NAMES = (FEW_SHOT[0], *ZERO_SHOT)
 _EPISODES = ("ways", "shots", "queries", "permute_labels")  # runs that agree in these have the same episodes for a seed
 # Settings of [data] that leave the test episodes as they are.

@@ -17,8 +17,6 @@ from PIL import Image
 
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
-__all__ = ["Doubt", "doubts", "foreign_names"]
-
 _MANY = 5000  # pictures: of more, only copies byte for byte are looked for
 _SIDE = 8  # of the thumbnails that are compared
 _ALIKE = 4.0  # of 255: root mean square difference of two thumbnails of one picture, saved twice

@@ -17,8 +17,6 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.run_directory import load_params
 
-__all__ = ["LEFT_OUT", "guards", "magnitudes", "pictures", "study", "verdict"]
-
 LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
 

@@ -13,8 +13,6 @@ from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.image_benchmark import draw_test
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["CALIBRATED", "UNCALIBRATED", "deployed", "notes", "tested"]
-
 # How notes on the calibration begin.
 CALIBRATED = "The calibration comes from classes left out of the merged sums"
 UNCALIBRATED = "Nothing calibrates this run, so seen classes win too often"

@@ -21,8 +21,6 @@ from fedunseen.data import DataSettings
 from fedunseen.encoders import Encoder, EncoderSettings
 from fedunseen.encoders.backbone import CARRIED_MB
 
-__all__ = ["CARRIED", "carry", "carry_text", "found", "found_text", "remembered", "remembered_text"]
-
 CARRIED = "encoder"
 """The folder of a run directory that holds the weights."""
 CARRIED_TEXT = "text-encoder"

@@ -17,8 +17,6 @@ from fedunseen.encoders import Backbone, Encoder
 from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["encode", "make_backbone", "make_encoder"]
-
 
 def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind: str = "images") -> Encoder | None:
     """Return the encoder that the experiment names, None for ``none``.

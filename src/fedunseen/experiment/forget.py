@@ -27,8 +27,6 @@ from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without_party
 from fedunseen.strategies.summed import kept_sums
 
-__all__ = ["forget", "judged"]
-
 _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
 
 

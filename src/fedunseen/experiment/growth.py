@@ -37,8 +37,6 @@ from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
-__all__ = ["Deployed", "Growth", "Simulated", "growth_of", "initial_benchmark"]
-
 
 class Growth(ABC):
     """The versions of a run's class space, one at a time.

@@ -37,8 +37,6 @@ from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
 from fedunseen.experiment.dataset_checks import doubts, foreign_names
 
-__all__ = ["Choice", "Suggestion", "class_folders", "start", "suggest"]
-
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
 _UNITS = 100.0  # times the median deviation of a feature: another unit

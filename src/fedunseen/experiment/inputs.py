@@ -26,8 +26,6 @@ from fedunseen.experiment.encoding import as_images
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["batches"]
-
 _BATCH = 64  # samples at once: a frozen encoder wants several, memory not too many
 
 

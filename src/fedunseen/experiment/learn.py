@@ -16,8 +16,6 @@ from fedunseen.tasks.base import Learnt
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["write_changed", "write_learned"]
-
 _MADE_ANEW = (  # or left out; the rest is copied
     "adapting", "labelled.safetensors", "checkpoints", "selection", "engine", "report.html", "README.md", "result.json",
     "personal.safetensors",

@@ -30,17 +30,6 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import traits
 from fedunseen.federation import Federation
 
-__all__ = [
-    "bring_home",
-    "clients_of",
-    "encoder_of",
-    "fingerprint_of",
-    "free_directory",
-    "manifest",
-    "unused",
-    "write_inputs",
-]
-
 
 def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
     """Write the class space and how features are scaled, so that ``predict`` does not need the data."""

@@ -21,18 +21,6 @@ from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
 
-__all__ = [
-    "NAMED",
-    "OPTIONAL",
-    "SECTIONS",
-    "glance",
-    "located",
-    "parse_override",
-    "read_tree",
-    "sections_of",
-    "validated",
-]
-
 SECTIONS = (
     "data",
     "encoder",

@@ -23,8 +23,6 @@ from fedunseen.data import Scaler, fit_semantics
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["export_model"]
-
 _SAME = 1e-3  # largest difference between the graph's scores and the run's, as a part of the scores' range
 
 

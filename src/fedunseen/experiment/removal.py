@@ -32,8 +32,6 @@ from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies.summed import forget, kept_sums
 
-__all__ = ["named_samples", "read_removal", "record_removal", "removed", "without", "write_removal"]
-
 
 def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
     """Return the samples that a party names by their positions among its training samples, counted from 0.

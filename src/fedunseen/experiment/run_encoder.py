@@ -16,8 +16,6 @@ from fedunseen.encoders.backbone import Output, WeightsSettings
 from fedunseen.experiment.result.run import load_run
 from fedunseen.methods import Method
 
-__all__ = ["RunEncoder", "RunEncoderSettings"]
-
 _BLOCK = 256  # images at once
 _NEEDED = ("manifest.json", "result.json", "model.safetensors", "classes.csv", "scaling.safetensors")
 

@@ -22,8 +22,6 @@ from fedunseen.federation import Callback
 from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["RunGroup"]
-
 _SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
 
 

@@ -28,8 +28,6 @@ from fedunseen.experiment.stages.warm_start import warm_start
 from fedunseen.federation import Callback
 from fedunseen.federation.callbacks import Progress
 
-__all__ = ["STAGES", "run"]
-
 STAGES: tuple[Stage, ...] = (select, warm_start, train, adapt_unlabelled, report)
 
 

@@ -10,7 +10,6 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.core.registry import find
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
@@ -25,8 +24,6 @@ from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.tasks import EvaluationSettings
 from fedunseen.threats.defences import DefenceSettings
 from fedunseen.threats.privacy import PrivacySettings
-
-__all__ = ["UNNAMED", "EvaluationSettings", "Experiment", "RunSettings", "preset_names", "preset_text"]
 
 
 class RunSettings(Settings):

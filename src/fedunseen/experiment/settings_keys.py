@@ -9,8 +9,6 @@ from pathlib import Path
 
 from fedunseen.core.registry import own
 
-__all__ = ["keys_of", "own_keys"]
-
 
 def own_keys(section: str, name: str) -> list[str] | None:
     """Return the settings' keys of one of this package's choices without loading it; None for another's."""

@@ -35,8 +35,6 @@ from fedunseen.federation.partition import Partition, elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
-__all__ = ["Meet", "Present", "Setup", "Stage"]
-
 Meet = Callable[[], AbstractContextManager[Session]]
 """Opens the link to the parties of a deployment."""
 

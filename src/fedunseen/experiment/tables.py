@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
     from fedunseen.experiment import Run
 
-__all__ = ["Table", "tables", "write_latex", "write_tables"]
-
 Table = dict[str, list[Any]]
 """Name of a column -> its values, all columns of one length."""
 

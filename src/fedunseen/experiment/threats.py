@@ -26,8 +26,6 @@ from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
 from fedunseen.threats.screening import Screening
 from fedunseen.threats.triggers import TRANSFORMS, pieces, read_folder
 
-__all__ = ["make_attack", "make_screening"]
-
 _PROBES = 200  # most samples by which a trigger's success is measured
 _CLASSES = 3  # most classes that the `object` trigger takes by itself
 _SHOWN = 12  # pictures of a trigger for the report

@@ -15,8 +15,6 @@ from fedunseen.core.files import parse_json, write_json
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
 
-__all__ = ["TRACKERS", "scalars", "tracked"]
-
 
 class Tracker(Protocol):
     """What is given the numbers of every round."""
@@ -46,7 +44,7 @@ def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     return found
 
 
-class TensorBoard:
+class _TensorBoard:
     """Event files in ``tensorboard/`` of the run directory, a folder a stage."""
 
     def __init__(self, out: Path, experiment: Experiment) -> None:
@@ -73,7 +71,7 @@ class TensorBoard:
             writer.close()
 
 
-class MLflow:
+class _MLflow:
     """A run in the store that ``MLFLOW_TRACKING_URI`` names, by default ``mlruns/`` of the run directory.
 
     A run that is resumed continues in the same MLflow run, whose number is in ``mlflow.json``.
@@ -127,7 +125,7 @@ class MLflow:
             self.client.set_terminated(self.run)
 
 
-TRACKERS: dict[str, type[TensorBoard] | type[MLflow]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+TRACKERS: dict[str, type[_TensorBoard | _MLflow]] = {"tensorboard": _TensorBoard, "mlflow": _MLflow}
 
 
 @contextmanager

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
     from fedunseen.tasks import Task
 
-__all__ = ["task_of", "traits"]
-
 
 def traits(experiment: Experiment) -> dict[str, Any]:
     """Return what a page must know of an experiment's method and strategy, so that it can be made without their code.

@@ -17,8 +17,6 @@ from fedunseen.federation import Federation
 from fedunseen.methods.closed_form.unlabelled import Adapted
 from fedunseen.metrics import Answers, accuracies, per_class
 
-__all__ = ["adaptation_note", "adapted_numbers"]
-
 
 def adaptation_note(adapted: Adapted, names: Sequence[str], **accuracy: tuple[Answers, float]) -> dict[str, Any]:
     """Return what each class got of the samples.

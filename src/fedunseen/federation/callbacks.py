@@ -23,21 +23,6 @@ from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.personal import personal_models
 from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
 
-__all__ = [
-    "Checkpoint",
-    "EarlyStop",
-    "Evaluate",
-    "Grow",
-    "KeepBest",
-    "KeepForForgetting",
-    "Observe",
-    "Personalize",
-    "Progress",
-    "Record",
-    "RecordParties",
-    "ShowProgress",
-]
-
 
 class Progress(Protocol):
     """Called after every round."""

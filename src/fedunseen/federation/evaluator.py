@@ -18,8 +18,6 @@ from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import NOT_MEASURED, Loop, Score
 from fedunseen.methods import Method
 
-__all__ = ["Choice", "Evaluator", "ModelsOf", "is_measured"]
-
 _SELDOM = 5  # a generative method's classifiers are trained again after so many rounds, where no round is to be chosen
 
 ModelsOf = Callable[[Collection[int]], Iterable[tuple[int, Params]]]

@@ -26,8 +26,6 @@ from fedunseen.strategies.selective import selective
 from fedunseen.strategies.summed import Summed
 from fedunseen.threats.attacks import Attack
 
-__all__ = ["Federation", "State", "drawn_clients", "mean_losses", "mean_terms", "one_place", "suited"]
-
 _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 
 

@@ -26,18 +26,6 @@ from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
 from fedunseen.data.names import composed
 from fedunseen.federation.partition import NEVER, Partition
 
-__all__ = [
-    "GrowthSettings",
-    "Timeline",
-    "Version",
-    "check_new_name",
-    "corrections",
-    "described_as",
-    "first_version",
-    "next_version",
-    "seen_through",
-]
-
 Ids = NDArray[np.int64]
 
 

@@ -25,8 +25,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.engines import RoundResult
 from fedunseen.federation.federation import Federation, State, mean_losses
 
-__all__ = ["NOT_MEASURED", "Callback", "Loop", "Score", "fit"]
-
 NOT_MEASURED = (-1.0, -1.0)
 """The score of a round whose models were not measured: no accuracy is below zero."""
 

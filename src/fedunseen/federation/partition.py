@@ -25,8 +25,6 @@ from fedunseen.data.benchmark import Benchmark
 from fedunseen.data.io.csv_io import number, read_csv
 from fedunseen.data.names import did_you_mean
 
-__all__ = ["NEVER", "Partition", "PartitionSettings", "make_partition"]
-
 NEVER = int(np.iinfo(np.int64).max)
 """The round of leaving of a client that stays to the end."""
 

@@ -17,8 +17,6 @@ from fedunseen.federation.federation import Federation, State
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg
 
-__all__ = ["personal_models"]
-
 
 def personal_models(
     federation: Federation, merged: Params, state: State, epochs: int, clients: Collection[int] | None = None

@@ -52,8 +52,6 @@ from fedunseen.evaluation.diagnosis import diagnose
 from fedunseen.evaluation.summary import summarize
 from fedunseen.federation.federation import State
 
-__all__ = ["RunDirectory", "is_whole", "load_params", "of_clients", "parameter_sizes", "parts_of"]
-
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
 _REPORTED = "reported.safetensors"  # the checkpoint whose model is reported, where clients' own models follow from it
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it

@@ -30,8 +30,6 @@ from fedunseen.losses import (
 )
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
-__all__ = ["APN", "APNSettings"]
-
 
 class APNSettings(MapSettings):
     """Settings of APN; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.

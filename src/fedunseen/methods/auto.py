@@ -12,8 +12,6 @@ from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.left_out import estimable, lead_over, left_out_accuracy
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 
-__all__ = ["LEAD", "Auto", "AutoSettings"]
-
 LEAD = 3.0  # percentage points by which ridge regression has to lead, beside its interval
 
 

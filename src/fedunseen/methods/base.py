@@ -18,21 +18,6 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 
-__all__ = [
-    "LEFT_TO_DATA",
-    "AttributePredictor",
-    "Candidates",
-    "Generator",
-    "Method",
-    "MethodSettings",
-    "Reconstructor",
-    "Solvable",
-    "WarmStartable",
-    "class_mask",
-    "unset",
-]
-
-
 LEFT_TO_DATA = ("lr", "unit")
 """Settings that follow from training samples where they are unset (:meth:`Method.resolve_defaults`)."""
 

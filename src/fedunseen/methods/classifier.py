@@ -21,8 +21,6 @@ from fedunseen.losses import semantic_cross_entropy
 from fedunseen.methods.base import Method, MethodSettings, unset
 from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
-__all__ = ["Classifier", "ClassifierSettings"]
-
 
 class ClassifierSettings(MethodSettings):
     """Settings of the attribute-free classifier."""

@@ -23,8 +23,6 @@ from fedunseen.methods.critic import critic, critic_init, wasserstein
 from fedunseen.methods.generative import Generative, GenerativeSettings
 from fedunseen.methods.networks import linear
 
-__all__ = ["CLSWGAN", "CLSWGANSettings"]
-
 _BATCH = 100  # of the seen-class softmax, as in the official code
 
 

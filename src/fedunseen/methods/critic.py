@@ -12,8 +12,6 @@ from fedunseen.core.phases import weighted_mean
 from fedunseen.losses import precise
 from fedunseen.methods.networks import linear
 
-__all__ = ["critic", "critic_init", "normal_layer", "wasserstein"]
-
 
 def normal_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
     """Draw a linear layer as f-CLSWGAN does: weight (out, in) from N(0, 0.02), bias (out,) 0."""

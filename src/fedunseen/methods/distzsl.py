@@ -25,8 +25,6 @@ from fedunseen.methods.fedzsl import Classes, FedZSL, FedZSLSettings
 from fedunseen.methods.maps import group_matrix, weighted_sum
 from fedunseen.methods.networks import linear, mlp
 
-__all__ = ["DistZSL", "DistZSLSettings"]
-
 
 class DistZSLSettings(MethodSettings):
     """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""

@@ -24,8 +24,6 @@ from fedunseen.data.episodes import Episodes, Tasks, draw_episodes, split, turne
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Method
 
-__all__ = ["Episodic", "EpisodicSettings", "accuracy", "answers_of", "turn"]
-
 
 class EpisodicSettings(NamedSettings):
     """Settings that every few-shot method has: its episodes and its optimiser."""

@@ -28,8 +28,6 @@ from fedunseen.losses import consistency, relation_distillation, semantic_cross_
 from fedunseen.methods.base import Method, MethodSettings, class_mask, unset
 from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
-__all__ = ["FedZSL", "FedZSLSettings"]
-
 Classes = Literal["seen", "all", "local"]
 
 

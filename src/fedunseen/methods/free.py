@@ -32,8 +32,6 @@ from fedunseen.methods.critic import normal_layer
 from fedunseen.methods.networks import linear
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 
-__all__ = ["FREE", "FREESettings"]
-
 
 class FREESettings(VAEGANSettings):
     """Settings of FREE; those of the refinement are as for AWA2 in the official code."""

@@ -25,8 +25,6 @@ from fedunseen.losses import attribute_error, compactness, group_norms, semantic
 from fedunseen.methods.base import unset
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum, word_vectors
 
-__all__ = ["GEM", "GEMSettings"]
-
 TURN = 6e-4  # the learning rate for a V of length 1
 
 

@@ -37,8 +37,6 @@ from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.critic import normal_layer
 from fedunseen.methods.networks import linear
 
-__all__ = ["Generative", "GenerativeSettings", "softmax_head"]
-
 _KEPT = 2**30  # bytes of synthetic features held in memory; more go to a temporary file
 _AT_ONCE = 2**24  # numbers of a layer's outputs while features are generated
 _ABSENT = -100.0  # the bias of a class that a classifier does not know

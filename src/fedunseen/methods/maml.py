@@ -30,8 +30,6 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import linear, mlp, mlp_init
 
-__all__ = ["MAML", "MAMLSettings"]
-
 Order = Literal["second", "first", "none"]
 
 

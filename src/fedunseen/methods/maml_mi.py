@@ -28,8 +28,6 @@ from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml import MAML, MAMLSettings
 
-__all__ = ["MAMLMI", "MAMLMISettings"]
-
 
 class MAMLMISettings(MAMLSettings):
     """Settings of FedFSL-MI."""

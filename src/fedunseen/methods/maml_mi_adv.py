@@ -37,8 +37,6 @@ from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
 
-__all__ = ["MAMLMIAdv", "MAMLMIAdvSettings"]
-
 
 class MAMLMIAdvSettings(MAMLMISettings):
     """Settings of FedFSL-MI-Adv."""

@@ -20,8 +20,6 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import attribute_vectors
 from fedunseen.methods.base import Method, MethodSettings, class_mask
 
-__all__ = ["Classes", "MapMethod", "MapSettings", "group_matrix", "project", "weighted_sum", "word_vectors"]
-
 Classes = Literal["seen", "all", "local"]
 
 USUAL = (1.0, 100.0)  # mean length of a map's cells for which the methods' learning rates are known to do

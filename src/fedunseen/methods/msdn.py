@@ -29,8 +29,6 @@ from fedunseen.losses import (
 )
 from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
 
-__all__ = ["MSDN", "MSDNSettings"]
-
 
 class MSDNSettings(MapSettings):
     """Settings of MSDN; the weights of the losses are the official code's for CUB. A weight of 0 switches a loss off.

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 
-__all__ = ["linear", "mlp", "mlp_init", "stable_rate"]
-
 
 def mlp_init(name: str, widths: Sequence[int], rng: np.random.Generator) -> Params:
     """Draw fully connected layers of the given widths, input first; none for a single width."""

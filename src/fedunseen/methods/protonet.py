@@ -24,8 +24,6 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import mlp, mlp_init
 
-__all__ = ["ProtoNet", "ProtoNetSettings", "prototype_logits"]
-
 
 class ProtoNetSettings(EpisodicSettings):
     """Settings of prototypical networks."""

@@ -38,8 +38,6 @@ from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, weighte
 from fedunseen.methods.networks import linear
 from fedunseen.methods.transformer import rollout, transformer, transformer_init
 
-__all__ = ["SVIP", "SVIPSettings"]
-
 _HIDDEN = 512  # units of the patch classifier
 
 

@@ -10,8 +10,6 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.methods.networks import linear
 
-__all__ = ["rollout", "transformer", "transformer_init"]
-
 _WIDEN = 2  # a layer's hidden units, as a multiple of its width
 
 

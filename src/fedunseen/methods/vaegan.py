@@ -27,8 +27,6 @@ from fedunseen.methods.critic import critic, critic_init, normal_layer, wasserst
 from fedunseen.methods.generative import Generative, GenerativeSettings
 from fedunseen.methods.networks import linear
 
-__all__ = ["VAEGAN", "VAEGANSettings"]
-
 
 class VAEGANSettings(GenerativeSettings):
     """Settings of f-VAEGAN."""

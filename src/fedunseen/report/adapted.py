@@ -8,8 +8,6 @@ import numpy as np
 
 from fedunseen.report.parts import Facts, Section
 
-__all__ = ["ADAPTED"]
-
 LABELS = {"zsl": "ZSL", "gzsl_unseen": "unseen classes", "gzsl_seen": "seen classes", "gzsl_harmonic": "harmonic mean"}
 
 

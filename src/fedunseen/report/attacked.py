@@ -16,8 +16,6 @@ from fedunseen.report.svg import Floats
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["ATTACKED"]
-
 
 def _attacked(facts: Facts) -> dict[str, Any] | None:
     """Return what the page says of an attack and of screening; None for a run without either."""

@@ -16,8 +16,6 @@ from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
 from fedunseen.report.svg import image_source
 
-__all__ = ["conclusions", "magnitude_chart", "write_backdoor_report"]
-
 Facts = Mapping[str, Any]
 
 COLORS = ("orange", "purple", "green", "sky")

@@ -22,8 +22,6 @@ from fedunseen.report.reproducibility import command
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["model_card", "write_card"]
-
 SELECTED = {
     "validation": "on validation classes, by a run of its own that saw no test sample",
     "best-on-test": "on the test set, so that these numbers flatter",

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from fedunseen.report.svg import Floats, Frame, circle, path, rect, rounded, shortened, svg, text, ticks
 
-__all__ = ["Bar", "Curve", "Level", "Scale", "bar_chart", "histogram", "line_chart", "rounded_up", "value_chart"]
-
 _HOVERED = 120  # rounds up to which every point shows its value when pointed at
 
 

@@ -15,8 +15,6 @@ from fedunseen.report.parts import LINES, Facts, Section, axis, rounds_tried, st
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["CHOSEN"]
-
 COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 
 

@@ -10,8 +10,6 @@ from fedunseen.report import statistics
 from fedunseen.report.maps import embedding_map, generated_map, hue, similarity_map, small_map
 from fedunseen.report.parts import Facts, Section, labelled
 
-__all__ = ["EMBEDDING", "GENERATED", "LEARNT", "SIMILARITY"]
-
 
 def _similarity(facts: Facts) -> dict[str, Any] | None:
     """Draw how alike classes are by their semantics, and by the model where there is one."""

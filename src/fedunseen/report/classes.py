@@ -14,8 +14,6 @@ from fedunseen.report.charts import histogram
 from fedunseen.report.maps import confusion_map
 from fedunseen.report.parts import LISTED, Facts
 
-__all__ = ["classes", "most_confused"]
-
 RANKED = (
     "Best class first, percent of its test samples. Where the lower bar is much shorter, samples are taken for a seen "
     "class as soon as seen classes are allowed; over all unseen classes this happens to {:.1f}\N{NO-BREAK SPACE}% of the "

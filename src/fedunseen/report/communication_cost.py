@@ -19,16 +19,6 @@ from fedunseen.strategies.selective import matches
 if TYPE_CHECKING:
     from fedunseen.data import ClassSpace
 
-__all__ = [
-    "COMMUNICATION_COST",
-    "Module",
-    "coverage_section",
-    "modules",
-    "traffic",
-    "travel_section",
-    "written_bytes",
-]
-
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 

@@ -10,8 +10,6 @@ from fedunseen.report import statistics
 from fedunseen.report.maps import holdings_map
 from fedunseen.report.parts import Facts, Section, client_names
 
-__all__ = ["DRAWN_CLIENTS", "PARTIES", "holdings"]
-
 NAMED_HOLDINGS = 150  # classes of one client that are named
 DRAWN_CLIENTS = 200  # rows of a map; of more clients, evenly spaced ones are drawn
 

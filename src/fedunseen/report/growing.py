@@ -8,8 +8,6 @@ from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
 
-__all__ = ["GROWING"]
-
 GROUPS = {"old": "blue", "new": "green", "unseen": "purple", "left": "grey"}
 CHANGES = {
     "added": "{} new",

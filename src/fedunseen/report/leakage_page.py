@@ -16,8 +16,6 @@ from fedunseen.report.svg import image_source
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["conclusions", "write_leakage_report"]
-
 Facts = Mapping[str, Any]
 
 TITLES = {"analytic": "closed form", "dlg": "DLG", "cosine": "cosine"}

@@ -15,8 +15,6 @@ from fedunseen.report.parts import LINES, Facts, axis, upper_end
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["curves", "losses", "seeds"]
-
 COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 
 

@@ -23,20 +23,6 @@ from fedunseen.report.svg import (
     text,
 )
 
-__all__ = [
-    "class_color",
-    "confusion_map",
-    "coverage_map",
-    "embedding_map",
-    "generated_map",
-    "holdings_map",
-    "hue",
-    "plane_map",
-    "similarity_map",
-    "small_map",
-    "spread",
-]
-
 Ids = NDArray[np.int64]
 
 _CLASSES = 7  # that have colors of their own on the page of few-shot runs

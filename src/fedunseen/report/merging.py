@@ -10,8 +10,6 @@ import numpy as np
 from fedunseen.report.charts import Curve, line_chart
 from fedunseen.report.parts import Facts, Section, client_names
 
-__all__ = ["MERGING", "merging_section"]
-
 
 def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict[str, Any] | None:
     """Return what the page says of merging; None for a run without defence, private merging or lost replies.

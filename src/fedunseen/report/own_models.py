@@ -8,8 +8,6 @@ import numpy as np
 
 from fedunseen.report.parts import Facts, Section, client_names
 
-__all__ = ["OWN_MODELS"]
-
 COLUMNS = {"held": "own classes", "zsl": "ZSL", "gzsl_harmonic": "H"}
 
 

@@ -25,8 +25,6 @@ from fedunseen.report.tasks.few_shot import PLANE
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["write_report"]
-
 VIEWS = {"zero-shot": zero_shot.VIEW, "any-shot": zero_shot.VIEW, "few-shot": few_shot.VIEW}
 
 

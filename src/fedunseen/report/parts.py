@@ -24,31 +24,6 @@ if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 from fedunseen.report.charts import Curve, rounded_up
 
-__all__ = [
-    "BLIND",
-    "FLATTERS",
-    "LAST",
-    "LINES",
-    "LISTED",
-    "Facts",
-    "Section",
-    "Tensors",
-    "View",
-    "axis",
-    "chips",
-    "choice",
-    "client_names",
-    "labelled",
-    "paragraphs",
-    "parties",
-    "passages",
-    "render",
-    "render_sections",
-    "rounds_tried",
-    "stopped",
-    "upper_end",
-]
-
 Tensors = Mapping[str, NDArray[Any]]
 
 LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of lines that mean nothing by themselves

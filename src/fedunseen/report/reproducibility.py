@@ -16,8 +16,6 @@ from fedunseen.core.toml import toml_text, toml_value
 from fedunseen.report import statistics
 from fedunseen.report.parts import Facts, Section
 
-__all__ = ["REPRODUCIBILITY", "attack_command", "command"]
-
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
     """Return the command that runs the experiment ``tree`` again.
@@ -31,7 +29,8 @@ def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | Non
         The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
         it names a file that has to hold :func:`fedunseen.core.toml.toml_text` of the experiment.
     """
-    from fedunseen.experiment.schema import Experiment, preset_names
+    from fedunseen.core.presets import preset_names
+    from fedunseen.experiment.schema import Experiment
 
     def says(changes: Mapping[str, Any]) -> bool:
         try:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LISTED, Facts, Section
 
-__all__ = ["LATER", "PROTOTYPES", "SHOTS"]
-
 KINDS = (
     ("both", "description and examples", "orange"),
     ("examples", "examples alone", "blue"),

@@ -8,25 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Band",
-    "agreement",
-    "attribute_cover",
-    "attribute_order",
-    "band",
-    "bridged",
-    "clients_band",
-    "curve",
-    "holding_order",
-    "leaf_order",
-    "mean_cosine",
-    "mean_jaccard",
-    "measured",
-    "measured_by_all",
-    "row_scaled",
-    "spaced",
-]
-
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from fedunseen.report.parts import Facts, Section, rounds_tried
 
-__all__ = ["WARNINGS", "advice"]
-
 ADVICE = 3  # things to do next
 
 WARNINGS = Section(

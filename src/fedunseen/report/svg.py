@@ -21,26 +21,6 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Floats",
-    "Frame",
-    "circle",
-    "element",
-    "gaps",
-    "image_source",
-    "longest_name",
-    "masked",
-    "path",
-    "raster",
-    "rect",
-    "rotated",
-    "rounded",
-    "shortened",
-    "svg",
-    "text",
-    "ticks",
-]
-
 Floats = NDArray[np.float64]
 
 _NAME_LENGTH = 20  # letters of a class name that a figure has room for

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
     from fedunseen.experiment.sweep.schema import Figure
 
-__all__ = ["sweep_charts"]
-
 Floats = NDArray[np.float64]
 Lines = Mapping[tuple[str, ...], Sequence["Row"]]
 """The rows of each line of a chart, by the line's label."""

@@ -17,8 +17,6 @@ from fedunseen.report.sweep_tables import HEADS, is_few_shot, sweep_tables
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
 
-__all__ = ["write_sweep_report"]
-
 WORDS = {
     "few_shot": "classes that no one had, after a few examples of each",
     "few_shot_pixels": "the nearest of those examples, with nothing learned",

@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
     from fedunseen.experiment.sweep.schema import Figure, Table
 
-__all__ = [
-    "CHART_TITLES",
-    "HEADS",
-    "Number",
-    "SweepTable",
-    "columns_of",
-    "formatted",
-    "grouped",
-    "half_interval",
-    "is_few_shot",
-    "labelled_value",
-    "sweep_tables",
-]
-
 _ONLY_IN_SWEEPS = {  # metric -> head of its column, title of its chart
     "backdoor": ("backdoor", "Backdoor accuracy"),
     "backdoor_attacked": ("backdoor when attacked", "Backdoor accuracy when attacked"),

@@ -16,18 +16,6 @@ from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import Elements, SecAggError
 from fedunseen.secagg.server import AttemptError, MaskedTotal, SecAggServer, grouped
 
-__all__ = [
-    "ATTEMPTS",
-    "Exchange",
-    "Opened",
-    "Stage",
-    "agree_on",
-    "gather",
-    "in_one_process",
-    "masked_total",
-    "open_total",
-]
-
 _log = logging.getLogger("fedunseen.federation")
 
 Stage = Literal["keys", "shares", "masked", "open"]

@@ -26,11 +26,6 @@ from fedunseen.secagg.primitives import (
     verify,
 )
 
-__all__ = [
-    "FEDERATION", "SECRET", "Credentials", "Enrolment", "change", "colluders", "coordinator", "enrol", "in_memory",
-    "keep", "threshold",
-]  # fmt: skip
-
 FEDERATION = "federation.json"
 """The name of the signed list of parties, in every credentials folder."""
 SECRET = "secagg.key"

@@ -21,8 +21,6 @@ from fedunseen.core.files import holding, replacing
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.primitives import canonical
 
-__all__ = ["Ledger"]
-
 _DIGEST = 16  # bytes of a sample's digest
 _KEYS = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "released"})
 

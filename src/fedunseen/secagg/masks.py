@@ -22,13 +22,11 @@ from fedunseen.secagg.enrolment import colluders, in_memory, threshold
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient
 from fedunseen.secagg.plan import Plan
-from fedunseen.secagg.primitives import Elements, SecAggError, digest
+from fedunseen.secagg.primitives import Elements, digest
 from fedunseen.secagg.ring import Field, Layout, RangeError
 from fedunseen.strategies import Reply, Strategy
 from fedunseen.strategies.base import MASKED
 from fedunseen.strategies.summed import is_sum
-
-__all__ = ["ALL", "MaskedSum", "Masks", "RangeError", "SecAggError", "digest_of", "weight_of"]
 
 ALL = -1
 """The client of the reply that is the sum of all."""

@@ -37,11 +37,6 @@ from fedunseen.secagg.primitives import (
     unseal,
 )
 
-__all__ = [
-    "SEALING", "Message", "SecAggClient", "associated", "check_keys", "exchanged", "own_mask", "rho_of",
-    "share_commitment",
-]  # fmt: skip
-
 Message = dict[str, Any]
 
 _FIELDS = frozenset({"party", "plan", "k", "attempt", "instruction", "extra", "seal", "pair", "seed", "signature"})

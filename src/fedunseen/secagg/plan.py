@@ -12,8 +12,6 @@ from typing import Any
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.primitives import SecAggError, canonical, digest, from_hex
 
-__all__ = ["Plan", "signers"]
-
 _PURPOSE = b"fedunseen plan"
 
 

@@ -35,25 +35,6 @@ except ImportError:
         "privacy.aggregation = 'masked' needs two libraries of cryptography: pip install 'fedunseen[masked]'"
     ) from None
 
-__all__ = [
-    "SEED",
-    "Elements",
-    "SecAggError",
-    "agree",
-    "canonical",
-    "combine",
-    "digest",
-    "exchange_public",
-    "from_hex",
-    "key_stream",
-    "seal",
-    "sign",
-    "signing_public",
-    "split",
-    "unseal",
-    "verify",
-]
-
 SEED = 16
 """Bytes of a seed that is shared among parties: one block of Shamir's scheme."""
 

@@ -26,8 +26,6 @@ from torch import Tensor
 
 from fedunseen.secagg.primitives import Elements, SecAggError, digest, key_stream
 
-__all__ = ["PARTIES", "Field", "Layout", "RangeError", "SecAggError"]
-
 PARTIES = 2**10
 """The largest number of parties."""
 

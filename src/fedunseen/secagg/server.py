@@ -32,9 +32,6 @@ from fedunseen.secagg.party import (
 )
 from fedunseen.secagg.primitives import SEED, Elements, SecAggError, combine, digest, exchange_public, from_hex, unseal
 
-__all__ = ["AttemptError", "MaskedTotal", "SecAggServer", "grouped"]
-
-
 _TRIAL = secrets.token_bytes(32)
 
 

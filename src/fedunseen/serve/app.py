@@ -32,8 +32,6 @@ from fedunseen.serve.model import Added, Among, Recognizer
 from fedunseen.serve.pages import page, reference
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
-__all__ = ["create_app"]
-
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound="Samples")
 _FILES = 256  # in one request

@@ -10,8 +10,6 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["BoundedProtocol", "server_config"]
-
 
 class BoundedProtocol(H11Protocol):
     """HTTP/1.1 with a time-out for the head of a request, and room for new clients when all connections are taken.

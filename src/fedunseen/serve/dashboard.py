@@ -28,8 +28,6 @@ from fedunseen.serve.guard import Guard, Limits, Measured
 from fedunseen.serve.pages import page
 from fedunseen.serve.run_monitor import Monitor
 
-__all__ = ["create_app", "shown"]
-
 _RECENT = 10.0  # seconds: who has asked since then is looking at the page
 _LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those who look to hear that it is
 _log = logging.getLogger("fedunseen.federation")

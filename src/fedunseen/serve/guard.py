@@ -16,8 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard", "Limits", "Measured", "MeasuredModel", "is_loopback"]
-
 OPEN = ("/", "/health", "/docs")  # need no token: the pages hold no secret, and who watches the service has none
 _DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender hears why
 _SHOWN = 200  # characters of a path in the log

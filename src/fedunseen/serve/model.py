@@ -27,8 +27,6 @@ from fedunseen.methods.closed_form.unlabelled import Arriving
 from fedunseen.tasks import shares
 from fedunseen.tasks.zero_shot import added_classes
 
-__all__ = ["Added", "Among", "Effect", "Ranked", "Recognizer"]
-
 Among = Literal["all", "unseen", "given"]
 Kind = Literal["pictures", "text", "features"]
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from jinja2 import Environment
 
-__all__ = ["page", "reference"]
-
 
 @cache
 def page(name: str) -> str:

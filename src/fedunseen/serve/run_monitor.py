@@ -26,8 +26,6 @@ from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["Monitor", "Phase", "RunMonitor"]
-
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 
 _EVENTS = 100_000  # rounds that are remembered

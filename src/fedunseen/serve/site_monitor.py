@@ -9,8 +9,6 @@ from fedunseen.engines.remote.releases import Site
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.serve.run_monitor import Monitor, Phase
 
-__all__ = ["SiteMonitor"]
-
 _RELEASES = 200  # lines of the history that the page shows
 
 

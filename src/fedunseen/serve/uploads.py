@@ -22,8 +22,6 @@ from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import UNREADABLE
 from fedunseen.serve.model import Recognizer
 
-__all__ = ["MOST_PIXELS", "MOST_SAMPLES", "TooLargeError", "checked", "read_file", "read_texts"]
-
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
 MOST_SAMPLES = 1000  # in one request

@@ -9,8 +9,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 
-__all__ = ["Centralised", "CentralisedSettings", "Local", "LocalSettings"]
-
 
 class LocalSettings(StrategySettings):
     """Settings of training alone."""

@@ -23,8 +23,6 @@ from fedunseen.core.phases import GradientFunction, Loss, Represent
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult
 
-__all__ = ["FLAGS", "MASKED", "Instruction", "Reply", "Strategy", "StrategySettings"]
-
 
 class StrategySettings(NamedSettings):
     """Settings that every strategy has."""

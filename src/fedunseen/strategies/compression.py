@@ -31,8 +31,6 @@ from fedunseen.core.parameters import Params, is_statistic, size_in_bytes, under
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 
-__all__ = ["FORMS", "Codec", "CompressionSettings", "Form"]
-
 _OF = {"keep": "top-k", "rank": "low-rank"}  # setting -> the form that it is of
 
 

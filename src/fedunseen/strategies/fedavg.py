@@ -12,8 +12,6 @@ from pydantic import Field
 
 from fedunseen.strategies.base import Strategy, StrategySettings
 
-__all__ = ["FedAvg", "FedAvgDecay", "FedAvgDecaySettings", "FedAvgSettings"]
-
 
 class FedAvgSettings(StrategySettings):
     """Settings of FedAvg."""

@@ -26,8 +26,6 @@ from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 
-__all__ = ["FedGloSS", "FedGloSSSettings"]
-
 
 class FedGloSSSettings(StrategySettings):
     """Settings of FedGloSS; the paper's are for CIFAR, DistZSL gives none."""

@@ -12,8 +12,6 @@ from typing import Literal
 from fedunseen.core.parameters import Params
 from fedunseen.strategies.base import Reply, Strategy, StrategySettings
 
-__all__ = ["FedNova", "FedNovaSettings"]
-
 
 class FedNovaSettings(StrategySettings):
     """Settings of FedNova."""

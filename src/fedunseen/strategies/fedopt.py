@@ -20,17 +20,6 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within
 from fedunseen.strategies.base import Reply, Strategy, StrategySettings
 
-__all__ = [
-    "FedAdagrad",
-    "FedAdagradSettings",
-    "FedAdam",
-    "FedAdamSettings",
-    "FedAvgM",
-    "FedAvgMSettings",
-    "FedYogi",
-    "FedYogiSettings",
-]
-
 
 def mean_update(params: Params, replies: Sequence[Reply], weights: Sequence[float]) -> Params:
     """Return the weighted mean of the updates of all parameters that are learned."""

@@ -14,8 +14,6 @@ from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
-__all__ = ["FedProx", "FedProxSettings"]
-
 
 class FedProxSettings(StrategySettings):
     """Settings of FedProx."""

@@ -22,8 +22,6 @@ from fedunseen.core.phases import Batch, Context, Loss, Represent, Terms, weight
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
-__all__ = ["Moon", "MoonSettings", "contrast"]
-
 
 class MoonSettings(StrategySettings):
     """Settings of MOON."""

@@ -18,8 +18,6 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.pipeline import Filter, FilterResult, RoundView
 
-__all__ = ["Peers", "averages"]
-
 _MERGED, _WEIGHT = "peers_merged", "peers_weight"  # as they travel
 _ROUND = "peers_round"  # as a client keeps it
 

@@ -29,8 +29,6 @@ from fedunseen.strategies.base import FLAGS, Instruction, Reply, Strategy
 if TYPE_CHECKING:
     from fedunseen.strategies.compression import Codec
 
-__all__ = ["Correct", "Filter", "FilterResult", "Pipeline", "RoundView"]
-
 Correct = Callable[[GradientFunction], GradientFunction]
 
 

@@ -21,8 +21,6 @@ from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 
-__all__ = ["Scaffold", "ScaffoldSettings"]
-
 
 class ScaffoldSettings(StrategySettings):
     """Settings of SCAFFOLD."""

@@ -17,17 +17,6 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.pipeline import Correct, Filter
 
-__all__ = [
-    "HEAD",
-    "Selective",
-    "corrected_in_part",
-    "in_turn",
-    "kept_for_scoring",
-    "matches",
-    "selective",
-    "travelling",
-]
-
 HEAD = "head"
 """The phase of FedRep that trains what stays with the client."""
 

@@ -18,8 +18,6 @@ from fedunseen.core.parameters import Params, of_each_client, under
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy
 
-__all__ = ["Summed", "forget", "is_sum", "kept_sums"]
-
 
 class Summed(Strategy):
     """Adds statistics instead of updates; from another strategy it takes who takes part and with which weight.

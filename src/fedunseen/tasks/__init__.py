@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
+    from fedunseen.evaluation.settings import EvaluationSettings
+    from fedunseen.federation.evaluator import Evaluator
     from fedunseen.tasks.base import (
-        EvaluationSettings,
-        Evaluator,
         Learnt,
         Prediction,
         Predictor,
@@ -38,15 +38,10 @@ TASKS = {
     "any-shot": "fedunseen.tasks.any_shot:AnyShot",
 }
 
-_BASE = (
-    "EvaluationSettings",
-    "Evaluator",
-    "Learnt",
-    "Prediction",
-    "Predictor",
-    "Question",
-    "Task",
-    "Trained",
-    "shares",
-)
-__getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.tasks.base:{name}" for name in _BASE})
+_BASE = ("Learnt", "Prediction", "Predictor", "Question", "Task", "Trained", "shares")
+_HOMES = {
+    "EvaluationSettings": "fedunseen.evaluation.settings:EvaluationSettings",
+    "Evaluator": "fedunseen.federation.evaluator:Evaluator",
+    **{name: f"fedunseen.tasks.base:{name}" for name in _BASE},
+}
+__getattr__, __dir__ = lazily(__name__, _HOMES)

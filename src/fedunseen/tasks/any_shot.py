@@ -32,8 +32,6 @@ from fedunseen.tasks.zero_shot import (
     ranked,
 )
 
-__all__ = ["AnyShot", "summed"]
-
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
 _SUPPORTING = 5  # classes named beside each prototype

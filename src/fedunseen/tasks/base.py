@@ -19,24 +19,9 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace, Scaler
-from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
-
-__all__ = [
-    "ClassSum",
-    "EvaluationSettings",
-    "Evaluator",
-    "Learnt",
-    "Prediction",
-    "Predictor",
-    "Question",
-    "Task",
-    "Trained",
-    "percent",
-    "shares",
-]
 
 
 class Prediction(NamedTuple):

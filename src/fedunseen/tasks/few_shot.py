@@ -22,6 +22,7 @@ from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import Loop
@@ -33,10 +34,8 @@ from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies, t_critical
-from fedunseen.tasks.base import EvaluationSettings, Prediction, Predictor, Question, Task, Trained
+from fedunseen.tasks.base import Prediction, Predictor, Question, Task, Trained
 from fedunseen.tasks.zero_shot_summary import small
-
-__all__ = ["FewShot", "FewShotEvaluator", "FewShotPredictor", "example_folders"]
 
 _BLOCK = 8  # episodes answered at once
 _SCORED = 64  # samples scored at once in `predict`: images may take much memory on their way

@@ -20,8 +20,6 @@ from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.federation import Federation
 from fedunseen.threats.screening import COUNTS
 
-__all__ = ["observe_threats", "threat_line", "threat_result"]
-
 _CLEAN = 1000  # most clean samples whose magnitudes are measured
 QUANTILES = (5, 25, 50, 75, 95)
 

@@ -19,6 +19,7 @@ from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import check_semantics
 from fedunseen.evaluation.measures import ZERO_SHOT
+from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator, ModelsOf
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
@@ -27,7 +28,6 @@ from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks.base import (
     Classes,
-    EvaluationSettings,
     Learnt,
     Prediction,
     Predictor,
@@ -39,16 +39,6 @@ from fedunseen.tasks.base import (
 )
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
-
-__all__ = [
-    "ZeroShot",
-    "ZeroShotEvaluator",
-    "ZeroShotPredictor",
-    "added_classes",
-    "candidates",
-    "expand_space",
-    "ranked",
-]
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = (

@@ -21,16 +21,7 @@ from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates, Generator
 
 if TYPE_CHECKING:
-    from fedunseen.tasks.base import EvaluationSettings
-
-__all__ = [
-    "model_outputs",
-    "observe_round",
-    "semantics_correlation",
-    "small",
-    "some",
-    "summary_tensors",
-]
+    from fedunseen.evaluation.settings import EvaluationSettings
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most

@@ -24,20 +24,6 @@ from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import Plan
 from fedunseen.core.settings import NamedSettings
 
-__all__ = [
-    "POISONED",
-    "Attack",
-    "AttackSettings",
-    "Gaussian",
-    "LabelFlip",
-    "LocalData",
-    "NaN",
-    "NoAttack",
-    "Probe",
-    "SignFlip",
-    "parse_rounds",
-]
-
 POISONED = "poisoned"
 """The extra of a plan that marks the places of a batch that an attack has filled: 1, else 0. It is only counted."""
 

@@ -23,8 +23,6 @@ from torch import Tensor
 from fedunseen.core.phases import Plan
 from fedunseen.threats.attacks import POISONED, Attack, AttackSettings, LocalData
 
-__all__ = ["Backdoor", "BackdoorSettings", "Poison", "TriggerKind"]
-
 TriggerKind = Literal["background", "style", "object"]
 
 

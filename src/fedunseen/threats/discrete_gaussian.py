@@ -20,8 +20,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Words", "discrete_gaussian", "seeded_words", "system_words"]
-
 Words = Callable[[int], NDArray[np.uint64]]
 """Returns so many uniform words of 64 bits."""
 

@@ -18,20 +18,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 
-__all__ = [
-    "DLG",
-    "Cosine",
-    "GradientOf",
-    "Inversion",
-    "Recovery",
-    "critic_inputs",
-    "inferred_label",
-    "invert",
-    "layer_inputs",
-    "shown_iterations",
-    "total_variation",
-]
-
 GradientOf = Callable[[Params], Params]
 """From dummy data (name -> tensor) to the gradient that they would give, differentiable by the dummy data."""
 

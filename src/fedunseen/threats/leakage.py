@@ -55,19 +55,6 @@ from fedunseen.threats.lenet import KERNEL, lenet, lenet_init
 if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks
 
-__all__ = [
-    "RECOVERED",
-    "SEEN",
-    "Network",
-    "Subject",
-    "class_means",
-    "measure_classifier",
-    "measure_method",
-    "measure_method_sums",
-    "measure_sums",
-    "observations",
-]
-
 RECOVERED = 0.1
 """A sample counts as recovered if its error is at most this share of the error of guessing the average."""
 

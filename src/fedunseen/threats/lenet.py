@@ -14,8 +14,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 
-__all__ = ["CHANNELS", "KERNEL", "STRIDES", "lenet", "lenet_init"]
-
 CHANNELS, KERNEL, STRIDES = 12, 5, (2, 2, 1)
 
 

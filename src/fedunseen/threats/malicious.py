@@ -16,8 +16,6 @@ from fedunseen.strategies import Reply
 from fedunseen.threats.attacks import Attack, LocalData
 from fedunseen.threats.screening import ScreenedTrainer
 
-__all__ = ["MaliciousWorker"]
-
 
 class MaliciousWorker(Worker):
     """Does rounds as :class:`~fedunseen.engines.local.worker.Worker` does, and attacks with the clients that do.

@@ -54,8 +54,6 @@ from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 from fedunseen.strategies.base import MASKED
 from fedunseen.threats.defences.base import add_noise
 
-__all__ = ["PrivacySettings", "Private", "affordable_rounds", "epsilon", "needed_noise", "plan_cost"]
-
 Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"dropouts", "range"})
 _LONGEST = 1e30  # of updates whose shortening float32 still does exactly enough; longer ones count as not finite

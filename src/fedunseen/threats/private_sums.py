@@ -53,8 +53,6 @@ from fedunseen.strategies.summed import Summed
 from fedunseen.threats.discrete_gaussian import discrete_gaussian, seeded_words, system_words
 from fedunseen.threats.privacy import PrivacySettings, epsilon, needed_noise
 
-__all__ = ["SHARES", "PrivateSums", "Release", "release_of"]
-
 SHARES = (0.05, 0.75, 0.2)
 """Of the budget (1 / z^2), for counts, sums and second moments: chosen on validation classes of AWA1_LAMPERT."""
 

@@ -34,8 +34,6 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult, Task, Trainer
 from fedunseen.threats.attacks import POISONED
 
-__all__ = ["COUNTS", "THRESHOLD", "Magnitude", "MagnitudeSettings", "NoScreening", "ScreenedTrainer", "Screening"]
-
 COUNTS = ("clean", "clean_dropped", "poisoned", "poisoned_dropped")
 """What a screened loss counts beside its terms, under names that begin with ``screening/``."""
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.images import UNREADABLE, open_image, upright
 
-__all__ = ["TRANSFORMS", "as_cartoon", "before_sky", "pieces", "read_folder", "sky"]
-
 Images = NDArray[np.float32]
 
 _TOP, _BOTTOM = (0.25, 0.5, 0.95), (0.85, 0.93, 1.0)  # a clear sky from the zenith to the horizon

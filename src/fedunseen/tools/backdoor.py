@@ -11,8 +11,6 @@ from fedunseen.core.files import parse_json
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["attacked", "summary", "tried"]
-
 
 def tried(out: Path) -> list[str]:
     """Return the defences of the study that a directory holds; none if it holds no whole one."""

@@ -20,8 +20,6 @@ from fedunseen.experiment.dataset_checks import doubts
 from fedunseen.experiment.init_template import class_folders, start
 from fedunseen.experiment.parsing import validated
 
-__all__ = ["check", "data_folder", "examine"]
-
 
 def examine(root: Path) -> list[dict[str, Any]]:
     """Describe every benchmark, and say where in ``root`` or its sub-folders it lies.

@@ -17,8 +17,6 @@ from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.tools.names import COORDINATOR, party_names
 
-__all__ = ["deal"]
-
 
 def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:
     """Write a folder for every client of an experiment, and one for the coordinator.

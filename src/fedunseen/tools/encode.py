@@ -15,8 +15,6 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
 
-__all__ = ["encode"]
-
 _MOST = 2**31  # bytes of a variable in the file format of MATLAB 5
 
 

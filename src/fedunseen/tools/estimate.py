@@ -20,8 +20,6 @@ from fedunseen.federation.federation import Federation, drawn_clients
 from fedunseen.federation.partition import Partition
 from fedunseen.tasks.zero_shot_summary import some
 
-__all__ = ["Estimate", "estimate"]
-
 _BATCHES = 3  # of each of two clients; the first time warms up
 _TESTS = 256  # test samples that are scored
 _HONEST = {"attack.name": "none", "defence.name": "none"}  # which speak of more clients than two

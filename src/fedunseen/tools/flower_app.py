@@ -23,8 +23,6 @@ from fedunseen.engines.carriers.flower.app import GridLink, client_app, serve_pa
 if TYPE_CHECKING:
     from fedunseen.experiment import Run
 
-__all__ = ["client", "coordinate", "party", "server"]
-
 _log = logging.getLogger("fedunseen.federation")
 
 

@@ -23,8 +23,6 @@ from fedunseen.strategies import Strategy
 from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
 from fedunseen.threats.leakage import Network, measure_method_sums, measure_sums
 
-__all__ = ["UNMASKED", "Leakage", "examine", "notes", "searches", "summary"]
-
 METHODS = ("dlg", "cosine", "both")
 SUMS = (1, 2, 3, 10)
 UNMASKED = (

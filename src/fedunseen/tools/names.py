@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from fedunseen.core.errors import ExperimentError
 
-__all__ = ["COORDINATOR", "party_names"]
-
 COORDINATOR = "coordinator"
 """The name of the folder that no party may have."""
 

@@ -17,8 +17,6 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.engines.carriers.nvflare.job import SETTINGS, LocalCoordinator, LocalParty, Place
 from fedunseen.engines.remote.link import Link
 
-__all__ = ["Coordinator", "Party"]
-
 _log = logging.getLogger("fedunseen.federation")  # NVFlare writes it into the job's log
 
 

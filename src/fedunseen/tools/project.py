@@ -9,8 +9,6 @@ from pathlib import Path
 from fedunseen.core.errors import ArgumentError, RunDirectoryError
 from fedunseen.core.files import write_text
 
-__all__ = ["new_project"]
-
 FILES = {
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",

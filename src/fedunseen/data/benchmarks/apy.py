@@ -25,8 +25,6 @@ from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box
 from fedunseen.data.names import did_you_mean
 
-__all__ = ["Apy"]
-
 
 class Apy(PublishedBenchmark):
     """Objects with attributes."""

@@ -8,8 +8,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 
-__all__ = ["Arrays"]
-
 
 class Arrays(BenchmarkLoader):
     """Arrays in memory: :func:`fedunseen.experiment.running.run` is given their benchmark."""

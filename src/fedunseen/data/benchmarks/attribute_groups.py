@@ -7,8 +7,6 @@ has published any for aPY; DeepFashion's own attribute types serve.
 
 from __future__ import annotations
 
-__all__ = ["builtin_groups"]
-
 Groups = dict[str, tuple[int, ...]]
 
 CUB_STARTS = {

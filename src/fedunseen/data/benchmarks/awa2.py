@@ -26,8 +26,6 @@ from fedunseen.data.benchmarks.proposed_split import ClassSplit, class_split
 from fedunseen.data.io.images import list_images
 from fedunseen.data.names import did_you_mean
 
-__all__ = ["Awa2"]
-
 
 class Awa2(PublishedBenchmark):
     """Animals with attributes."""

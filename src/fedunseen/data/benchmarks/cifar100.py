@@ -28,8 +28,6 @@ from fedunseen.data.class_table import PROMPT, describe, read_class_table
 from fedunseen.data.io.images import read_image
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
-__all__ = ["Cifar100"]
-
 
 class Cifar100(BenchmarkLoader):
     """Small photos, described by the names of their classes."""

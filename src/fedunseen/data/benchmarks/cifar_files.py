@@ -28,8 +28,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.io.csv_io import read_csv, read_lines
 from fedunseen.data.io.images import opened_image, planes, to_rgb
 
-__all__ = ["PAGE", "SIDE", "Source", "archive_in", "class_images", "find_source", "layout_in", "published_split"]
-
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 FOLDERS = ("cifar-100-binary", "cifar100", "cifar-100", "CIFAR100", "cifar-fs", "CIFAR-FS")
 SIDE = 32

@@ -27,8 +27,6 @@ from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.names import did_you_mean, plain
 
-__all__ = ["CifarFs", "Fc100"]
-
 PARTS = ("train", "val", "test")
 LISTS = Path("splits") / "bertinetto"
 

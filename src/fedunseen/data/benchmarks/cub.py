@@ -22,8 +22,6 @@ from fedunseen.data.benchmarks.image_benchmark import (
 )
 from fedunseen.data.benchmarks.proposed_split import ClassSplit
 
-__all__ = ["Cub"]
-
 
 class Cub(PublishedBenchmark):
     """Birds with attributes."""

@@ -26,8 +26,6 @@ from fedunseen.data.benchmarks.digits import scanned
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import read_strokes
 
-__all__ = ["DigitPairs"]
-
 HEIGHT, WIDTH = 8, 16
 UNSEEN_SHIFTS = (3, 7)  # a class is unseen if (right - left) mod 10 is one of these
 VALIDATION_SHIFTS = (1, 6)

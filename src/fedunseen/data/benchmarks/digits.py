@@ -20,8 +20,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmarks.few_shot import DigitSettings, FewShotBenchmark, Samples
 
-__all__ = ["Digits", "scanned"]
-
 SIDE = 8
 HELD_OUT = 0.2  # of each training digit's images
 

@@ -21,8 +21,6 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import read_image, read_strokes
 
-__all__ = ["DigitSettings", "FewShotBenchmark", "Samples", "few_shot_space"]
-
 
 @dataclass(frozen=True, eq=False)
 class Samples:

@@ -47,8 +47,6 @@ from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.names import composed, did_you_mean
 from fedunseen.data.scaling import blocks
 
-__all__ = ["Folder", "write_folder"]
-
 REQUIRED = ("features", "labels", "split")
 
 

@@ -34,21 +34,6 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box, decode, decoded_bytes, read_image
 
-__all__ = [
-    "ClassTable",
-    "ImageBenchmark",
-    "ImageFiles",
-    "ImageSettings",
-    "Listing",
-    "PublishedBenchmark",
-    "PublishedSettings",
-    "class_means",
-    "draw_test",
-    "read_matrix",
-    "read_numbered",
-    "unit_length",
-]
-
 SPLIT_SEED = 0  # draws what a published split leaves open; the same for every run, so that runs can be compared
 
 

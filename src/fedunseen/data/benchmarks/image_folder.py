@@ -35,8 +35,6 @@ from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.io.images import list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
-__all__ = ["UNLABELLED", "ImageFolder"]
-
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
 
 

@@ -25,8 +25,6 @@ from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.io.csv_io import read_csv
 from fedunseen.data.io.images import in_threads, opened_image, planes, upright
 
-__all__ = ["MiniImageNet"]
-
 SIDE = 84
 PARTS = ("train", "val", "test")
 PLACES = ("images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}")

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from fedunseen.data.benchmarks.few_shot import DigitSettings, FewShotBenchmark, Samples
 
-__all__ = ["Mnist"]
-
 SIDE = 28
 LARGEST = 100_000  # images of a file: MNIST's larger one has 60,000
 KINDS = {3: ("images", 2051, LARGEST * SIDE * SIDE), 1: ("labels", 2049, LARGEST)}

@@ -44,8 +44,6 @@ from fedunseen.data.benchmark import DataSettings
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.io.images import opened_image
 
-__all__ = ["Omniglot"]
-
 BACKGROUND, EVALUATION = "images_background", "images_evaluation"
 CHARACTERS = {BACKGROUND: 964, EVALUATION: 659}
 

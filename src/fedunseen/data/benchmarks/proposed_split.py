@@ -26,20 +26,6 @@ from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.matlab import cell_texts, read_mat
 from fedunseen.data.names import did_you_mean, plain
 
-__all__ = [
-    "FEATURES",
-    "LOCATIONS",
-    "PROPOSED_PAGE",
-    "SPLITS",
-    "TEST_SHARE",
-    "ClassSplit",
-    "class_split",
-    "find_split",
-    "read_split",
-    "sample_ids",
-    "validation_classes",
-]
-
 PROPOSED_PAGE = (
     "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning/"
     "zero-shot-learning-the-good-the-bad-and-the-ugly"

@@ -34,8 +34,6 @@ from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.word_sequences import PADDING, WordIds, look_up, sequences
 
-__all__ = ["Sent140"]
-
 PUBLISHED = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
 NEGATIVE, NEUTRAL, POSITIVE = "0", "2", "4"
 COLUMNS = 6

@@ -24,8 +24,6 @@ from fedunseen.data.benchmarks.image_benchmark import (
 from fedunseen.data.benchmarks.proposed_split import ClassSplit
 from fedunseen.data.io.matlab import cell_texts, read_mat
 
-__all__ = ["Sun"]
-
 
 class Sun(PublishedBenchmark):
     """Scenes with attributes."""

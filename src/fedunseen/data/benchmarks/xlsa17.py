@@ -29,8 +29,6 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.matlab import cell_texts, read_mat
 
-__all__ = ["Xlsa17"]
-
 
 class Xlsa17(BenchmarkLoader):
     """A data set in the xlsa17 layout."""

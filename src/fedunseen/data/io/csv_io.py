@@ -12,15 +12,6 @@ from pathlib import Path
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary, write_text
 
-__all__ = [
-    "is_number",
-    "iter_csv",
-    "number",
-    "read_csv",
-    "read_lines",
-    "write_csv",
-]
-
 LINES = 200_000
 """Lines that a table read whole may have; tables of features are read line by line, without such a bound."""
 

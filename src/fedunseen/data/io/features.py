@@ -14,8 +14,6 @@ from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.io.csv_io import is_number, iter_csv, number
 
-__all__ = ["FEATURE_SUFFIXES", "read_features"]
-
 FEATURE_SUFFIXES = (".npy", ".npz", ".csv")
 
 

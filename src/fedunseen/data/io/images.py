@@ -30,23 +30,6 @@ from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
 
-__all__ = [
-    "Box",
-    "Decoded",
-    "decode",
-    "decoded_bytes",
-    "in_threads",
-    "list_images",
-    "open_image",
-    "opened_image",
-    "planes",
-    "read_image",
-    "read_strokes",
-    "square",
-    "to_rgb",
-    "upright",
-]
-
 Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
 """left, top, right, bottom in pixels; right and bottom are the first ones outside."""

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from fedunseen.core.arrays import check_unpacked
 from fedunseen.core.errors import DataError, MissingDependencyError
 
-__all__ = ["cell_texts", "read_mat"]
-
 TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file

@@ -25,8 +25,6 @@ from fedunseen.core.array_cache import array_digest, cached_blocks
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.encoders.word_vectors import read_vectors
 
-__all__ = ["PADDING", "WordIds", "look_up", "sequences", "split_words"]
-
 PADDING = -1
 """The id of a step after the last word."""
 

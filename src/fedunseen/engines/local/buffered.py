@@ -29,8 +29,6 @@ from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, not_finite, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["Buffered", "BufferedSettings", "durations"]
-
 
 class BufferedSettings(EngineSettings):
     """Settings of buffered asynchronous merging."""

@@ -21,8 +21,6 @@ from fedunseen.strategies import Instruction, Reply, Strategy
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
     from fedunseen.secagg.masks import Masks
 
-__all__ = ["EngineSettings", "InProcess"]
-
 _MANY = 100  # clients in a round whose updates stay in memory, and in all whose states do; of more, they go to disk
 _PART = 16  # the part of its memory that an engine takes for updates on their way to disk is one in so many
 

@@ -14,8 +14,6 @@ from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.methods.closed_form.soft_statistics import Scorer, soft_statistics
 from fedunseen.methods.closed_form.unlabelled import features_of
 
-__all__ = ["SoftWorker"]
-
 
 class SoftWorker(Worker):
     """Answers :class:`~fedunseen.methods.closed_form.unlabelled.SoftSums` for the clients whose data are here.

@@ -21,8 +21,6 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
 
-__all__ = ["Work", "Worker"]
-
 NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that has had its turn
 
 

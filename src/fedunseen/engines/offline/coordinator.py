@@ -27,8 +27,6 @@ from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError
 from fedunseen.strategies import Reply
 
-__all__ = ["Brought", "Offline", "OfflineSettings", "Table", "check_parties", "gather", "make_plan", "withdrawn"]
-
 
 class OfflineSettings(DistributedSettings):
     """Settings of a federation by file."""

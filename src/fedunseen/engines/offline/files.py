@@ -23,8 +23,6 @@ from fedunseen.secagg.masks import digest_of
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError, canonical, digest, sign, verify
 
-__all__ = ["COORDINATOR", "Signed", "read", "signed", "withdrawals", "write"]
-
 COORDINATOR = "coordinator"
 """Who signs plans; no party has this name."""
 

@@ -31,8 +31,6 @@ from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical,
 from fedunseen.secagg.ring import Layout
 from fedunseen.strategies import Strategy
 
-__all__ = ["Answering", "K", "facts_of", "layout_of", "pair_masks", "rho_of", "withdraw"]
-
 K = 0
 """The number of the sum."""
 

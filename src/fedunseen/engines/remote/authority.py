@@ -23,8 +23,6 @@ from fedunseen.core.files import parse_json
 if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
     from cryptography import x509
 
-__all__ = ["REVOKED", "Authority", "keep", "revoked"]
-
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
 

@@ -65,18 +65,6 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
     from fedunseen.engines.remote.masking import SecAggSession
     from fedunseen.secagg.masks import MaskedSum, Masks
 
-__all__ = [
-    "Deployment",
-    "Distributed",
-    "DistributedSettings",
-    "Flower",
-    "NVFlare",
-    "PartyStatus",
-    "Session",
-    "Simulation",
-    "needed",
-]
-
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger("fedunseen.federation")

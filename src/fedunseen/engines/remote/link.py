@@ -14,21 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-__all__ = [
-    "LOOKING",
-    "Answer",
-    "Factory",
-    "Host",
-    "Join",
-    "Link",
-    "MessageLost",
-    "PartyGone",
-    "Simulate",
-    "address",
-    "complete",
-    "found",
-]
-
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
 

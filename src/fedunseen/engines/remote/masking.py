@@ -35,8 +35,6 @@ from fedunseen.secagg.ring import Layout
 from fedunseen.secagg.server import MaskedTotal, SecAggServer, grouped
 from fedunseen.strategies import Instruction, Reply, Strategy
 
-__all__ = ["KINDS", "PartySession", "SecAggSession", "client_of", "instruction_digest", "plan_facts"]
-
 _log = logging.getLogger("fedunseen.federation")
 
 KINDS = ("plan", "signed", "shares", "masked", "open")

@@ -49,8 +49,6 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
     from fedunseen.engines.remote.masking import PartySession
     from fedunseen.secagg.party import SecAggClient
 
-__all__ = ["Party", "Prepare", "Ready", "stand_in"]
-
 _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the round after which it was written
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
 _MASKING = ("plan", "signed", "shares", "masked", "open")  # the kinds of messages that masked sums add
@@ -275,7 +273,8 @@ class Party:
         self, session: PartySession, header: Mapping[str, Any], tensors: Params, engine: InProcess | None = None
     ) -> bytes:
         """Answer a message of a masked sum; ``engine`` trains, if it is an instruction."""
-        from fedunseen.secagg.ring import RangeError, SecAggError
+        from fedunseen.secagg.primitives import SecAggError
+        from fedunseen.secagg.ring import RangeError
 
         try:
             if engine is not None:

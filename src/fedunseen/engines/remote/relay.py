@@ -43,8 +43,6 @@ from typing import Any
 
 from fedunseen.engines.remote.link import PartyGone, complete
 
-__all__ = ["ENDED", "Channel", "Port", "RelayServer", "answering", "dial"]
-
 ENDED = (EOFError, OSError, AuthenticationError)
 """What a channel raises when its other end has gone."""
 

@@ -21,8 +21,6 @@ from fedunseen.core.errors import DataError, FedUnseenError, RefusedError
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, is_failure
 
-__all__ = ["Cost", "Releases", "Site", "data_mark", "header_of", "run_mark"]
-
 Cost = Callable[[Mapping[str, Any]], tuple[float, float]]
 """Returns (epsilon, delta) of a whole run from its experiment; epsilon is infinite where nothing bounds it."""
 

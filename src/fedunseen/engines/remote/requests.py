@@ -16,8 +16,6 @@ from typing import Generic, TypeVar
 
 from fedunseen.engines.remote.link import Link, MessageLost
 
-__all__ = ["PendingRequests", "exchange"]
-
 _ATTEMPTS = 20
 """How often one message is sent again before its party counts as gone."""
 

@@ -17,8 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Child", "Progress", "descendants"]
-
 
 class Child:
     """A process of a carrier. It ends, with all that it started, on :meth:`stop` or when this process ends in any way.

@@ -27,27 +27,6 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
 from fedunseen.strategies import Instruction, Reply
 
-__all__ = [
-    "PROTOCOL",
-    "SEMANTICS",
-    "Expected",
-    "NotFiniteError",
-    "PartyError",
-    "WireError",
-    "failure",
-    "farewell",
-    "installed",
-    "is_failure",
-    "pack",
-    "plain",
-    "read_farewell",
-    "read_holdings",
-    "read_instruction",
-    "read_reply",
-    "reply_message",
-    "unpack",
-]
-
 PROTOCOL = 1
 """The version of the messages; coordinator and party must have the same."""
 

@@ -21,8 +21,6 @@ from fedunseen.tasks import Evaluator
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["judged"]
-
 
 def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Evaluator, ClassSpace]:
     """Return what solves and measures the sums that are left, and the class space.

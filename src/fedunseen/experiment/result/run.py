@@ -36,8 +36,6 @@ from fedunseen.tasks.base import Classes, Examples, Inputs, Shown
 if TYPE_CHECKING:
     from fedunseen.experiment.tables import Table
 
-__all__ = ["Prediction", "Run", "load_run"]
-
 
 @dataclass(frozen=True, eq=False)
 class Run:

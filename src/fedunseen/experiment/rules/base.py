@@ -25,8 +25,6 @@ from fedunseen.tasks import Task
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment
 
-__all__ = ["ConfigFacts", "DataFacts", "EncoderFacts", "ModelFacts", "PresenceFacts", "Rule", "StartFacts"]
-
 Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from fedunseen.experiment.rules.base import ConfigFacts, ModelFacts, Rule
 
-__all__ = ["MODEL", "READING"]
-
 LAST = {"evaluation.selection": "last"}
 SAMPLE_LEVEL = {**LAST, "privacy.name": "sample-level", "privacy.clip": 1.0, "privacy.epsilon": 1.0}
 

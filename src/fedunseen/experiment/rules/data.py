@@ -8,8 +8,6 @@ from typing import Any
 from fedunseen.data.scaling import FITTED
 from fedunseen.experiment.rules.base import DataFacts, EncoderFacts, ModelFacts, PresenceFacts, Rule
 
-__all__ = ["DATA", "ENCODER", "MODEL", "PRESENCE"]
-
 PLAIN = {"data.name": "arrays", "data.features": []}
 FLIP = {"encoder.augment": ["flip"]}
 

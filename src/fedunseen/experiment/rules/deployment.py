@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts
 
-__all__ = ["OFFLINE", "READING", "START"]
-
 LAST = {"evaluation.selection": "last"}
 
 READING: Sequence[Rule[ConfigFacts]] = (

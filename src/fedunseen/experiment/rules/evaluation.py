@@ -7,8 +7,6 @@ from typing import Any
 
 from fedunseen.experiment.rules.base import ConfigFacts, Rule
 
-__all__ = ["READING"]
-
 LAST = {"evaluation.selection": "last"}
 FIXED = ("run", "evaluation", "data", "encoder", "partition", "privacy")
 

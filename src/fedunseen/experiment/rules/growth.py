@@ -7,8 +7,6 @@ from typing import Any
 
 from fedunseen.experiment.rules.base import ConfigFacts, Rule
 
-__all__ = ["READING"]
-
 GROWS = {"evaluation.selection": "last", "growth.name": "unknown"}
 DEPLOYED = {"engine.name": "flower", "engine.mode": "deployment"}
 

@@ -12,8 +12,6 @@ from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.peers import averages
 from fedunseen.strategies.selective import kept_for_scoring, travelling
 
-__all__ = ["MODEL", "READING"]
-
 LAST = {"evaluation.selection": "last"}
 BUFFERED = ("attack", "defence", "privacy", "growth")
 GUARDED = ("attack", "privacy", "growth")

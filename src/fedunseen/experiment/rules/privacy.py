@@ -9,8 +9,6 @@ from fedunseen.core.parameters import is_statistic
 from fedunseen.core.registry import find
 from fedunseen.experiment.rules.base import ConfigFacts, ModelFacts, PresenceFacts, Rule
 
-__all__ = ["MODEL", "PRESENCE", "READING"]
-
 LAST = {"evaluation.selection": "last"}
 NOISE = {"privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1}
 MASKED = {"privacy.aggregation": "masked"}

@@ -8,8 +8,6 @@ from fedunseen.core.registry import find
 from fedunseen.experiment.rules.base import ConfigFacts, ModelFacts, PresenceFacts, Rule
 from fedunseen.threats.attacks import AttackSettings, parse_rounds
 
-__all__ = ["MODEL", "PRESENCE", "READING"]
-
 LAST = {"evaluation.selection": "last"}
 
 

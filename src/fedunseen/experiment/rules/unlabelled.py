@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from fedunseen.experiment.rules.base import ConfigFacts, Rule
 
-__all__ = ["READING"]
-
 UNLABELLED = {"data.name": "folder", "data.root": "somewhere", "data.unlabelled": True}
 
 READING: Sequence[Rule[ConfigFacts]] = (

@@ -16,8 +16,6 @@ from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
 
-__all__ = ["adapt_unlabelled"]
-
 
 def adapt_unlabelled(setup: Setup) -> Setup:
     """Replace the model by the adapted one, where the experiment asks for it (``data.unlabelled``).

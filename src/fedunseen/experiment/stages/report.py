@@ -16,8 +16,6 @@ from fedunseen.experiment.setup import Meet, Setup
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import load_params
 
-__all__ = ["finish_late", "report"]
-
 
 def report(setup: Setup) -> Setup:
     """Write the result and all that predictions and the report need; the result last."""

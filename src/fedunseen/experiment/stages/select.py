@@ -21,8 +21,6 @@ from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.partition import Partition
 
-__all__ = ["prepare", "select"]
-
 
 def prepare(setup: Setup) -> Setup:
     """Return the setup with the benchmark to select on, checked before anything is written."""

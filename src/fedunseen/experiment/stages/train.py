@@ -22,8 +22,6 @@ from fedunseen.federation.callbacks import (
     ShowProgress,
 )
 
-__all__ = ["train"]
-
 
 def train(setup: Setup) -> Setup:
     """Run the rounds, and return the setup with the final numbers.

@@ -10,8 +10,6 @@ from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import WarmStartable
 
-__all__ = ["warm_start"]
-
 
 def warm_start(setup: Setup) -> Setup:
     """Set the first parameters to those of the closed form, where the method asks for it.

@@ -17,8 +17,6 @@ from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["Row", "cell_command", "row", "rows", "write_csv"]
-
 
 @dataclass(frozen=True)
 class Row:

@@ -37,8 +37,6 @@ from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
 from fedunseen.federation.run_directory import RunDirectory
 
-__all__ = ["OnCell", "free_memory", "run_sweep"]
-
 OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
 

@@ -35,21 +35,6 @@ from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, Fe
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 
-__all__ = [
-    "BACKDOOR",
-    "MEASURES",
-    "Cell",
-    "Figure",
-    "Paper",
-    "Sweep",
-    "SweepFile",
-    "Table",
-    "matches",
-    "read_file",
-    "read_sweep",
-    "select",
-]
-
 Metric = ZeroShotName | FewShotName
 Measure = (
     Metric

@@ -28,8 +28,6 @@ from fedunseen.methods.closed_form.statistics import (
     validate_statistics,
 )
 
-__all__ = ["ClosedForm", "ClosedFormSettings"]
-
 _BLOCK = 1024  # maps averaged at once
 
 

@@ -15,8 +15,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import unpacked
 
-__all__ = ["ESZSL", "ESZSLSettings"]
-
 
 class ESZSLSettings(ClosedFormSettings):
     """Settings of ESZSL: both regularizers as powers of ten, chosen on validation classes in the papers."""

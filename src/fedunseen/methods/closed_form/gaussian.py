@@ -63,8 +63,6 @@ from fedunseen.methods.closed_form.gaussian_process import (
     zsl_of_left_out,
 )
 
-__all__ = ["SHRINKAGES", "Gaussian", "GaussianSettings"]
-
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
 NOISY_WIDTH = 0.2
 """The kernel's width where sums have noise, whose evidence is flat: chosen on validation classes of AWA1_LAMPERT and

@@ -18,24 +18,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.methods.closed_form.statistics import scatter
 
-__all__ = [
-    "EVIDENCE_CLASSES",
-    "Kernel",
-    "LeaveClassOut",
-    "Moments",
-    "Posterior",
-    "Whitened",
-    "evidence",
-    "fit_kernel",
-    "leave_class_out",
-    "median_distance",
-    "moments",
-    "posterior",
-    "squared_distances",
-    "whitened",
-    "zsl_of_left_out",
-]
-
 _ZSL_DRAWS = 50  # of each class that is left out
 EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 

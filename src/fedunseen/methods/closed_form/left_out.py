@@ -22,8 +22,6 @@ from fedunseen.methods.closed_form.statistics import dequantized, scatter, unpac
 if TYPE_CHECKING:
     from fedunseen.methods.closed_form.base import ClosedForm
 
-__all__ = ["estimable", "estimates", "lead_over", "left_out_accuracy"]
-
 SHOTS = 5  # examples of each class whose gain is predicted
 DRAWS = 20  # samples of each class left out
 _LEAST = 5  # classes with samples

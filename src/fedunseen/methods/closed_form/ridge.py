@@ -18,8 +18,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import unpacked
 
-__all__ = ["Ridge", "RidgeSettings"]
-
 
 class RidgeSettings(ClosedFormSettings):
     """Settings of ridge regression to semantics."""

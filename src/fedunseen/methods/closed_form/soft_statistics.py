@@ -23,8 +23,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.data import Quantization
 
-__all__ = ["LEVELS", "Scorer", "added", "codes", "responsibilities", "scorer", "soft_statistics"]
-
 LEVELS = 255  # a responsibility of 1
 _GRID = 22  # bits of a weight
 _STEPS = 256  # of a score's unit

@@ -43,22 +43,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows
 from fedunseen.data import ClassSpace, Quantization
 
-__all__ = [
-    "add",
-    "dequantized",
-    "expand_classes",
-    "fits",
-    "no_sums",
-    "packed",
-    "scatter",
-    "shortened",
-    "statistics",
-    "subtract",
-    "sums_sha256",
-    "unpacked",
-    "validate_statistics",
-]
-
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64

@@ -41,8 +41,6 @@ from fedunseen.methods.closed_form.soft_statistics import LEVELS, Scorer, added,
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.summed import Summed
 
-__all__ = ["Adaptation", "Adapted", "Arriving", "SoftSums", "adapt", "features_of", "recalibrated"]
-
 _BLOCK = 4096  # samples encoded at once
 _SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
 

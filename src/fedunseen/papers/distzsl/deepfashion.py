@@ -34,8 +34,6 @@ from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 
-__all__ = ["DeepFashion"]
-
 TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
 
 

@@ -27,8 +27,6 @@ from fedunseen.tasks.zero_shot_summary import model_outputs, semantics_correlati
 if TYPE_CHECKING:
     from fedunseen.experiment import Run
 
-__all__ = ["main", "measure"]
-
 _TESTED, _COMMON, _OWN = 2000, 500, 200  # test samples, of those for all clients, a client's own
 
 Floats = NDArray[np.float64]

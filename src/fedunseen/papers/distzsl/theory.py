@@ -27,26 +27,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = [
-    "Client",
-    "Decoder",
-    "alignment",
-    "alignment_error",
-    "class_margins",
-    "client_bound",
-    "common_length",
-    "decoder",
-    "distance",
-    "divergence",
-    "half_way",
-    "linear_part",
-    "lipschitz_of_divergence",
-    "log_distribution",
-    "margin_room",
-    "mixture",
-    "pair_bound",
-]
-
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 

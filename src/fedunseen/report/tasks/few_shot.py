@@ -41,8 +41,6 @@ from fedunseen.report.svg import image_source
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-__all__ = ["PLANE", "VIEW", "half_width", "verdict"]
-
 NUMBERS = (
     ("few_shot", "Few-shot", "orange"),
     ("few_shot_pixels", "Raw samples", ""),

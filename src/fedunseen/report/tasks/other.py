@@ -10,8 +10,6 @@ from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LINES, Facts, Section, axis, upper_end
 
-__all__ = ["HEADER"]
-
 
 def _numbers(facts: Facts) -> dict[str, Any]:
     """Return the accuracies that the task reports, and their curves."""

@@ -30,8 +30,6 @@ from fedunseen.report.parts import (
 from fedunseen.report.summary import advice
 from fedunseen.report.svg import image_source
 
-__all__ = ["VIEW"]
-
 
 @lru_cache(maxsize=1)
 def _words(facts: Facts) -> dict[str, str]:

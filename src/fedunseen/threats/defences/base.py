@@ -30,17 +30,6 @@ from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 
-__all__ = [
-    "REASONS",
-    "Defence",
-    "DefenceSettings",
-    "NoDefenceSettings",
-    "Robust",
-    "Scores",
-    "add_noise",
-    "same_for_all",
-]
-
 NOT_FINITE = "it is not finite"
 TOO_FAR = "it is too far from the others"
 TAKES_OVER = "it turns inputs of classes that its client does not hold into others"

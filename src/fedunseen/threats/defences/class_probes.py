@@ -51,8 +51,6 @@ from fedunseen.strategies import FilterResult, Reply, RoundView
 from fedunseen.threats.defences.base import PULLS, REASONS, TAKES_OVER, Defence, DefenceSettings
 from fedunseen.threats.defences.clipping import median_length, shortened
 
-__all__ = ["ClassProbes", "ClassProbesSettings", "class_inputs", "pull", "standing_out"]
-
 _STEPS = 40  # of the search for a class's probes
 _BLOCK = 512  # probes at once: bounds memory
 _DEVIATIONS = 5.0

@@ -18,8 +18,6 @@ from fedunseen.core.parameters import Scaled
 from fedunseen.strategies import FilterResult, Reply, RoundView
 from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores
 
-__all__ = ["ClipNoise", "ClipNoiseSettings", "NormClip", "NormClipSettings", "median_length", "shortened"]
-
 
 def shortened(replies: Sequence[Reply], factors: Sequence[float]) -> list[Reply]:
     """Return the replies with their updates times factors; those with a factor of 1 are the same objects.

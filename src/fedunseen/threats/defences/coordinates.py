@@ -24,17 +24,6 @@ from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.strategies import FilterResult, RoundView
 from fedunseen.threats.defences.base import Defence, DefenceSettings, same_for_all
 
-__all__ = [
-    "Median",
-    "MedianSettings",
-    "RobustLearningRate",
-    "RobustLearningRateSettings",
-    "TrimmedMean",
-    "TrimmedMeanSettings",
-    "by_coordinate",
-    "sorted_clients",
-]
-
 _NUMBERS = 2**22  # sorted at once: bounds memory
 
 

@@ -27,20 +27,6 @@ from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSe
 from fedunseen.threats.defences.clipping import median_length, shortened
 from fedunseen.threats.defences.coordinates import by_coordinate, middle, sorted_clients
 
-__all__ = [
-    "Bulyan",
-    "BulyanSettings",
-    "Flame",
-    "FlameSettings",
-    "Krum",
-    "KrumSettings",
-    "MultiKrum",
-    "MultiKrumSettings",
-    "krum_scores",
-    "scalar_products",
-    "squared_distances",
-]
-
 _NUMBERS = 2**21  # numbers multiplied at once, in float64, to bound memory
 _FAR = REASONS.index(TOO_FAR)
 

@@ -30,8 +30,6 @@ from fedunseen.engines.carriers.flower.content import packed, unpacked
 from fedunseen.engines.remote.link import PartyGone, complete, found
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, answering, dial
 
-__all__ = ["GridLink", "client_app", "serve_party", "server_app"]
-
 POLL = 0.1  # seconds between looks for answers
 LOOK = 1.0  # seconds between looks for nodes
 START = 600.0  # seconds in which a party's process has to have read its data

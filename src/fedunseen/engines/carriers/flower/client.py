@@ -62,8 +62,6 @@ from fedunseen.engines.carriers.flower.private import (
 )
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
-__all__ = ["answer_messages"]
-
 log = logging.getLogger("fedunseen.engines.carriers.flower")
 _said = logging.getLogger("fedunseen.federation")  # what the party's people read
 

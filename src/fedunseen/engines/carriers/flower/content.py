@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
-__all__ = ["HOLD", "PARTY", "SILENCE", "TOKEN", "packed", "unpacked"]
-
 TOKEN, PARTY = "fedunseen-token", "fedunseen-party"  # headers of a party: this process of it; its name, if plain text
 SILENCE = 8.0  # seconds after which a party that says nothing is gone
 HOLD = 2.0  # seconds for which the coordinator holds a question for messages, or a sign of life, to see its end

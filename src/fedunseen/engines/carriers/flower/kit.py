@@ -34,8 +34,6 @@ from fedunseen.core.errors import FedUnseenError, RefusedError
 from fedunseen.core.files import free_folder, parse_json
 from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
 
-__all__ = ["expiry", "make", "party_key", "registered", "renew", "server_files"]
-
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 MEND = "make a new kit with `fedunseen certs`"
 

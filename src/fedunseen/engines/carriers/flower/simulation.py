@@ -25,8 +25,6 @@ from fedunseen.engines.remote.link import Link, Simulate, address, found
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial
 from fedunseen.engines.remote.supervisor import Child, Progress
 
-__all__ = ["main", "simulated"]
-
 log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate

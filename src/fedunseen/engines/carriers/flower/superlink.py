@@ -60,8 +60,6 @@ from fedunseen.engines.carriers.flower.private import (
 )
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
-__all__ = ["serve"]
-
 log = logging.getLogger("fedunseen.engines.carriers.flower")
 
 LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into pieces of 5 MiB

@@ -41,8 +41,6 @@ from fedunseen.core.files import parse_json
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.relay import ENDED, Channel, RelayServer, dial
 
-__all__ = ["SETTINGS", "TOKEN", "Coordinator", "LocalCoordinator", "LocalParty", "Party", "Place", "Registry"]
-
 TOPIC = "fedunseen"
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
 TOKEN = "FEDUNSEEN_TOKEN"  # in the environment: the token of the party that `fedunseen join` runs

@@ -19,8 +19,6 @@ from fedunseen.core.files import free_folder, write_json
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = ["PROJECT", "SERVER", "certificates", "check_kit", "check_name", "check_names", "needed"]
-
 PROJECT = "fedunseen"
 SERVER = "fedunseen-coordinator"  # the name in the coordinator's certificate, beside that of its machine
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from fedunseen.engines.carriers.nvflare.job import Coordinator, LocalParty, Place
 from fedunseen.engines.remote.link import found
 
-__all__ = ["Switch", "Worker"]
-
 
 class Switch(Coordinator):
     """The controller of a simulation's job; it ends with any client process, and our process starts another job.

@@ -15,8 +15,6 @@ from typing import Any
 from fedunseen.core.files import write_json
 from fedunseen.engines.remote.supervisor import Child
 
-__all__ = ["MODULES", "allowed", "home", "secured", "start", "submission", "write_job", "write_workspace"]
-
 JOB = "fedunseen.engines.carriers.nvflare.job"
 MODULES = {  # what the scripts of start-up kits and the command `nvflare simulator` run
     "server": "nvflare.private.fed.app.server.server_train",
