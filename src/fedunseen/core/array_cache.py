@@ -52,23 +52,7 @@ def cached_blocks(
     dtype: Any = np.uint8,
     doing: str = "decoding images",
 ) -> NDArray[Any]:
-    """Return a memory map of an array in the cache folder, which is written first if it is absent.
-
-    Args:
-        kind: what the file's name begins with.
-        depends: all that the content depends on, as JSON values.
-        shape: of the array.
-        produce: yields the rows in blocks, in order; called only if the file is absent. Code after its last ``yield``
-            runs before the file is moved into place.
-        dtype: of the array.
-        doing: what takes so long, for the progress.
-
-    Returns:
-        A map that may be written to without changing the file.
-
-    Raises:
-        DataError: if the cache folder cannot be written, or has too little room.
-    """
+    """Return a memory map of an array in the cache folder, which is written first if it is absent."""
     path = cache_path(kind, depends)
     if (kept := _open(path, shape, np.dtype(dtype))) is not None:
         return kept
@@ -101,21 +85,7 @@ def cached_features(
     dtype: str,
     encode: Callable[[NDArray[Any]], NDArray[Any]],
 ) -> NDArray[Any]:
-    """Return ``encode(images)``, from the cache folder if it was there before.
-
-    Args:
-        depends: all that the features depend on beside the images, JSON values: digests of files, settings.
-        images: (n, ...).
-        shape: of one image's features.
-        dtype: of the features.
-        encode: images (m, ...) to features (m, *shape), the same for an image whatever stands beside it.
-
-    Returns:
-        (n, *shape), a copy-on-write memory map of the file, or an array where there are few images.
-
-    Raises:
-        DataError: if the cache folder cannot be written, or has too little room.
-    """
+    """Return ``encode(images)``, from the cache folder if it was there before."""
     if len(images) < CHUNK // 4:
         return encode(images).astype(dtype, copy=False)
     content = {**depends, "images": array_digest(images), "shape": [len(images), *shape], "dtype": dtype}
@@ -130,17 +100,7 @@ def cached_features(
 def cached_arrays(
     kind: str, depends: Any, names: tuple[str, ...], make: Callable[[], Mapping[str, NDArray[Any]]]
 ) -> dict[str, NDArray[Any]]:
-    """Return a few arrays by name, from the cache folder if they were there before.
-
-    Args:
-        kind: the folder within the cache folder.
-        depends: all that the content depends on, as JSON values.
-        names: of the arrays.
-        make: called only if the file is absent or damaged; a zip file has checksums.
-
-    Raises:
-        DataError: if the cache folder cannot be written.
-    """
+    """Return a few arrays by name, from the cache folder if they were there before."""
     digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
     path = cache_folder() / kind / f"{digest[:32]}.npz"
     try:

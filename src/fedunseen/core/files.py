@@ -30,11 +30,7 @@ def cache_folder() -> Path:
 
 
 def existing_folder(folder: Path, remedy: str) -> Path:
-    """Return a folder of the user's that is there.
-
-    Raises:
-        DataError: it is not, or is a file; the message ends with the ``remedy``.
-    """
+    """Return a folder of the user's that is there."""
     if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
@@ -48,22 +44,14 @@ def is_occupied(path: Path, ours: Callable[[str], bool] = lambda name: False) ->
 
 
 def free_folder(folder: str | Path, remedy: str = "name another with --out") -> Path:
-    """Return the path of a folder that may be written: a new or an empty one.
-
-    Raises:
-        RunDirectoryError: it holds something, or is a file; the message ends with the ``remedy``.
-    """
+    """Return the path of a folder that may be written: a new or an empty one."""
     if is_occupied(Path(folder)):
         raise RunDirectoryError(f"{folder} is not an empty folder: {remedy}")
     return Path(folder)
 
 
 def check_ordinary(path: Path) -> None:
-    """Refuse pipes, sockets and devices, because reading one may never end; a missing file passes.
-
-    Raises:
-        DataError: ``path`` is neither a file nor a folder.
-    """
+    """Refuse pipes, sockets and devices, because reading one may never end; a missing file passes."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -73,11 +61,7 @@ def check_ordinary(path: Path) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text.
-
-    Raises:
-        ValueError: it is not JSON, or nested too deeply.
-    """
+    """Return the value of a JSON text."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -100,11 +84,7 @@ def depth(value: Any) -> int:
 
 @contextmanager
 def holding(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other processes; yield False, without the lock, if another process has it.
-
-    Raises:
-        OSError: the file ``.lock`` in the folder cannot be written.
-    """
+    """Lock a folder against other processes; yield False, without the lock, if another process has it."""
     from filelock import FileLock, Timeout  # here, because most commands lock nothing
 
     try:
@@ -136,13 +116,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_folder(folder: Path, like: Path | None = None, without: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if nothing failed.
-
-    Args:
-        folder: the final place.
-        like: copied into the temporary folder first, except entries of the names ``without``.
-        without: names.
-    """
+    """Yield a temporary folder beside ``folder``, a new or an empty one; it takes its place if nothing failed."""
     temporary = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -34,15 +34,7 @@ Layout = tuple[tuple[str, torch.dtype, tuple[int, ...]], ...]
 
 
 class _Reading:
-    """How the tensors of a record are read.
-
-    Attributes:
-        layout: of the record.
-        size: bytes of the record.
-        places: name -> where in the record the tensor begins, how many bytes it has, its type and its shape.
-        dtype: of all tensors, if they have the same.
-        views: for each tensor then its name, shape, strides, and how many numbers come before it.
-    """
+    """How the tensors of a record are read."""
 
     def __init__(self, layout: Layout) -> None:
         self.layout, self.size = layout, 0
@@ -59,17 +51,7 @@ class _Reading:
 
 
 class Shelf:
-    """A file of records.
-
-    Args:
-        device: where tensors go when they are read.
-
-    Example:
-        >>> shelf = Shelf()
-        >>> kept = shelf.put({"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(3)})
-        >>> kept["w"].tolist(), int(kept["n"])
-        ([1.0, 2.0], 3)
-    """
+    """A file of records."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = str(device)
@@ -83,11 +65,7 @@ class Shelf:
         return tempfile.TemporaryFile(prefix="fedunseen-")
 
     def put(self, params: Mapping[str, Tensor]) -> Shelved:
-        """Keep tensors.
-
-        Raises:
-            FedUnseenError: the temporary folder is full.
-        """
+        """Keep tensors."""
         return self.put_record(*_record(params))
 
     def put_record(self, layout: Layout, record: bytes) -> Shelved:
@@ -173,10 +151,6 @@ def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
     """Write what clients keep to a safetensors file, a client at a time.
 
     The file has ``clients`` (K,), ``records`` (K, bytes) and the layout of a record among its metadata.
-
-    Args:
-        path: of the file.
-        shelved: client -> what it keeps, at least one; all have the same layout.
     """
     first = next(iter(shelved.values()))
     layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]
@@ -191,13 +165,7 @@ def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
 
 
 def write_models(path: Path, clients: Sequence[int], models: Sequence[Mapping[str, Tensor]]) -> None:
-    """Write the models of clients to a safetensors file under ``client/K/``, one at a time in memory.
-
-    Args:
-        path: of the file.
-        clients: whose.
-        models: of each; all have names, types and shapes of the first.
-    """
+    """Write the models of clients to a safetensors file under ``client/K/``, one at a time in memory."""
     layout, _ = _record(models[0])
     codes = {_CODES.get(dtype) for _, dtype, _ in layout}
     if len(codes) > 1 or None in codes:  # numbers of several widths would not lie in order
@@ -224,11 +192,7 @@ def _write(path: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> Non
 
 
 def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
-    """Put what a file of :func:`write_records` holds on a shelf.
-
-    Raises:
-        ValueError: it is another file.
-    """
+    """Put what a file of :func:`write_records` holds on a shelf."""
     with safe_open(path, "pt") as file:
         layout = _layout(parse_json((file.metadata() or {}).get("layout", "null")))
         clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")

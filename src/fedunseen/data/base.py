@@ -89,14 +89,7 @@ class BenchmarkLoader:
 
     @classmethod
     def glance(cls, settings: Any) -> None:
-        """Refuse what is seen at once to be wrong with the files: :meth:`load` would refuse it too, seconds later.
-
-        Args:
-            settings: an instance of ``Settings``.
-
-        Raises:
-            DataError: as :meth:`load`.
-        """
+        """Refuse what is seen at once to be wrong with the files: :meth:`load` would refuse it too, seconds later."""
 
     @classmethod
     def find(cls, folder: Path) -> list[Path]:
@@ -116,11 +109,7 @@ class BenchmarkLoader:
 
     @classmethod
     def parts(cls, root: Path) -> tuple[Path, list[Path]]:
-        """Return the root and the places of all that the layout needs.
-
-        Raises:
-            DataError: naming the first thing that is missing.
-        """
+        """Return the root and the places of all that the layout needs."""
         get = f"get {re.split('[,:]', cls.title)[0]} ({cls.page})"
         root = cls.home(existing_folder(root.expanduser(), f"{get}, or correct data.root"))
         if missing := cls.missing(root, {}):
@@ -183,12 +172,7 @@ def can_be_centered(space: ClassSpace) -> bool:
 
 
 def to_spare(space: ClassSpace, labels: NDArray[Any]) -> bool:
-    """Say whether half of the seen classes have two training samples and more, so that some can be held out.
-
-    Args:
-        space: the classes.
-        labels: (n,) class ids of the training samples.
-    """
+    """Say whether half of the seen classes have two training samples and more, so that some can be held out."""
     samples = np.bincount(labels[labels >= 0], minlength=len(space.names))[space.seen]
     return bool(len(samples) and 2 * np.count_nonzero(samples >= 2) >= len(samples))
 
@@ -198,12 +182,6 @@ def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[
 
     Among them are ``centred``, whether descriptions can be; ``spare``, as :func:`to_spare` says; ``smallest``, how many
     samples the class with the fewest has; and ``untrained``, the names of the seen classes without a training sample.
-
-    Args:
-        space: the classes.
-        labels: (samples,) class ids.
-        splits: ``train``, ``test_seen`` and ``test_unseen``: ids of samples.
-        kind: of the samples, as ``Benchmark.kind``.
     """
     trained = {int(c) for c in labels[splits["train"]]}
     each = np.bincount(labels[np.concatenate(list(splits.values()))])

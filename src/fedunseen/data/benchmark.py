@@ -403,11 +403,7 @@ def _rows(samples: Any) -> NDArray[Any]:
 
 
 def check_unlabelled(number: int, place: str = "") -> None:
-    """Refuse fewer than ten unlabelled samples, which say too little; ``place`` is where they are.
-
-    Raises:
-        DataError: there are fewer.
-    """
+    """Refuse fewer than ten unlabelled samples, which say too little; ``place`` is where they are."""
     if number < FEWEST_UNLABELLED:
         where = f" in {place}" if place else ""
         raise DataError(f"there are {number} unlabelled samples{where}: give at least {FEWEST_UNLABELLED}")

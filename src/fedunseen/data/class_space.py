@@ -171,15 +171,7 @@ class ClassSpace:
         return self.attributes > 0 and self.attribute_names == tuple(f"text {i}" for i in range(self.attributes))
 
     def with_bits_of(self, semantics: NDArray[np.float64]) -> ClassSpace:
-        """Return this class space with another's description of the same texts, if it differs by rounding alone.
-
-        Args:
-            semantics: (classes, attributes), by the same text encoder on another processor.
-
-        Returns:
-            With ``semantics`` in place of its own; itself where no text encoder describes the classes, or where a text
-            is another (:func:`same_text`).
-        """
+        """Return this class space with another's description of the same texts, if it differs by rounding alone."""
         if not self.from_texts or semantics.shape != self.semantics.shape or not np.isfinite(semantics).all():
             return self
         return replace(self, semantics=semantics) if same_text(self.semantics, semantics).all() else self
@@ -314,11 +306,7 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
 
 
 def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> None:
-    """Refuse semantics that no model can use.
-
-    Raises:
-        DataError: naming the first class whose attributes are not finite, or all zero.
-    """
+    """Refuse semantics that no model can use."""
     for bad, complaint in (
         (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
         (
@@ -331,19 +319,7 @@ def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> Non
 
 
 def draw_validation(seen: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:
-    """Draw validation classes for a source that names none.
-
-    Args:
-        seen: ids of the seen classes.
-        count: how many, 0 <= count < len(seen); None for a fifth of them (at least one, if two are seen).
-        seed: the run's seed.
-
-    Returns:
-        Sorted ids.
-
-    Raises:
-        DataError: if ``count`` would leave no class to train on.
-    """
+    """Draw validation classes for a source that names none."""
     if count is None:
         count = max(1, round(len(seen) / 5)) if len(seen) > 1 else 0
     if not 0 <= count < len(seen):

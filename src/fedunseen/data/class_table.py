@@ -16,16 +16,7 @@ PROMPT = "a photo of a {}."
 
 
 def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-    """Return the embedding of each class's name in the sentence ``prompt``, and names for its columns.
-
-    Args:
-        names: of the classes; ``_`` and ``+`` count as spaces.
-        encoder: a text encoder of ``fedunseen.encoders.text``: ``"minilm"``, a hub name or a folder.
-        prompt: the sentence, with ``{}`` for the name.
-
-    Returns:
-        Shape (classes, numbers), and one name a column.
-    """
+    """Return the embedding of each class's name in the sentence ``prompt``, and names for its columns."""
     from fedunseen.encoders.text import class_prompts, embed_texts  # takes seconds to import
 
     semantics = embed_texts(class_prompts(names, prompt), encoder).astype(np.float64)
@@ -33,25 +24,12 @@ def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[n
 
 
 def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
-    """Check a class table as far as that needs no text encoder, which takes seconds to import, and return its names.
-
-    Raises:
-        DataError: as :func:`read_class_table`.
-    """
+    """Check a class table as far as that needs no text encoder, which takes seconds to import, and return its names."""
     return _load(path, text_encoder, lambda names: (np.ones((len(names), 1)), ("text 0",))).names
 
 
 def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT) -> ClassSpace:
-    """Read ``classes.csv``; without attribute columns, a text encoder describes the classes.
-
-    Args:
-        path: CSV with ``name``, ``split`` and any number of attributes; see ``fedunseen.data.class_space``.
-        text_encoder: used if there is no attribute column.
-        prompt: the sentence for the text encoder.
-
-    Raises:
-        DataError: if the file is missing or damaged, names collide, or there are neither attributes nor an encoder.
-    """
+    """Read ``classes.csv``; without attribute columns, a text encoder describes the classes."""
     return _load(path, text_encoder, lambda names: describe(names, str(text_encoder), prompt))
 
 

@@ -24,14 +24,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """Some episodes.
-
-    Attributes:
-        index: (episodes, ways, shots + queries) positions among the samples that they were drawn from.
-        classes: (episodes, ways) the classes, in the order of their answers.
-        quarters: (episodes, ways) by how many quarters of a turn a class's images are turned (0 to 3).
-        shots: how many of a class's samples are its support set.
-    """
+    """Some episodes."""
 
     index: Ids
     classes: Ids
@@ -65,28 +58,7 @@ def draw_episodes(
     answers: Ids | None = None,
     permuted: bool = True,
 ) -> Episodes:
-    """Draw episodes.
-
-    Args:
-        labels: (n,) classes of the samples to draw from.
-        count: how many episodes.
-        ways: N.
-        shots: P.
-        queries: Q. Classes with fewer than P + Q samples are not drawn.
-        rng: the source of all choices.
-        rotations: images turned by 90, 180 and 270 degrees count as three classes more (Santoro et al. 2016).
-        answers: (C,) what each class stands for in every episode; only together with ``permuted = False``.
-        permuted: answers are dealt again in each episode. Otherwise they are in the order of the classes' ids, or as
-            ``answers`` says: then each episode has one class of each answer.
-
-    Raises:
-        DataError: fewer than N classes can be drawn.
-
-    Example:
-        >>> episodes = draw_episodes(np.repeat([3, 5, 8], 4), 2, 2, 1, 3, np.random.default_rng(0))
-        >>> episodes.index.shape, bool(np.isin(episodes.classes, [3, 5, 8]).all())
-        ((2, 2, 4), True)
-    """
+    """Draw episodes."""
     present, counts = np.unique(labels, return_counts=True)
     classes = present[counts >= shots + queries]
     members = {int(c): np.flatnonzero(labels == c) for c in classes}
@@ -110,18 +82,7 @@ def draw_episodes(
 
 
 def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = False) -> tuple[Ids, str | None]:
-    """Say which classes have too few samples for an episode, and why no episode can be drawn, if so.
-
-    Args:
-        labels: (n,) classes of the samples, for example a client's.
-        ways: N.
-        shots: P.
-        queries: Q.
-        rotations: turned images are classes of their own.
-
-    Returns:
-        Ids of the classes that are there but have fewer than P + Q samples; and the reason, None if N are left.
-    """
+    """Say which classes have too few samples for an episode, and why no episode can be drawn, if so."""
     present, counts = np.unique(labels, return_counts=True)
     left = (counts >= shots + queries).sum() * (QUARTERS if rotations else 1)
     few = present[counts < shots + queries]
@@ -142,9 +103,6 @@ def for_episodes(benchmark: Benchmark) -> Benchmark:
     """Return the benchmark that clients of a few-shot run hold: its validation classes are no one's.
 
     As the field does it: models are trained on the training classes alone, validation classes only choose.
-
-    Raises:
-        DataError: there is nothing but validation classes.
     """
     space = benchmark.space
     if not len(space.train):

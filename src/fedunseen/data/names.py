@@ -43,18 +43,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_collisions(names: Iterable[str], what: str) -> None:
-    """Refuse names that differ only by case or by ``_`` and space.
-
-    Raises:
-        DataError: naming the first two; ``what`` starts the sentence.
-
-    Example:
-        >>> check_collisions(["cat", "Polar_bear", "polar bear"], "the classes")
-        Traceback (most recent call last):
-        ...
-        fedunseen.core.errors.DataError: the classes 'Polar_bear' and 'polar bear' collide (case, '_' and space do not
-        count): rename one
-    """
+    """Refuse names that differ only by case or by ``_`` and space."""
     first: dict[str, str] = {}
     for name in names:
         other = first.setdefault(plain(name), name)

@@ -245,12 +245,7 @@ class Scaler:
 
 
 def fit_semantics(space: ClassSpace, steps: tuple[Scaling, ...]) -> Scaler:
-    """Fit the scalings of semantics on the seen classes of ``space``.
-
-    Raises:
-        DataError: if a class that had attributes has only zeros left, as centring does to a class that is the
-            mean.
-    """
+    """Fit the scalings of semantics on the seen classes of ``space``."""
     if not space.attributes:  # few-shot: nothing describes the classes
         return Scaler.fit(space.semantics, ())
     scaler = Scaler.fit(space.semantics[space.seen], steps)

@@ -16,11 +16,6 @@ _REACH = 8  # a shift moves an image by at most an eighth of its side
 def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Tensor:
     """Mirror and shift images; which and how far, the draws say.
 
-    Args:
-        images: (..., channels, height, width), bytes or floats.
-        draws: (..., 3) uniform in [0, 1): below a half mirrors the image; how far down; how far to the right.
-        steps: ``flip``, ``shift`` (what leaves the picture is lost, what comes in is black), or both.
-
     Example:
         >>> image = torch.arange(8.0).reshape(1, 1, 8)
         >>> augment(image, torch.tensor([0.1, 0.5, 0.5]), ["flip"])[0, 0].tolist()

@@ -36,13 +36,7 @@ _CHANNELS = 1280
 
 
 class _Variant(NamedTuple):
-    """A size of the network.
-
-    Attributes:
-        side: of the images that it was trained on.
-        module: of the package that holds the weights.
-        locator: the class in it that says where.
-    """
+    """A size of the network."""
 
     side: int
     module: str
@@ -91,19 +85,7 @@ class EfficientNetLiteSettings(WeightsSettings):
 
 
 class EfficientNetLite(Encoder):
-    """The last map of an EfficientNet-Lite (1,280 channels, a 32nd of the image's side), or its mean over cells.
-
-    Raises:
-        DataError: if the file of weights is missing, damaged, not made of tensors alone, or another network's.
-        ExperimentError: if a pattern of frozen layers does not exist.
-        MissingDependencyError: if the packages of network and weights are not installed.
-
-    Example:
-        >>> images = np.zeros((2, 3, 32, 32), dtype=np.uint8)
-        >>> encoder = EfficientNetLite(EfficientNetLiteSettings(), images.shape[1:], "vectors")
-        >>> encoder.encode(images).shape
-        (2, 1280)
-    """
+    """The last map of an EfficientNet-Lite (1,280 channels, a 32nd of the image's side), or its mean over cells."""
 
     Settings = EfficientNetLiteSettings
     setting = "encoder.weights"

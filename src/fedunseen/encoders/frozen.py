@@ -45,17 +45,7 @@ def encoded(
 def in_portions(
     images: NDArray[Any], at_once: int, encode: Callable[[Tensor], Tensor], apart: bool = False
 ) -> NDArray[Any]:
-    """Return the features of images.
-
-    Args:
-        images: (n, ...), in memory or on disk.
-        at_once: how many are encoded together: no more have to fit in the device's memory.
-        encode: images (m, ...) on :func:`device` to features (m, ...).
-        apart: several threads may call ``encode`` at once. On a CPU each portion then has a thread of its own.
-
-    Returns:
-        (n, ...)
-    """
+    """Return the features of images."""
     place = device()
 
     def portion(start: int) -> NDArray[Any]:

@@ -14,11 +14,7 @@ _WANTED = ("model*.safetensors", "*.json", "*.txt", "*.model")
 
 
 def require_transformers(what: str) -> None:
-    """Refuse to continue without the library.
-
-    Raises:
-        MissingDependencyError: if ``transformers`` is not installed.
-    """
+    """Refuse to continue without the library."""
     try:
         import transformers
     except ImportError:
@@ -28,15 +24,7 @@ def require_transformers(what: str) -> None:
 
 
 def weights_folder(weights: str, where: str) -> Path:
-    """Return the folder that ``weights`` names: itself, or the local copy of a hub repository, fetched if need be.
-
-    Args:
-        weights: a folder, or a hub name such as ``microsoft/resnet-18``.
-        where: the setting that named it, for messages.
-
-    Raises:
-        DataError: if there is no such folder, or the hub does not give the repository.
-    """
+    """Return the folder that ``weights`` names: itself, or the local copy of a hub repository, fetched if need be."""
     path = Path(weights).expanduser()
     if path.is_dir():
         return path
@@ -55,11 +43,7 @@ def weights_folder(weights: str, where: str) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        DataError: if the file is missing or damaged.
-    """
+    """Return the object in a JSON file."""
     try:
         value = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -72,11 +56,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalization, dict[str, Any]]:
-    """Return how ``preprocessor_config.json`` of a folder normalizes images, or the usual way, and what else it says.
-
-    Raises:
-        DataError: if the file is damaged.
-    """
+    """Return how a folder's ``preprocessor_config.json`` normalizes images, or the usual way, and its content."""
     path = None if folder is None else folder / "preprocessor_config.json"
     config = read_json(path) if path is not None and path.is_file() else {}
     if not config.get("do_normalize", True):
@@ -85,21 +65,13 @@ def preparation(folder: Path | None, usual: Normalization) -> tuple[Normalizatio
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return what a model in a folder is made of: configuration and weights.
-
-    Raises:
-        DataError: as :func:`weight_files`.
-    """
+    """Return what a model in a folder is made of: configuration and weights."""
     prepared = folder / "preprocessor_config.json"
     return [folder / "config.json", *([prepared] if prepared.is_file() else []), *weight_files(folder)]
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a model.
-
-    Raises:
-        DataError: if there is none. A pickle (``pytorch_model.bin``) is never loaded.
-    """
+    """Return the safetensors files of a model."""
     files = sorted(folder.glob("model*.safetensors"))
     if files:
         return files
@@ -109,17 +81,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def load_model(model: type[Any], folder: Path, ignore: tuple[str, ...] = (), **options: Any) -> Any:
-    """Load a ``transformers`` model class from a folder, in float32, ready for evaluation.
-
-    Args:
-        model: the class.
-        folder: as :func:`weights_folder` gives it.
-        ignore: parameters whose names begin like this may be missing, since they are not used.
-        options: for ``from_pretrained``.
-
-    Raises:
-        DataError: if weights are missing, damaged, or not this model's.
-    """
+    """Load a ``transformers`` model class from a folder, in float32, ready for evaluation."""
     import torch
 
     weight_files(folder)

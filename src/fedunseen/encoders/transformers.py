@@ -90,15 +90,7 @@ class ViTSettings(_NetworkSettings):
 
 
 class NetworkBackbone(Backbone):
-    """A skeleton of the library, its numbers in the run's parameters ``f.<name>``.
-
-    Args:
-        skeleton: a module without numbers (on the device ``meta``); called, it gives ``last_hidden_state``, a map.
-        prepare: images to what the skeleton takes.
-        output: whether it returns vectors or maps.
-        frozen: patterns of the names of parameters that are not trained.
-        load: returns the tensors to start from, by the skeleton's names.
-    """
+    """A skeleton of the library, its numbers in the run's parameters ``f.<name>``."""
 
     batched = False
     trained = True
@@ -207,12 +199,7 @@ class ViTBackbone(NetworkBackbone):
         return as_floats(self._run(params, self.prepare(inputs), "tokens"))
 
     def transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Take tokens (n, 1 + patches, D) through the layers.
-
-        Returns:
-            The tokens after the last norm, (n, 1 + patches, D), and each layer's attention weights, averaged over its
-            heads: (layers, n, 1 + patches, 1 + patches), rows sum to 1.
-        """
+        """Take tokens (n, 1 + patches, D) through the layers."""
         values, attentions = self._run(params, tokens, "attended")
         return as_floats(values), as_floats(attentions)
 
@@ -286,13 +273,7 @@ class _Network(Encoder, ABC):
 
 
 class ResNet(_Network):
-    """A residual network: the map of its last stage, or the map's mean over cells.
-
-    Raises:
-        DataError: if the weights are not there, or not a ResNet's.
-        ExperimentError: if a stage or a pattern of frozen layers does not exist.
-        MissingDependencyError: if ``transformers`` is not installed.
-    """
+    """A residual network: the map of its last stage, or the map's mean over cells."""
 
     Settings = ResNetSettings
     kind = "resnet"
@@ -320,13 +301,7 @@ class ResNet(_Network):
 
 
 class ViT(_Network):
-    """A vision transformer: the CLS token, or the patches' tokens as a map.
-
-    Raises:
-        DataError: if the weights are not there, or not a ViT's.
-        ExperimentError: if the size is not a multiple of the patches', or a pattern of frozen layers does not exist.
-        MissingDependencyError: if ``transformers`` is not installed.
-    """
+    """A vision transformer: the CLS token, or the patches' tokens as a map."""
 
     Settings = ViTSettings
     kind = "vit"

@@ -28,15 +28,7 @@ _AT_ONCE = 32  # images; more is no faster
 
 
 class _Kind(NamedTuple):
-    """A family of models.
-
-    Attributes:
-        model: the library's class of its image part.
-        vector: the output that describes an image.
-        normalization: where the folder names none.
-        unit: vectors are of unit length, as the family compares them with texts.
-        side: of the images, where the folder does not say; None: as its configuration says.
-    """
+    """A family of models."""
 
     model: str
     vector: str
@@ -70,13 +62,7 @@ class VisionSettings(WeightsSettings):
 
 
 class Vision(Encoder):
-    """A vector an image (DINOv2: the CLS token after the last norm; CLIP and SigLIP: as compared with texts), or maps.
-
-    Raises:
-        DataError: if the weights are not there, or of another kind of model.
-        ExperimentError: if the size is not a multiple of the patches'.
-        MissingDependencyError: if ``transformers`` is not installed.
-    """
+    """Vectors (DINOv2: the CLS token after the last norm; CLIP and SigLIP: as compared with texts), or maps."""
 
     Settings = VisionSettings
     setting = "encoder.weights"

@@ -26,18 +26,6 @@ def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = n
 
     How many numbers a line has is checked in every line, wanted or not. What was found is kept in the cache folder,
     since such a file can take a minute to read.
-
-    Args:
-        path: the file.
-        wanted: the words.
-        dtype: of the table.
-
-    Returns:
-        Word -> row of the table, and the table of shape (words found, width).
-
-    Raises:
-        DataError: if the file is missing, empty or not UTF-8, a line has more or fewer numbers than the first, or
-            something else than finite numbers that ``dtype`` can hold.
     """
     stamps, missing = file_stamps([path])
     if missing:

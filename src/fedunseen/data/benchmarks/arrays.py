@@ -23,11 +23,7 @@ class Arrays(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Refuse: the arrays were those of another process.
-
-        Raises:
-            DataError: says how to give them.
-        """
+        """Refuse: the arrays were those of another process."""
         raise DataError(
             "data.name = 'arrays' stands for arrays in memory, which are in no file: give them from Python, "
             "fedunseen.run(experiment, benchmark=Benchmark.from_arrays(...))"

@@ -33,13 +33,6 @@ SUN_RANGES = {
 def builtin_groups(dataset: str, attributes: int) -> Groups:
     """Return the groups of a published data set, each attribute in exactly one.
 
-    Args:
-        dataset: its name in the xlsa17 release, such as ``"AWA2"``; upper and lower case are the same.
-        attributes: how many attributes there are; groups are only given where the number is the published one.
-
-    Returns:
-        Group -> attribute columns; empty for a data set that has none.
-
     Example:
         >>> builtin_groups("AWA2", 85)["body parts"][-3:]
         (33, 44, 45)

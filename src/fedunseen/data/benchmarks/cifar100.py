@@ -56,12 +56,7 @@ class Cifar100(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Return the benchmark; ``seed`` is not used (see the top of this file).
-
-        Raises:
-            DataError: if a file is missing or damaged, or the class table names other classes.
-            MissingDependencyError: if the text encoder is not installed.
-        """
+        """Return the benchmark; ``seed`` is not used (see the top of this file)."""
         source = find_source(settings.root.expanduser())
         space = _space(settings, source.names)
         label_of = {plain(name): i for i, name in enumerate(source.names)}
@@ -84,11 +79,7 @@ class Cifar100(BenchmarkLoader):
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
-        """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32).
-
-        Raises:
-            DataError: if the file is missing or not a readable image.
-        """
+        """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32)."""
         return read_image(Path(path), SIDE, SIDE)
 
     @classmethod

@@ -42,14 +42,7 @@ ImagesOf = Callable[[int], NDArray[np.uint8]]
 
 
 class Source(NamedTuple):
-    """Where the images lie.
-
-    Attributes:
-        names: of the classes, in the order of their labels.
-        place: the folder.
-        files: all of the layout, class by class where there are several a class.
-        open: returns what reads the images of a class.
-    """
+    """Where the images lie."""
 
     names: tuple[str, ...]
     place: Path
@@ -84,11 +77,7 @@ def archive_in(root: Path) -> Path | None:
 
 
 def find_source(root: Path) -> Source:
-    """Find one of the three layouts in ``root`` or in a folder of the usual name there.
-
-    Raises:
-        DataError: if none is there, or a file is missing or has another size.
-    """
+    """Find one of the three layouts in ``root`` or in a folder of the usual name there."""
     if (archive := archive_in(root)) is not None:
         names = sorted(path.name for path in (archive / "data").iterdir() if path.is_dir() and path.name[0] != ".")
         folders = [archive / "data" / name for name in names]
@@ -125,19 +114,7 @@ def find_source(root: Path) -> Source:
 
 
 def class_images(source: Source, labels: Sequence[int], counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """Return the first images of each class: its training images, then its test images; kept in the cache.
-
-    Args:
-        source: where they lie.
-        labels: of L classes.
-        counts: how many of each class's training and test images; unset takes all 500 and 100.
-
-    Returns:
-        (L x sum of ``counts``, 3, 32, 32), class by class.
-
-    Raises:
-        DataError: if a file is damaged.
-    """
+    """Return the first images of each class: its training images, then its test images; kept in the cache."""
     counts = counts or (TRAIN, TEST)
     take = np.concatenate([np.arange(counts[0]), TRAIN + np.arange(counts[1])])
     names = [path.relative_to(source.place).as_posix() for path in source.files]

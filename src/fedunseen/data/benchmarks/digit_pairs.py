@@ -77,22 +77,12 @@ class DigitPairs(BenchmarkLoader):
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:
-        """Read a picture of two digits side by side, shape (1, 128); see :func:`read_strokes`.
-
-        Raises:
-            DataError: if the file is missing or not a readable image.
-        """
+        """Read a picture of two digits side by side, shape (1, 128); see :func:`read_strokes`."""
         return read_strokes(Path(path), (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
 
 
 def class_space() -> ClassSpace:
-    """Return the 100 classes of two digits with their one-hot attributes.
-
-    Example:
-        >>> space = class_space()
-        >>> space.names[32], [space.attribute_names[i] for i in np.flatnonzero(space.semantics[32])]
-        ('32', ['left 3', 'right 2'])
-    """
+    """Return the 100 classes of two digits with their one-hot attributes."""
     classes = np.arange(100)
     left, right = classes // 10, classes % 10
     shift = (right - left) % 10

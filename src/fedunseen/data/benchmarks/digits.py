@@ -28,9 +28,6 @@ def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return scikit-learn's images (1797, 8, 8), gray values in [0, 16], and their digits (1797,).
 
     They are read from its folder: importing scikit-learn to load them takes as long as PyTorch.
-
-    Raises:
-        DataError: scikit-learn is not there, or without them.
     """
     spec = find_spec("sklearn")
     places = list(spec.submodule_search_locations or ()) if spec else []

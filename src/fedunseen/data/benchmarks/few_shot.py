@@ -24,18 +24,7 @@ from fedunseen.data.io.images import read_image, read_strokes
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """The samples of a few-shot benchmark and the roles of its classes.
-
-    Attributes:
-        name: of the benchmark.
-        names: of the classes.
-        roles: ids of the classes to train on, to choose on, and to be tested on (novel).
-        features: (n, ...).
-        labels: (n,), class ids.
-        held_out: ids of samples of training classes that are for tests.
-        users, answers: as in :class:`~fedunseen.data.benchmark.Benchmark`.
-        remedy: what to do about a class without samples.
-    """
+    """The samples of a few-shot benchmark and the roles of its classes."""
 
     name: str
     names: Sequence[str]
@@ -58,20 +47,12 @@ class FewShotBenchmark(BenchmarkLoader):
 
     @classmethod
     def samples(cls, settings: Any) -> Samples:
-        """Read the samples and the split.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
-        """
+        """Read the samples and the split."""
         raise TypeError(f"{cls.__name__} must say how its samples are read")
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Return the benchmark; ``seed`` is not used.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent, or a class has no sample.
-        """
+        """Return the benchmark; ``seed`` is not used."""
         made = cls.samples(settings)
         space = few_shot_space(made.names, *made.roles)
         for c in np.concatenate([space.seen, space.unseen]).tolist():
@@ -92,11 +73,7 @@ class FewShotBenchmark(BenchmarkLoader):
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[Any]:
-        """Read a picture as the benchmark's own samples are: (1, channels, height, width) bytes, or flattened.
-
-        Raises:
-            DataError: if the file is missing or not a readable image.
-        """
+        """Read a picture as the benchmark's own samples are: (1, channels, height, width) bytes, or flattened."""
         assert cls.image_shape is not None
         *channels, height, width = cls.image_shape
         if channels == [3]:
@@ -127,19 +104,7 @@ class DigitSettings(DataSettings):
 def few_shot_space(
     names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
 ) -> ClassSpace:
-    """Return a class space that nothing describes: its classes are learned from examples alone.
-
-    Args:
-        names: of C classes.
-        training: ids of the classes to train on.
-        validation: ids of the classes to choose on.
-        novel: ids of the classes that a run is tested on.
-
-    Example:
-        >>> space = few_shot_space(["a", "b", "c"], [0], [1], [2])
-        >>> space.seen.tolist(), space.validation.tolist(), space.unseen.tolist(), space.semantics.shape
-        ([0, 1], [1], [2], (3, 0))
-    """
+    """Return a class space that nothing describes: its classes are learned from examples alone."""
     return ClassSpace(
         names=tuple(names),
         semantics=np.zeros((len(names), 0)),

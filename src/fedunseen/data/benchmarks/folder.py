@@ -76,11 +76,7 @@ class Folder(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the folder; if it marks no validation class, ``seed`` draws a fifth of the seen classes (not of a part).
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
-        """
+        """Read the folder; without validation classes ``seed`` draws a fifth of the seen classes (not of a part)."""
         root = existing_folder(settings.root.expanduser(), "correct data.root")
         table, encoder = root / "classes.csv", settings.text_encoder
         space = ClassSpace.load(table) if encoder is None else read_class_table(table, encoder, settings.prompt)
@@ -146,17 +142,7 @@ class Folder(BenchmarkLoader):
 def write_folder(
     folder: Path, benchmark: Benchmark, samples: NDArray[np.int64], split: Literal["train", "test"]
 ) -> None:
-    """Write some samples of a benchmark as the benchmark ``folder``, which gives back their bits with ``part``.
-
-    Args:
-        folder: is made, with the files ``classes.csv`` (all classes, whoever has samples of them) and ``features.npz``.
-        benchmark: whose samples.
-        samples: (n,) ids, in the order in which they are written.
-        split: of all of them.
-
-    Raises:
-        OSError: a file cannot be written.
-    """
+    """Write some samples of a benchmark as the benchmark ``folder``, which gives back their bits with ``part``."""
     space, labels = benchmark.space, benchmark.labels[samples]
     arrays: dict[str, NDArray[Any]] = {
         "features": np.asarray(benchmark.features[samples]),

@@ -78,19 +78,7 @@ class PublishedSettings(ImageSettings):
 
 @dataclass(frozen=True, eq=False)
 class Listing:
-    """The images of a data set and their classes, before an image is opened.
-
-    Attributes:
-        name: of the benchmark, for people.
-        root: the folder that ``files`` are relative to.
-        files: the images, with ``/`` between folders.
-        labels: shape (images,), class ids.
-        space: the classes.
-        test: shape (images,), True for the test images of seen classes.
-        used: shape (images,), False for those that the split leaves out; None if it has all.
-        boxes: the part of each image that shows its class; None takes them whole.
-        part: it is what one party of a deployment holds: see ``Benchmark``.
-    """
+    """The images of a data set and their classes, before an image is opened."""
 
     name: str
     root: Path
@@ -140,11 +128,7 @@ class ImageBenchmark(BenchmarkLoader):
 
     @classmethod
     def listing(cls, settings: Any, seed: int) -> Listing:
-        """List the images and read the class table, without opening an image.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
-        """
+        """List the images and read the class table, without opening an image."""
         raise TypeError(f"{cls.__name__} must say which images it holds")
 
     @classmethod
@@ -152,9 +136,6 @@ class ImageBenchmark(BenchmarkLoader):
         """Decode the images, unless that was done before, and return the benchmark.
 
         ``seed`` matters only where validation classes or test images have to be drawn.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
         """
         listing = cls.listing(settings, seed)
         ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
@@ -180,21 +161,12 @@ class ImageBenchmark(BenchmarkLoader):
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[np.uint8]:
-        """Read an image as the benchmark's own are read, shape (1, 3, size, size).
-
-        Raises:
-            DataError: if the file is missing or not a readable image.
-        """
+        """Read an image as the benchmark's own are read, shape (1, 3, size, size)."""
         return read_image(Path(path), settings.size, settings.shorter_side)
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
-        """Count the images that are listed; decode them if ``everything`` is asked for.
-
-        Returns:
-            As :meth:`BenchmarkLoader.inspect`, and ``bytes``, what the decoded images take in the folder ``cache``;
-            ``unreadable``, the names of those that cannot be read, if they were decoded.
-        """
+        """Count the images that are listed; decode them if ``everything`` is asked for."""
         listing = cls.listing(settings, seed=0)
         ids = listing.ids(settings)
         kept = np.sort(np.concatenate(list(ids.values())))
@@ -240,11 +212,7 @@ class PublishedBenchmark(ImageBenchmark):
 
     @classmethod
     def contents(cls, settings: Any) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
-        """Read which images and classes there are, and the split that the data set itself comes with, if any.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
-        """
+        """Read which images and classes there are, and the split that the data set itself comes with, if any."""
         raise TypeError(f"{cls.__name__} must say what it holds")
 
     @classmethod
@@ -276,17 +244,7 @@ class PublishedBenchmark(ImageBenchmark):
 
 
 def draw_test(labels: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Draw a share of the images of each class for tests: at least one, but a class's only image stays.
-
-    Args:
-        labels: shape (images,), class ids.
-        classes: ids of the classes that are drawn from.
-        share: in (0, 1).
-        seed: of the draw.
-
-    Returns:
-        Shape (images,), True for those drawn.
-    """
+    """Draw a share of the images of each class for tests: at least one, but a class's only image stays."""
     test = np.zeros(len(labels), dtype=bool)
     for c in classes.tolist():
         mine = np.flatnonzero(labels == c)
@@ -296,12 +254,7 @@ def draw_test(labels: NDArray[np.int64], classes: NDArray[np.int64], share: floa
 
 
 def class_means(values: NDArray[Any], labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Return the mean of each class's rows of ``values``, shape (classes, columns); zeros for a class without any.
-
-    Example:
-        >>> class_means(np.array([[1.0, 0.0], [0.0, 0.0], [3.0, 3.0]]), np.array([0, 0, 1]), 2).tolist()
-        [[0.5, 0.0], [3.0, 3.0]]
-    """
+    """Return the mean of each class's rows of ``values``, shape (classes, columns); zeros for a class without any."""
     means = np.zeros((classes, values.shape[1]))
     for c in np.unique(labels).tolist():
         means[c] = values[labels == c].mean(axis=0, dtype=np.float64)
@@ -309,22 +262,13 @@ def class_means(values: NDArray[Any], labels: NDArray[np.int64], classes: int) -
 
 
 def unit_length(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each class's attributes scaled to unit length; zeros stay.
-
-    Example:
-        >>> unit_length(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
-        [[0.6, 0.8], [0.0, 0.0]]
-    """
+    """Return each class's attributes scaled to unit length; zeros stay."""
     norms = np.linalg.norm(semantics, axis=1, keepdims=True)
     return semantics / np.where(norms > 0, norms, 1.0)
 
 
 def read_numbered(path: Path) -> list[tuple[int, str]]:
-    """Return (number, text) of lines such as ``12 012.Yellow_headed_Blackbird``.
-
-    Raises:
-        DataError: if a line is otherwise, or a number occurs twice.
-    """
+    """Return (number, text) of lines such as ``12 012.Yellow_headed_Blackbird``."""
     texts: dict[int, str] = {}
     for i, line in enumerate(read_lines(path), 1):
         number, *text = line.split(None, 1)
@@ -337,11 +281,7 @@ def read_numbered(path: Path) -> list[tuple[int, str]]:
 
 
 def read_matrix(path: Path, rows: int, columns: int) -> NDArray[np.float64]:
-    """Read a text file of numbers, a row a line.
-
-    Raises:
-        DataError: if it holds something else, or another number of rows or columns.
-    """
+    """Read a text file of numbers, a row a line."""
     lines = read_lines(path)
     try:
         values = [[float(word) for word in line.split()] for line in lines]

@@ -67,11 +67,7 @@ class MiniImageNet(FewShotBenchmark):
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
-        """Read an image of any size as the benchmark's own are, shape (1, 3, 84, 84).
-
-        Raises:
-            DataError: if the file is missing or not a readable image.
-        """
+        """Read an image of any size as the benchmark's own are, shape (1, 3, 84, 84)."""
         return _read(Path(path))[None]
 
     @classmethod
@@ -81,14 +77,7 @@ class MiniImageNet(FewShotBenchmark):
 
     @classmethod
     def read_split(cls, folder: Path) -> dict[str, list[tuple[str, str]]]:
-        """Read the three lists.
-
-        Returns:
-            ``train``, ``val``, ``test`` -> (file, label) of each image.
-
-        Raises:
-            DataError: if a list is missing, damaged or empty, or a class is in two of them.
-        """
+        """Read the three lists."""
         rows: dict[str, list[tuple[str, str]]] = {}
         part_of: dict[str, str] = {}
         for part in PARTS:

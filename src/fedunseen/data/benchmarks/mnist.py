@@ -84,14 +84,7 @@ class Mnist(FewShotBenchmark):
 
     @classmethod
     def _read_idx(cls, path: Path, dimensions: int) -> NDArray[np.uint8]:
-        """Read an IDX file of bytes, gzipped if it is named so; never more than its own header promises.
-
-        Returns:
-            Shape (n,) of labels, (n, height, width) of images.
-
-        Raises:
-            DataError: if the file is of another kind, cut short, longer than it says or far too large.
-        """
+        """Read an IDX file of bytes, gzipped if it is named so; never more than its own header promises."""
         kind, magic, largest = KINDS[dimensions]
         try:
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -68,15 +68,7 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotI
 
 
 class Drawings(NamedTuple):
-    """The drawings of one of the two sets, sorted.
-
-    Attributes:
-        part: ``images_background`` or ``images_evaluation``.
-        place: the folder or zip file.
-        names: ``ALPHABET/character01/0001_01.png`` of each.
-        stamp: what changes when the files do.
-        contents: gives the bytes of each.
-    """
+    """The drawings of one of the two sets, sorted."""
 
     part: str
     place: Path

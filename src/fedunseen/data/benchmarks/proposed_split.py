@@ -40,15 +40,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ClassSplit:
-    """Which classes are seen and unseen, and, where the split says so, which images are for tests.
-
-    Attributes:
-        seen: ids of the seen classes.
-        unseen: ids of the unseen classes.
-        validation: ids of the validation classes, or None if they have to be drawn.
-        test: shape (images,), True for those of ``test_seen``; None if they have to be drawn.
-        used: shape (images,), False for those that the split leaves out.
-    """
+    """Which classes are seen and unseen, and, where the split says so, which images are for tests."""
 
     seen: NDArray[np.int64]
     unseen: NDArray[np.int64]
@@ -58,21 +50,7 @@ class ClassSplit:
 
 
 def class_split(path: Path, names: Sequence[str], seen: str, unseen: str, validation: str) -> ClassSplit | None:
-    """Read a split of classes from lists of names, a class a line.
-
-    Args:
-        path: the folder of the lists.
-        names: of the classes.
-        seen: file of the seen classes; if it is missing, all others are seen.
-        unseen: file of the unseen classes.
-        validation: file of the validation classes, which may be missing.
-
-    Returns:
-        The split, or None without a file of unseen classes.
-
-    Raises:
-        DataError: if a list names an unknown class, or a class is in both.
-    """
+    """Read a split of classes from lists of names, a class a line."""
     if not (path / unseen).is_file():
         return None
     hidden = _class_ids(path / unseen, names)
@@ -85,19 +63,7 @@ def class_split(path: Path, names: Sequence[str], seen: str, unseen: str, valida
 
 
 def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
-    """Return ``att_splits.mat`` of the data set, or the folder of its class lists.
-
-    Args:
-        given: the folder or file that the settings name; None looks beside the data set.
-        root: of the data set.
-        dataset: its name in the release.
-
-    Returns:
-        None if nothing is given, and nothing lies beside the data set.
-
-    Raises:
-        DataError: if there is no split where one is given.
-    """
+    """Return ``att_splits.mat`` of the data set, or the folder of its class lists."""
     if given is None:
         around = (root, root.parent / "xlsa17" / dataset, root.parent / "xlsa17" / "data" / dataset)
         return next((folder / SPLITS for folder in around if (folder / SPLITS).is_file()), None)
@@ -113,18 +79,7 @@ def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
 
 
 def read_split(title: str, place: Path, files: Sequence[str], labels: Ids, names: Sequence[str]) -> ClassSplit:
-    """Read the proposed split (see the top of this file).
-
-    Args:
-        title: of the data set, for warnings.
-        place: as :func:`find_split` returns it.
-        files: the images of the data set.
-        labels: (images,), class ids.
-        names: of the classes.
-
-    Raises:
-        DataError: if a file is damaged, or the split does not fit the images.
-    """
+    """Read the proposed split (see the top of this file)."""
     if place.is_dir():
         return _by_lists(title, place, place / UNSEEN_LIST, names)
     mat = read_mat(place, ("allclasses_names", *LOCATIONS), ("train_loc", "val_loc"))
@@ -154,16 +109,7 @@ def read_split(title: str, place: Path, files: Sequence[str], labels: Ids, names
 
 
 def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int | None) -> dict[str, Ids]:
-    """Return the sample ids of each ``..._loc``, counted from 0.
-
-    Args:
-        path: of the file, for messages.
-        mat: its variables.
-        samples: how many there are; None if that is unknown.
-
-    Raises:
-        DataError: if a number is not a sample's.
-    """
+    """Return the sample ids of each ``..._loc``, counted from 0."""
     loc = {}
     for key in (key for key in mat if key.endswith("_loc")):
         numbers = mat[key].ravel()

@@ -44,14 +44,7 @@ WORDS = 20
 
 
 class Tweets(NamedTuple):
-    """Tweets that are negative or positive.
-
-    Attributes:
-        texts: n texts.
-        positive: (n,).
-        users: (n,), who wrote each: places in the sorted list of names.
-        neutral: how many neutral ones were left out.
-    """
+    """Tweets that are negative or positive."""
 
     texts: list[str]
     positive: NDArray[np.bool_]
@@ -84,12 +77,7 @@ class Sent140(FewShotBenchmark):
 
     @classmethod
     def samples(cls, settings: Settings) -> Samples:
-        """Read the tweets, features (n, words, width); see :meth:`FewShotBenchmark.samples`.
-
-        Raises:
-            DataError: also if the users or words do not suffice.
-            MissingDependencyError: if ``minilm`` is not installed.
-        """
+        """Read the tweets, features (n, words, width); see :meth:`FewShotBenchmark.samples`."""
         files = _files(settings.root.expanduser())
         tweets = _read(files)
         if tweets.neutral:
@@ -126,14 +114,7 @@ class Sent140(FewShotBenchmark):
 
     @staticmethod
     def read_texts(texts: Sequence[str], settings: Settings) -> NDArray[np.float16]:
-        """Turn texts into samples, as the benchmark's own are made.
-
-        Returns:
-            (n, words, width).
-
-        Raises:
-            DataError: if there is no text, or one has no word with a vector; and as ``load`` for the vectors.
-        """
+        """Turn texts into samples, as the benchmark's own are made."""
         if not texts:
             raise DataError("there is no text to read: give at least one")
         words = look_up(texts, settings.vectors, settings.words)
@@ -148,14 +129,7 @@ class Sent140(FewShotBenchmark):
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.float16]:
-        """Read a text file, a tweet a line.
-
-        Returns:
-            (n, words, width).
-
-        Raises:
-            DataError: if the file is missing, empty or no text, or as :meth:`read_texts`.
-        """
+        """Read a text file, a tweet a line."""
         lines = read_lines(Path(path), "save it in UTF-8, a tweet a line", blank=True)
         if "" in lines:
             raise DataError(f"{path}: a line between tweets is empty: leave it out, so that every line is a tweet")

@@ -54,12 +54,7 @@ class Xlsa17(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the data set; ``seed`` matters only if validation classes have to be drawn.
-
-        Raises:
-            DataError: if a file is missing, damaged or inconsistent.
-            MissingDependencyError: if a file is MATLAB v7.3 and h5py is not installed.
-        """
+        """Read the data set; ``seed`` matters only if validation classes have to be drawn."""
         folder = _folder(settings.root.expanduser(), settings.dataset)
         splits = read_mat(
             folder / SPLITS,

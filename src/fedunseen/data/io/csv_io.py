@@ -17,12 +17,7 @@ LINES = 200_000
 
 
 def number(text: str, where: str, *parts: object) -> float:
-    """Return ``text`` as a finite number.
-
-    Raises:
-        DataError: if it is none; ``where`` starts the sentence, with ``parts`` in its braces. They are put in for an
-            error alone: sentences for all cells of a large table would take a minute.
-    """
+    """Return ``text`` as a finite number."""
     try:
         value = float(text)
         if math.isfinite(value):
@@ -48,11 +43,7 @@ def is_number(text: str) -> bool:
 
 
 def read_csv(path: Path, most: int = LINES) -> list[tuple[int, list[str]]]:
-    """Return all that :func:`iter_csv` yields.
-
-    Raises:
-        DataError: as :func:`iter_csv`, or if there are more than ``most`` lines.
-    """
+    """Return all that :func:`iter_csv` yields."""
     rows = []
     for row in iter_csv(path):
         rows.append(row)
@@ -62,12 +53,7 @@ def read_csv(path: Path, most: int = LINES) -> list[tuple[int, list[str]]]:
 
 
 def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding space.
-
-    Raises:
-        DataError: if the file is missing, unreadable, not UTF-8, not CSV, empty, or a line has more or fewer
-            cells than the first.
-    """
+    """Yield (line number, cells) of every line that is not blank, cells stripped of surrounding space."""
     check_ordinary(path)
     wanted = None
     try:
@@ -116,16 +102,7 @@ def _width_problem(row: Sequence[str], wanted: int) -> str:
 
 
 def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False) -> list[str]:
-    """Return the lines of a text file, stripped, without blank ones.
-
-    Args:
-        path: the file.
-        remedy: what to do about a file that is not text.
-        blank: leave out blank lines at the beginning and the end only.
-
-    Raises:
-        DataError: if it cannot be read as text, or is empty.
-    """
+    """Return the lines of a text file, stripped, without blank ones."""
     check_ordinary(path)
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]

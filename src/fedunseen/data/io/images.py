@@ -51,12 +51,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class Decoded(NamedTuple):
-    """What :func:`decode` returns.
-
-    Attributes:
-        images: shape (n, 3, size, size), bytes; the rows of unreadable images are black.
-        unreadable: the ids of those rows, sorted.
-    """
+    """What :func:`decode` returns."""
 
     images: NDArray[np.uint8]
     unreadable: list[int]
@@ -66,22 +61,6 @@ def square(file: Image.Image, size: int, resize: int, box: Box | None = None) ->
     """Resize an opened image to a shorter side of ``resize``, and return the center square of ``size``.
 
     Only the first frame is taken. It is turned as its EXIF data say, and transparent parts become white.
-
-    Args:
-        file: the image.
-        size: side of the result in pixels.
-        resize: length of the shorter side before the crop, >= size.
-        box: the part of the upright image that is used; what lies outside of the image is cut off.
-
-    Returns:
-        Shape (3, size, size), RGB.
-
-    Raises:
-        ValueError: if ``box`` lies outside of the image.
-
-    Example:
-        >>> square(Image.new("RGB", (40, 20), "red"), size=8, resize=10)[:, 0, 0].tolist()
-        [255, 0, 0]
     """
     before = max(file.size)
     whole = upright(file)
@@ -107,9 +86,6 @@ def upright(file: Image.Image) -> Image.Image:
 
     One of more than ``MOST_WHOLE`` pixels, as phones take, gets a quarter of its width and height. So it takes no more
     memory than its pixels as they are in the file; a JPEG takes less.
-
-    Raises:
-        OSError, ...: as in ``UNREADABLE``.
     """
     if file.width * file.height > MOST_WHOLE:
         file.draft(None, (file.width // STEP, file.height // STEP))  # which a JPEG alone obeys
@@ -132,11 +108,7 @@ def _reduced(file: Image.Image) -> Image.Image:
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Return an image of any mode in RGB with 8 bits; transparent parts become white.
-
-    Raises:
-        ValueError: if it holds numbers that are not finite.
-    """
+    """Return an image of any mode in RGB with 8 bits; transparent parts become white."""
     if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
         values = np.asarray(image, dtype=np.float64)
         if not np.isfinite(values).all():
@@ -150,11 +122,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def open_image(path: Path) -> Image.Image:
-    """Open an image file, of which the header alone is read.
-
-    Raises:
-        OSError, ...: as in ``UNREADABLE``; also for a pipe or a device, which might never end.
-    """
+    """Open an image file, of which the header alone is read."""
     if not path.is_file() and path.exists():
         raise OSError(f"{path} is not a file")
     return Image.open(path)
@@ -162,16 +130,7 @@ def open_image(path: Path) -> Image.Image:
 
 @contextmanager
 def opened_image(source: Path | bytes, name: str | None = None, remedy: str = "") -> Iterator[Image.Image]:
-    """Open an image to work on it; what is wrong with it becomes one sentence.
-
-    Args:
-        source: the file, or its content.
-        name: of the file, for messages.
-        remedy: what to do about an image that cannot be read, such as ``": get it again"``.
-
-    Raises:
-        DataError: if the file is missing or not a readable image.
-    """
+    """Open an image to work on it; what is wrong with it becomes one sentence."""
     name = name if name is not None else str(source)
     try:
         with Image.open(io.BytesIO(source)) if isinstance(source, bytes) else open_image(source) as file:
@@ -185,14 +144,7 @@ def opened_image(source: Path | bytes, name: str | None = None, remedy: str = ""
 
 
 def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
-    """Read one image, as :func:`decode` reads a benchmark's.
-
-    Returns:
-        Shape (1, 3, size, size).
-
-    Raises:
-        DataError: if the file is missing or not a readable image.
-    """
+    """Read one image, as :func:`decode` reads a benchmark's."""
     with opened_image(path) as file:
         return square(file, size, resize, box)[None]
 
@@ -204,17 +156,6 @@ def read_strokes(
 
     The picture may have any size and mode. Only its first frame counts; transparent parts are white; it is turned
     gray, resized without keeping its proportions, and inverted if its border is light.
-
-    Args:
-        path: the picture.
-        shape: (height, width) of the result.
-        resample: how it is resized.
-
-    Returns:
-        ``shape``, in [0, 1].
-
-    Raises:
-        DataError: if the file is missing or not a readable image.
     """
     with opened_image(path) as file:
         grey = upright(file).convert("L")
@@ -278,20 +219,7 @@ def decoded_bytes(count: int, size: int) -> int:
 def decode(
     root: Path, files: Sequence[str], size: int, resize: int, skip: bool = False, boxes: Sequence[Box] | None = None
 ) -> Decoded:
-    """Decode images, or open the result if they have been decoded before.
-
-    Args:
-        root: the folder that ``files`` are relative to.
-        files: the images; a file may occur more than once, with different boxes.
-        size: side of the decoded images in pixels.
-        resize: length of the shorter side before the crop.
-        skip: continue if some are unreadable.
-        boxes: the part of each image that is used; None takes them whole.
-
-    Raises:
-        DataError: if a file is missing, the disk too full, or an image unreadable and ``skip`` is not set: then the
-            first one is named, with the number of all.
-    """
+    """Decode images, or open the result if they have been decoded before."""
     stamps, missing = file_stamps(root / file for file in files)
     if missing:
         raise DataError(

