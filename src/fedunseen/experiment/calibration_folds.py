@@ -28,12 +28,7 @@ MOST = 8  # turns
 
 
 def calibration_folds(benchmark: Benchmark, seed: int) -> list[Benchmark]:
-    """Return the benchmark once for each turn, with other validation classes each time; the first has its own.
-
-    Args:
-        benchmark: with fewer than :data:`FEW` validation classes; with more, there is one turn.
-        seed: the run's.
-    """
+    """Return the benchmark once for each turn, with other validation classes each time; the first has its own."""
     space = benchmark.space
     if len(space.validation) >= FEW:
         return [benchmark]

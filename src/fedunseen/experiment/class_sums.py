@@ -31,20 +31,7 @@ _TENSORS = ("count", "semantics", "total")
 
 
 def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
-    """Write the sums over a party's samples, as the run's model sees these, for each class that it has some of.
-
-    Args:
-        run: the finished run, or a copy of its directory.
-        folder: the party's, in the layout of the benchmark ``folder`` or ``images``; the samples to train on count.
-        out: the file.
-
-    Returns:
-        How many samples each class has.
-
-    Raises:
-        ExperimentError: the run's method does not learn from examples, or ``out`` exists.
-        DataError: the folder is damaged, or its samples or descriptions are not of the run's kind.
-    """
+    """Write the sums over a party's samples, as the run's model sees these, for each class that it has some of."""
     method = _gaussian(run)
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
@@ -72,12 +59,7 @@ def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
 
 
 def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
-    """Return the descriptions of classes that the run does not know yet, and the sums of all classes of a file.
-
-    Raises:
-        DataError: the file is not a file of sums, or a class or a number in it does not fit the run.
-        ExperimentError: the run's method does not learn from examples.
-    """
+    """Return the descriptions of classes that the run does not know yet, and the sums of all classes of a file."""
     width = _gaussian(run).width
     damaged = DataError(
         f"{path} is not a file of sums, or is damaged: let the party write it again with fedunseen sums"
@@ -128,11 +110,7 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
 
 
 def read_all_class_sums(run: Run, paths: Sequence[Path]) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:
-    """Return what :func:`read_class_sums` does, of the files of several parties, whose sums of one class are added.
-
-    Raises:
-        DataError: as there; or two files describe a class differently, or are one file given twice.
-    """
+    """Return what :func:`read_class_sums` does, of the files of several parties, whose sums of one class are added."""
     described: dict[str, list[float]] = {}
     added: dict[str, ClassSum] = {}
     where: dict[str, Path] = {}
@@ -191,11 +169,7 @@ def _check_attributes(place: str, run: Run, attributes: object) -> None:
 
 
 def _place(run: Run, name: str) -> int | None:
-    """Return the place of a class among the run's; None if it is new.
-
-    Raises:
-        DataError: the run has a class of this name, written differently.
-    """
+    """Return the place of a class among the run's; None if it is new."""
     if name in run.space.names:
         return run.space.names.index(name)
     for other in run.space.names:

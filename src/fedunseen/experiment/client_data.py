@@ -42,21 +42,7 @@ _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "
 
 
 class PartyData:
-    """A party's own samples, and the settings that it decides itself.
-
-    Args:
-        folder: in the layout of the benchmark ``folder`` or ``images``.
-        own: settings of the experiment that this party sets differently, such as ``encoder.model``, a file here.
-        told: settings of ``[data]`` that are known before there is a coordinator, such as a finished run's.
-        home: where the merged model goes when the run is over, a run directory of its own; None: nowhere.
-        masked: refuse a coordinator that would see this party's updates, and not the sums of several parties alone.
-
-    Attributes:
-        benchmark: what the folder holds.
-
-    Raises:
-        DataError: the folder is missing, damaged, or holds nothing to train on.
-    """
+    """A party's own samples, and the settings that it decides itself."""
 
     def __init__(
         self,
@@ -85,15 +71,7 @@ class PartyData:
         return benchmark
 
     def prepare(self, header: Mapping[str, Any], statistics: Params) -> Ready:
-        """Make the party's client ready for the experiment that a coordinator's greeting describes.
-
-        Args:
-            header: the greeting's; see :class:`~fedunseen.engines.remote.coordinator.Deployment`.
-            statistics: that features are scaled with.
-
-        Raises:
-            FedUnseenError: the experiment cannot be run here, or it is about other classes or other samples.
-        """
+        """Make the party's client ready for the experiment that a coordinator's greeting describes."""
         client, clients = int(header["client"]), int(header["clients"])
         tree = dict(header["experiment"])
         if self.masked and tree.get("privacy", {}).get("aggregation") != "masked":
@@ -169,11 +147,7 @@ class PartyData:
         )
 
     def _told(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
-        """Return the class space that a coordinator describes, once it agrees with what is held here.
-
-        Raises:
-            RefusedError: it is not a class space, or a class is another one there, or no one may hold it.
-        """
+        """Return the class space that a coordinator describes, once it agrees with what is held here."""
         space, table = benchmark.space, self.folder / "classes.csv"
         if semantics is None:
             raise RefusedError("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
@@ -227,11 +201,7 @@ class PartyData:
         return told
 
     def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
-        """Return what is left to train on while the coordinator's validation classes play the unseen ones.
-
-        Raises:
-            RefusedError: nothing is left, or these are no seen classes.
-        """
+        """Return what is left to train on while the coordinator's validation classes play the unseen ones."""
         seen = set(benchmark.space.seen.tolist())
         if not isinstance(validation, list) or not all(type(c) is int and c in seen for c in validation):
             raise RefusedError("the coordinator's greeting names validation classes that are no seen classes")
@@ -263,11 +233,7 @@ def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterato
 
 
 def _check_solved(federation: Federation, model: Params) -> None:
-    """Refuse what a closed form cannot score a sample with: its solution has other tensors than its sums.
-
-    Raises:
-        WireError: it cannot.
-    """
+    """Refuse what a closed form cannot score a sample with: its solution has other tensors than its sums."""
     if federation.method.trained:
         return
     try:
@@ -280,11 +246,7 @@ def _check_solved(federation: Federation, model: Params) -> None:
 
 
 def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Refuse to open a file that the coordinator names: what the party then sends would say something of the file.
-
-    Raises:
-        RefusedError: says how the party names the file itself.
-    """
+    """Refuse to open a file that the coordinator names: what the party then sends would say something of the file."""
     for section, content in told.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
             # A name in a model hub has a slash too, so a slash does not make a path; but a name that exists here does.
@@ -302,11 +264,7 @@ def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:
 
 
 def simulated(argument: str) -> Callable[[str, bytes], bytes]:
-    """Return what answers for any client of a simulation; every worker process calls this once.
-
-    Args:
-        argument: how many threads a worker process computes with.
-    """
+    """Return what answers for any client of a simulation; every worker process calls this once."""
     torch.set_num_threads(max(1, int(argument)))
     warnings.simplefilter("ignore")  # the coordinator has said it already
 

@@ -26,10 +26,6 @@ def deployed(experiment: Experiment, given: Mapping[str, Any]) -> Experiment:
     A run on validation classes asks every party twice, needs samples of these classes at the coordinator, and refuses
     a party that holds no other class. So it takes place on demand. A method that can calibrate itself on classes left
     out of the merged sums does so instead.
-
-    Args:
-        experiment: as it was read.
-        given: the settings of the command line, which stay.
     """
     if experiment.evaluation.selection != "validation" or "evaluation.selection" in given:
         return experiment
@@ -44,10 +40,6 @@ def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
 
     Only of its own part (``data.part``): parties may train on the training samples of a whole benchmark. Where a
     scaling is fitted, a fifth of each class's training samples remain for that.
-
-    Args:
-        experiment: of a deployment, in which no growing class space says what is tested when.
-        benchmark: the coordinator's, encoded.
     """
     method = find("method", experiment.method.name)
     free = not method.trained and experiment.evaluation.selection == "last" and experiment.growth.name == "none"
@@ -63,12 +55,7 @@ def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
 
 
 def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[str]:
-    """Return what the user of a deployment has to know of its calibration and tests, in sentences.
-
-    Args:
-        experiment: of a deployment.
-        benchmark: what the coordinator tests with; None: it is not read yet.
-    """
+    """Return what the user of a deployment has to know of its calibration and tests, in sentences."""
     found = []
     method = find("method", experiment.method.name)
     if experiment.evaluation.selection == "last" and method.zero_shot:

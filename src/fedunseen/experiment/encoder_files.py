@@ -30,14 +30,7 @@ _MB = 10**6
 
 
 def remembered(encoder: Encoder | None) -> dict[str, Any]:
-    """Return what a manifest says of an encoder's weights, and keep in the cache folder where they are.
-
-    Args:
-        encoder: of the run, None if there is none.
-
-    Returns:
-        ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}}``; nothing if no file is needed.
-    """
+    """Return what a manifest says of an encoder's weights, and keep in the cache folder where they are."""
     files = encoder.files() if encoder is not None else []
     if encoder is None or not files:
         return {}
@@ -51,14 +44,7 @@ def carry(encoder: Encoder | None, run: Path) -> None:
 
 
 def remembered_text(settings: DataSettings) -> dict[str, Any]:
-    """Return what a manifest says of the text encoder that described the classes, and keep where it is.
-
-    Args:
-        settings: the section ``[data]``.
-
-    Returns:
-        ``{"text_encoder": {"digest": ..., "files": {name: bytes}}}``; nothing if no file is needed, as of a package.
-    """
+    """Return what a manifest says of the text encoder that described the classes, and keep where it is."""
     files = _text_files(settings)
     return {"text_encoder": _keep(files)} if files else {}
 
@@ -69,13 +55,7 @@ def carry_text(settings: DataSettings, encoder: EncoderSettings, run: Path) -> N
 
 
 def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSettings) -> DataSettings:
-    """Return the settings of data with a run's text encoder where it lies now.
-
-    Args:
-        entry: what :func:`remembered_text` returned under ``text_encoder``; None for runs that need no file.
-        run: the run directory.
-        settings: as the run had them, or as the user says.
-    """
+    """Return the settings of data with a run's text encoder where it lies now."""
     stated = getattr(settings, "text_encoder", None)
     if entry is None or stated is None:
         return settings
@@ -115,21 +95,7 @@ def _copy(files: list[Path], folder: Path, settings: EncoderSettings) -> None:
 def found(
     entry: Mapping[str, Any] | None, run: Path, stated: Path | None, own: list[Path], given: Path | None = None
 ) -> dict[str, Any]:
-    """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
-
-    Args:
-        entry: what :func:`remembered` returned under ``encoder``; None for runs that need no file.
-        run: the run directory.
-        stated: the file or folder that the experiment names, None if it names none.
-        own: the files that the experiment's settings lead to on this machine; none if they lead nowhere.
-        given: where the user says that the weights are, a file or a folder.
-
-    Returns:
-        ``{"encoder.weights": path}``, or nothing where the settings are right as they are.
-
-    Raises:
-        DataError: the weights are nowhere, or those that were given or are there are others.
-    """
+    """Return the settings that have to be replaced so that a run's encoder has the weights that it had."""
     if entry is None:
         if given is not None:
             raise DataError(f"--encoder {given}: this run needs no weights of an encoder: leave it out")
@@ -158,11 +124,7 @@ def found(
 
 
 def files_of(make: Any) -> list[Path]:
-    """Return the files that an encoder would read; none if it cannot be made here.
-
-    Args:
-        make: makes the encoder, or None where there is none.
-    """
+    """Return the files that an encoder would read; none if it cannot be made here."""
     try:
         encoder = make()
     except FedUnseenError:

@@ -19,17 +19,7 @@ from fedunseen.experiment.schema import Experiment
 
 
 def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind: str = "images") -> Encoder | None:
-    """Return the encoder that the experiment names, None for ``none``.
-
-    Args:
-        experiment: says which encoder, and by its method which features.
-        image_shape: (height, width) or (channels, height, width) of the benchmark's images, (steps, width) of its
-            sequences; None if it has neither.
-        kind: what a sample of the benchmark is: ``vectors``, ``sequences``, ``maps`` or ``images``.
-
-    Raises:
-        ExperimentError: encoder, data and method do not go together.
-    """
+    """Return the encoder that the experiment names, None for ``none``."""
     facts = EncoderFacts(experiment, kind, image_shape)
     check(facts)
     if facts.encoder is None or image_shape is None:
@@ -39,11 +29,7 @@ def make_encoder(experiment: Experiment, image_shape: Sequence[int] | None, kind
 
 
 def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark with its images replaced by the features of a frozen encoder; otherwise as it is.
-
-    Raises:
-        FedUnseenError: benchmark and encoder do not fit together, or the encoder cannot be had.
-    """
+    """Return the benchmark with its images replaced by the features of a frozen encoder; otherwise as it is."""
     kind = benchmark.kind
     shape = benchmark.features.shape[1:] if kind == "sequences" else benchmark.image_shape
     encoder = make_encoder(experiment, shape, kind)
@@ -55,13 +41,7 @@ def encode(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
 
 
 def make_backbone(experiment: Experiment, input_shape: Sequence[int], image_shape: Sequence[int] | None) -> Backbone:
-    """Return what turns a sample, as the benchmark gives it, into the features that the method takes.
-
-    Args:
-        experiment: says which method and which encoder.
-        input_shape: of one sample of the (encoded) benchmark; of two numbers, it is a sequence's.
-        image_shape: of the benchmark's images, None if there are none or they are encoded already.
-    """
+    """Return what turns a sample, as the benchmark gives it, into the features that the method takes."""
     if len(input_shape) == 2:
         encoder = make_encoder(experiment, input_shape, "sequences")
     else:

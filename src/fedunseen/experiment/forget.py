@@ -44,20 +44,6 @@ def forget(
     again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
     start. That is the run without the party, bit for bit, unless the rounds before were drawn (``strategy.fraction``)
     from clients of whom the party was one. What features were scaled by stays.
-
-    Args:
-        run: one seed; its data are read again.
-        party: the name of a party of a deployment, or the number of a client, counted from 0.
-        out: the new run directory.
-        samples: positions among the party's training samples, counted from 0; none: all. For a closed form.
-        removal: a file of the party's statistics (:func:`~fedunseen.experiment.removal.write_removal`), where its
-            samples are elsewhere.
-        consent: remove fewer samples than ``method.removal_batch``.
-
-    Raises:
-        ExperimentError: a trained method's parties are elsewhere; nothing was merged; or there is no such party.
-        FedUnseenError: its sums were not kept, or it was the only one.
-        RunDirectoryError: ``out`` holds something, or a checkpoint is lost.
     """
     if find("method", run.experiment.method.name).trained:
         if samples or removal is not None:
@@ -117,11 +103,7 @@ def forget(
 
 
 def _check_sums(run: Run) -> None:
-    """Refuse a run whose sums nothing can be taken out of.
-
-    Raises:
-        RunDirectoryError, ExperimentError: says why.
-    """
+    """Refuse a run whose sums nothing can be taken out of."""
     experiment = run.experiment
     if run.seeds:
         raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
@@ -182,11 +164,7 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
 
 
 def _client(run: Run, party: str) -> int:
-    """Return the place of a party among the clients.
-
-    Raises:
-        ExperimentError: there is none of that name.
-    """
+    """Return the place of a party among the clients."""
     listed = run.path / "parties.json"
     clients = run.experiment.partition.clients
     names = [str(client) for client in range(clients)]

@@ -126,11 +126,7 @@ def _stack(path: Path) -> NDArray[Any] | None:
 
 
 def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
-    """Read rows of an array as the run's benchmark reads picture files.
-
-    Raises:
-        DataError: the run takes no pictures, or these are none.
-    """
+    """Read rows of an array as the run's benchmark reads picture files."""
     loader: type[BenchmarkLoader] = find("data", run.experiment.data.name)
     if loader.read.__func__ is BenchmarkLoader.read.__func__ or hasattr(loader, "read_texts"):  # type: ignore[attr-defined]
         raise DataError(f"{path} has the shape {rows.shape}: this run takes no pictures")

@@ -36,15 +36,7 @@ def write_changed(
     result: Mapping[str, Any],
     drawn: Mapping[str, NDArray[Any]] | None = None,
 ) -> None:
-    """Write the directory of a run with a changed model beside its final place and move it there whole.
-
-    Args:
-        run: the run before.
-        learned: class space and model now.
-        folder: the new run directory.
-        result: the numbers.
-        drawn: what the page draws; None: as before.
-    """
+    """Write the directory of a run with a changed model beside its final place and move it there whole."""
     told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})

@@ -78,21 +78,7 @@ class _Scores(nn.Module):
 
 
 def export_model(run: Run, folder: Path, card: str) -> list[Path]:
-    """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into a new folder.
-
-    Args:
-        run: a zero-shot run of a method whose scores are a plain function of samples and attributes.
-        folder: new or empty.
-        card: the text of ``README.md``.
-
-    Returns:
-        The files.
-
-    Raises:
-        ExperimentError: the run's model is no such function.
-        MissingDependencyError: ONNX is not installed.
-        RunDirectoryError: the folder holds something.
-    """
+    """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into a new folder."""
     run = run.seeds[0] if run.seeds else run
     run.check_one_model("to export", choosable=True)
     method = run.method

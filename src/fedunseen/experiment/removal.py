@@ -34,11 +34,7 @@ from fedunseen.strategies.summed import forget, kept_sums
 
 
 def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
-    """Return the samples that a party names by their positions among its training samples, counted from 0.
-
-    Raises:
-        ExperimentError: there is no such sample, or there are fewer than a batch without consent.
-    """
+    """Return the samples that a party names by their positions among its training samples, counted from 0."""
     settings = run.experiment.method
     assert isinstance(settings, ClosedFormSettings)
     chosen, batch = np.unique(np.asarray(samples, dtype=np.int64)), settings.removal_batch
@@ -53,19 +49,7 @@ def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], cons
 
 
 def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
-    """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are.
-
-    Args:
-        run: the finished run, or a copy of its directory.
-        folder: the party's, as it took part with.
-        out: the file.
-        samples: positions of the samples that are removed; none: all.
-        consent: remove fewer than a batch.
-
-    Raises:
-        ExperimentError: ``out`` exists, or as :func:`named_samples`.
-        DataError: the folder is damaged, or its classes are not the run's.
-    """
+    """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
     benchmark = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True)).benchmark
@@ -75,11 +59,7 @@ def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = ()
 
 
 def read_removal(run: Run, path: Path) -> Params:
-    """Return the statistics of a file that :func:`write_removal` wrote.
-
-    Raises:
-        DataError: it is no such file, or of another class space or quantization.
-    """
+    """Return the statistics of a file that :func:`write_removal` wrote."""
     try:
         part = dict(load_file(path))
         check(part, run.space, _quantization(run))
@@ -95,11 +75,7 @@ def read_removal(run: Run, path: Path) -> Params:
 def removed(
     run: Run, benchmark: Benchmark, client: int, samples: Sequence[int], removal: Path | None, consent: bool
 ) -> Params:
-    """Return the statistics to subtract: those of a file, or of a simulation's client.
-
-    Raises:
-        ExperimentError: the samples are elsewhere and no file is given, or as :func:`named_samples`.
-    """
+    """Return the statistics to subtract: those of a file, or of a simulation's client."""
     if removal is not None:
         return read_removal(run, removal)
     engine = run.experiment.engine
@@ -115,20 +91,7 @@ def removed(
 def record_removal(
     run: Run, party: str, client: int, samples: Sequence[int], removal: Path | None, kept: bool
 ) -> dict[str, Any]:
-    """Return what has been removed of each party, this removal included: nothing is subtracted twice.
-
-    Args:
-        run: before the removal.
-        party: its name.
-        client: its place among the clients.
-        samples: positions to remove; none: all.
-        removal: a file of statistics to remove.
-        kept: the party's own sums are kept, without what was removed before.
-
-    Raises:
-        FedUnseenError: some of it was removed before.
-        DataError: likewise, a sample or a file.
-    """
+    """Return what has been removed of each party, this removal included: nothing is subtracted twice."""
     before = dict(run.manifest.get("removed", {}))
     mine = before.get(party, [])
     if mine == "all":
@@ -148,11 +111,7 @@ def record_removal(
 
 
 def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
-    """Return the server's state and the total without ``part``.
-
-    Raises:
-        DataError: it was never a part of the total.
-    """
+    """Return the server's state and the total without ``part``."""
     space, quantization = run.space, _quantization(run)
     part = {**part, "space": params["space"]}
     left = subtract(params, part, space, quantization)

@@ -33,10 +33,6 @@ class RunEncoder(Encoder):
 
     A method in closed form on top of them keeps what was trained and adds what sums can: exact merging, examples,
     classes that come later.
-
-    Raises:
-        ExperimentError: no run is named, or its method learns no features, or the method takes maps.
-        RunDirectoryError: it is not a run directory, or its run is not complete.
     """
 
     Settings: ClassVar[type[EncoderSettings]] = RunEncoderSettings

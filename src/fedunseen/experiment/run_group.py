@@ -27,16 +27,7 @@ _SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """Runs of several seeds; the attributes are those of :func:`fedunseen.run`.
-
-    Attributes:
-        experiment: with several seeds.
-        path: of the directory around the runs.
-        progress: called after every round, with the seed before the stage.
-        benchmark: samples in memory.
-        callbacks: act between the rounds of every run.
-        present: called before each run.
-    """
+    """Runs of several seeds; the attributes are those of :func:`fedunseen.run`."""
 
     experiment: Experiment
     path: Path

@@ -44,26 +44,7 @@ Present = Callable[[Sequence[PartyStatus]], None]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setup:
-    """Everything that the stages of a run share; a stage returns the setup of the next one.
-
-    Attributes:
-        experiment: the settings in force; ``given``: those before anything was left to the data.
-        benchmark: what is measured; ``whole``: that of the run, where this is its version for selection.
-        partition: who holds what of ``benchmark``.
-        federation, evaluator: what trains and what measures it; made by :meth:`assembled`.
-        directory: where the run is written; ``fingerprint``: of all files that its result depends on.
-        progress, callbacks: called between rounds.
-        label: what the rounds are for, in words.
-        choice: which round is reported; ``rounds``: how many there are at most.
-        growth: how the class space grows; None where it does not.
-        meeting: the link to parties in other processes; None where all clients are in this one.
-        nested: this run chooses or prepares for another one, and reports nothing.
-        selection: validation classes play the unseen ones.
-        apart: the benchmark's version for a run that selects; None where none does.
-        known_sums: client -> samples whose statistics a run that selects has summed, and these.
-        started: the clock when the run began.
-        chosen, result: what selection and training found.
-    """
+    """Everything that the stages of a run share; a stage returns the setup of the next one."""
 
     experiment: Experiment
     given: Experiment
@@ -99,19 +80,7 @@ class Setup:
         callbacks: Sequence[Callback] = (),
         deployed: bool = False,
     ) -> Setup:
-        """Load the data, deal them to clients, and settle what the experiment leaves to the data.
-
-        Args:
-            experiment: with one seed.
-            path: of the run directory, which is not touched.
-            progress: called after every round.
-            benchmark: samples in memory; by default those that the experiment names.
-            callbacks: act between rounds.
-            deployed: the parties hold the training samples.
-
-        Raises:
-            FedUnseenError: something is wrong with the experiment or the data.
-        """
+        """Load the data, deal them to clients, and settle what the experiment leaves to the data."""
         seed = experiment.run.seed
         whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
         whole = tested(experiment, whole) if deployed else whole
@@ -141,13 +110,7 @@ class Setup:
         return replace(setup, federation=federation, evaluator=evaluator)
 
     def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:
-        """Return the result of a run inside this one, from its directory if it is there already.
-
-        Args:
-            name: of its directory inside this one.
-            stages: what it consists of.
-            changes: fields of its setup.
-        """
+        """Return the result of a run inside this one, from its directory if it is there already."""
         directory = RunDirectory(self.directory.path / name)
         if (stored := directory.result()) is not None:
             return stored

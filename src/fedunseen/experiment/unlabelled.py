@@ -19,13 +19,7 @@ from fedunseen.metrics import Answers, accuracies, per_class
 
 
 def adaptation_note(adapted: Adapted, names: Sequence[str], **accuracy: tuple[Answers, float]) -> dict[str, Any]:
-    """Return what each class got of the samples.
-
-    Args:
-        adapted: the model.
-        names: of its classes.
-        accuracy: ``before`` and ``after``, each the answers and the calibration offset to measure classes with.
-    """
+    """Return what each class got of the samples."""
     ids, seen = np.arange(len(names)), adapted.params["seen_mask"] > 0
     table: dict[str, list[Any]] = {
         "class": list(names),
@@ -48,17 +42,7 @@ def adapted_numbers(
     names: Sequence[str],
     rows: NDArray[Any] | None,
 ) -> dict[str, Any]:
-    """Return the numbers of an adapted run, among them ``adapted``, its report.
-
-    Args:
-        federation: with the test samples.
-        space: of the model, which may have learned classes since.
-        before: the labeled model.
-        adapted: the adapted one.
-        offset: the calibration offset before.
-        names: of the accuracies that a run reports.
-        rows: (n, ...) the unlabelled samples, as the benchmark's; None: they are elsewhere.
-    """
+    """Return the numbers of an adapted run, among them ``adapted``, its report."""
     after = offset * adapted.offset_share
     old, new = federation.answers(before), federation.answers(adapted.params)
     first, numbers, plain = asdict(accuracies(old, offset)), asdict(accuracies(new, after)), asdict(accuracies(new))

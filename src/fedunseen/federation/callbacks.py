@@ -90,12 +90,7 @@ class Evaluate(Callback):
 
 
 class Grow(Callback):
-    """Lets the class space grow: before a round it replaces the federation, the state and who measures.
-
-    Args:
-        growth: the versions of the class space.
-        evaluate: measures the rounds.
-    """
+    """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
 
     def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
         self.growth, self.evaluate = growth, evaluate
@@ -198,16 +193,7 @@ class Checkpoint(Callback):
 
 @dataclass
 class Personalize(Callback):
-    """Measures clients' own models at the end: the merged one trained further, or those that never merged.
-
-    Args:
-        directory: of the run.
-        evaluate: measures the rounds.
-        epochs: let every client train the reported model for so many epochs on; None: only where each has its own.
-
-    Attributes:
-        measured: what there is to report.
-    """
+    """Measures clients' own models at the end: the merged one trained further, or those that never merged."""
 
     directory: RunDirectory
     evaluate: Evaluate
@@ -250,12 +236,7 @@ class Personalize(Callback):
 
 @dataclass
 class ShowProgress(Callback):
-    """Calls a function at the start and after every round.
-
-    Args:
-        show: what is called.
-        stage: what the rounds are for, in words.
-    """
+    """Calls a function at the start and after every round."""
 
     show: Progress
     stage: str

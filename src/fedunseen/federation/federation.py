@@ -229,16 +229,7 @@ class OwnModels(Sequence[Params]):
 
 
 def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy, list[Filter], Params]:
-    """Return what a method needs of any strategy: a peer model, parameters that stay with clients, sums.
-
-    Args:
-        strategy: as the user names it.
-        method: what clients learn.
-        params: all parameters before round 0.
-
-    Returns:
-        The strategy, filters around it, and the parameters that travel.
-    """
+    """Return what a method needs of any strategy: a peer model, parameters that stay with clients, sums."""
     filters: list[Filter] = []
     if method.compares:
         filters = [Peers(method.settings.exclusive, method.settings.mi_from)]
@@ -257,12 +248,7 @@ def one_place(partition: Partition) -> Partition:
 
 
 def drawn_clients(fraction: float, present: int) -> int:
-    """Return how many clients take part in a round: at least one.
-
-    Example:
-        >>> drawn_clients(0.3, 10), drawn_clients(0.01, 10)
-        (3, 1)
-    """
+    """Return how many clients take part in a round: at least one."""
     return max(1, int(np.floor(fraction * present + 0.5)))
 
 

@@ -65,16 +65,7 @@ class GrowthSettings(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Version:
-    """A class space from one round on, and how it differs from the version before.
-
-    Attributes:
-        round: the first in which it is in force, counted from 0.
-        space: the classes.
-        held: class -> the first round in which someone held it.
-        left: the classes that no one holds any more.
-        former: class -> what its earlier descriptions hash to (:func:`described_as`).
-        added, gained, corrected: the classes that are new, that have their first holder, and that are described again.
-    """
+    """A class space from one round on, and how it differs from the version before."""
 
     round: int
     space: ClassSpace
@@ -140,11 +131,7 @@ class Version:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Version:
-        """Read what :meth:`to_dict` gave.
-
-        Raises:
-            DataError: it is not a class space, or not the one whose hash it names.
-        """
+        """Read what :meth:`to_dict` gave."""
         space = ClassSpace(
             names=tuple(tree["classes"]),
             semantics=np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1),
@@ -181,20 +168,7 @@ def next_version(
     added: Mapping[str, NDArray[np.float64]] | None = None,
     corrected: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Version:
-    """Return the class space from ``round`` (counted from 0) on.
-
-    Args:
-        before: the version before.
-        round: the first round of the new one.
-        held: names of the classes that someone who takes part holds; they become seen.
-        holders: names of the classes that anybody holds who has not left.
-        added: new classes, in order: name -> description (attributes,).
-        corrected: known classes that are described again.
-
-    Raises:
-        ExperimentError: no class would be seen, or none unseen.
-        DataError: a class has the name of a known one, or one that looks like it, or is described wrongly.
-    """
+    """Return the class space from ``round`` (counted from 0) on."""
     space, added, corrected = before.space, dict(added or {}), dict(corrected or {})
     for name in added:
         check_new_name(name, space.names)
@@ -240,11 +214,7 @@ def _with_classes(
 
 
 def check_new_name(name: str, names: Iterable[str]) -> None:
-    """Refuse the name of a new class that looks like a known one.
-
-    Raises:
-        DataError: says both.
-    """
+    """Refuse the name of a new class that looks like a known one."""
     for other in names:
         if composed(other).casefold() == composed(name).casefold():
             raise DataError(
@@ -275,16 +245,7 @@ def seen_through(benchmark: Benchmark, space: ClassSpace) -> Benchmark:
 
 
 class Timeline:
-    """The versions of a simulation's class space: they follow from the settings and from who holds what.
-
-    Args:
-        settings: the section ``[growth]``.
-        benchmark: all classes and samples.
-        partition: who holds which training samples, and in which rounds a client takes part.
-
-    Raises:
-        ExperimentError: a class of ``arrive`` does not exist, or nothing ever changes.
-    """
+    """The versions of a simulation's class space: they follow from the settings and from who holds what."""
 
     def __init__(self, settings: GrowthSettings, benchmark: Benchmark, partition: Partition) -> None:
         self.settings, self.benchmark, self.partition = settings, benchmark, partition
@@ -318,11 +279,7 @@ class Timeline:
         return sorted(round for round in rounds if 0 <= round < NEVER)
 
     def version(self, round: int) -> Version:
-        """Return the version that is in force in ``round``, counted from 0.
-
-        Raises:
-            ExperimentError: no class would be seen, or none unseen; or a correction is of a class that no one knows.
-        """
+        """Return the version that is in force in ``round``, counted from 0."""
         space, names = self.benchmark.space, self.benchmark.space.names
         files = self.settings.files()
         version: Version | None = None
@@ -364,11 +321,7 @@ def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
 
 
 def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
-    """Read the classes that are described again from ``round`` (counted from 0) on: name -> description.
-
-    Raises:
-        ExperimentError: one of them is not known by then.
-    """
+    """Read the classes that are described again from ``round`` (counted from 0) on: name -> description."""
     names, rows = read_classes(path, space)
     for name in names:
         if name not in space.names:

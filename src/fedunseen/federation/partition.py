@@ -187,10 +187,6 @@ def make_partition(settings: PartitionSettings, benchmark: Benchmark, seed: int)
     """Deal the training samples of ``benchmark`` to clients, by :mod:`fedunseen.partitions` or by the file.
 
     The same settings, benchmark and seed give the same partition.
-
-    Raises:
-        ExperimentError: if the classes, samples or users do not suffice, or the file does not place every class.
-        DataError: if the file is missing or damaged.
     """
     try:
         held = _deal(settings, benchmark, seed)

@@ -21,35 +21,7 @@ from fedunseen.strategies.fedavg import FedAvg
 def personal_models(
     federation: Federation, merged: Params, state: State, epochs: int, clients: Collection[int] | None = None
 ) -> Iterator[tuple[int, Params]]:
-    """Give each client that holds a sample its own model, one after another, in client order.
-
-    Args:
-        federation: on the in-process engine, which has the clients' samples.
-        merged: the model that is reported.
-        state: after the round whose model ``merged`` is; it holds the parameters that never travel.
-        epochs: passes over a client's samples; 0: none, so that a client's model is the merged one with what never
-            travels, as FedPer and FedRep leave it.
-        clients: only these; by default all.
-
-    Yields:
-        The client, and all parameters of its model.
-
-    Raises:
-        FedUnseenError: training a client's model diverged.
-
-    Example:
-        >>> from fedunseen.data import Benchmark
-        >>> from fedunseen.federation.partition import Partition
-        >>> from fedunseen.methods import FedZSL
-        >>> animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}
-        >>> seen = ["horse", "tiger", "cow"]
-        >>> benchmark = Benchmark.from_arrays([animals[name] for name in seen], seen, animals)
-        >>> method = FedZSL.on(benchmark, lr=0.1, kl=0.0, consistency=0.0)
-        >>> federation = Federation(benchmark, Partition.of([[0], [1, 2]]), method, FedAvg())
-        >>> state, _ = federation.round(federation.start())
-        >>> [client for client, model in personal_models(federation, state.params, state, 1)]
-        [0, 1]
-    """
+    """Give each client that holds a sample its own model, one after another, in client order."""
     engine = federation.engine
     assert isinstance(engine, InProcess)
     worker = engine.worker

@@ -76,11 +76,7 @@ class RunDirectory:
         self._since = 0  # records in all of them but the first
 
     def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
-        """Refuse a directory that holds something else, before anything is written.
-
-        Raises:
-            RunDirectoryError: it holds a run and ``resume`` is false, or another experiment, or other data.
-        """
+        """Refuse a directory that holds something else, before anything is written."""
         if not os.path.lexists(self.manifest_path):
             if is_occupied(self.path, _is_ours):
                 raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
@@ -117,11 +113,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against a second process.
-
-        Raises:
-            RunDirectoryError: another process runs in it, or it cannot be written, now or later.
-        """
+        """Hold the directory against a second process."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with holding(self.path) as held:
@@ -137,11 +129,7 @@ class RunDirectory:
             ) from None
 
     def manifest(self) -> dict[str, Any]:
-        """Read the manifest.
-
-        Raises:
-            RunDirectoryError: this is not a run directory, or its manifest is damaged.
-        """
+        """Read the manifest."""
         return read_manifest(self.path)
 
     def identity(self) -> str:
@@ -295,11 +283,7 @@ class RunDirectory:
             new.replace(kept)
 
     def reported(self, device: torch.device) -> dict[int, Mapping[str, Tensor]]:
-        """Read what clients remembered after the round whose model is reported.
-
-        Raises:
-            RunDirectoryError: it is not there, or damaged.
-        """
+        """Read what clients remembered after the round whose model is reported."""
         return dict(self._checkpoint(self.checkpoints / _REPORTED, 0, device).clients)
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
@@ -316,11 +300,7 @@ class RunDirectory:
             write_json(path, version)
 
     def space_before(self, rounds: int) -> dict[str, Any] | None:
-        """Read the class space in which the last of the first ``rounds`` rounds was trained; None if none is kept.
-
-        Raises:
-            RunDirectoryError: it is damaged.
-        """
+        """Read the class space in which the last of the first ``rounds`` rounds was trained; None if none is kept."""
         earlier = [path for path in self._space_files() if int(path.stem) < rounds]
         if not earlier:
             return None
@@ -350,21 +330,12 @@ class RunDirectory:
         return None
 
     def resumable(self, device: torch.device, selected: int | None) -> State | None:
-        """Return the state to continue from; None without one, or where only training again makes the chosen model.
-
-        Args:
-            device: where the tensors go.
-            selected: the round whose model is kept; None: the best.
-        """
+        """Return the state to continue from; None without one, or where only training again makes the chosen model."""
         state = self.newest_checkpoint(device)
         return None if state and (selected or 1) <= state.round and not is_whole(self.model_path) else state
 
     def restored(self, state: State, first: Params) -> State:
-        """Return a checkpoint's state with its parameters in the order of the first ones.
-
-        Raises:
-            RunDirectoryError: it is of another model: a text encoder, say, has changed since.
-        """
+        """Return a checkpoint's state with its parameters in the order of the first ones."""
         for name, value in first.items():
             saved = state.params.get(name)
             if saved is None or saved.shape != value.shape:
@@ -376,21 +347,13 @@ class RunDirectory:
         return replace(state, params={name: state.params[name] for name in first})
 
     def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> State:
-        """Read a checkpoint, and the files beside it.
-
-        Raises:
-            RunDirectoryError: a file is missing or damaged.
-        """
+        """Read a checkpoint, and the files beside it."""
         tensors = load_params(path, device)
         states = {**self._shelved(path, device), **of_each_client(tensors)}
         return State(rounds, within("state/", tensors), within("params/", tensors), states)
 
     def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
-        """Read what clients keep from the files beside a checkpoint.
-
-        Raises:
-            RunDirectoryError: one is missing or damaged.
-        """
+        """Read what clients keep from the files beside a checkpoint."""
         shelf, records = Shelf(device), dict[int, Shelved]()
         parts = parts_of(path)
         for part in parts:
@@ -422,11 +385,7 @@ def is_whole(path: Path) -> bool:
 
 @contextmanager
 def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
-    """Open a safetensors file for reading.
-
-    Raises:
-        RunDirectoryError: it is missing or damaged.
-    """
+    """Open a safetensors file for reading."""
     try:
         with safe_open(path, "pt", device=str(device or "cpu")) as file:
             yield file
@@ -435,16 +394,7 @@ def _opened(path: Path, device: torch.device | None) -> Iterator[Any]:
 
 
 def load_params(path: Path, device: torch.device | None = None, under: str = "") -> Params:
-    """Read a safetensors file. The order of its names is not kept.
-
-    Args:
-        path: of the file.
-        device: where the tensors go; by default the processor.
-        under: read only tensors whose names begin so, and leave that beginning out of their names.
-
-    Raises:
-        RunDirectoryError: the file is missing or damaged.
-    """
+    """Read a safetensors file. The order of its names is not kept."""
     with _opened(path, device) as file:
         names = [name for name in file.keys() if name.startswith(under)]  # noqa: SIM118 - it is not a dictionary
         return {name.removeprefix(under): file.get_tensor(name) for name in names}
@@ -462,16 +412,7 @@ def parameter_sizes(path: Path) -> dict[str, int]:
 def of_clients(
     path: Path, device: torch.device | None = None, clients: Collection[int] | None = None
 ) -> Iterator[tuple[int, Params]]:
-    """Read clients' own models from the file of a run in which each has one, one at a time; else nothing.
-
-    Args:
-        path: of the file.
-        device: where the tensors go; by default the processor.
-        clients: only these; by default all.
-
-    Raises:
-        RunDirectoryError: the file is missing or damaged.
-    """
+    """Read clients' own models from the file of a run in which each has one, one at a time; else nothing."""
     with _opened(path, device) as file:
         for client, names in of_each_client({name: name for name in file.keys()}).items():  # noqa: SIM118
             if clients is None or client in clients:

@@ -22,9 +22,6 @@ def adapt_unlabelled(setup: Setup) -> Setup:
 
     The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labeled model
     stays in ``labelled.safetensors``, so that a killed run continues.
-
-    Raises:
-        DataError: there are too few samples.
     """
     if not getattr(setup.experiment.data, "unlabelled", False):
         return setup

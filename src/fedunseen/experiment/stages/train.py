@@ -24,11 +24,7 @@ from fedunseen.federation.callbacks import (
 
 
 def train(setup: Setup) -> Setup:
-    """Run the rounds, and return the setup with the final numbers.
-
-    Raises:
-        FedUnseenError: training diverged, or the checkpoint is of another model.
-    """
+    """Run the rounds, and return the setup with the final numbers."""
     setup.connect()
     directory, choice, growth = setup.directory, setup.choice, setup.growth
     checkpoint = directory.resumable(setup.federation.device, choice.round)
