@@ -27,21 +27,7 @@ def curve(
     shots: Sequence[int],
     rng: np.random.Generator,
 ) -> dict[str, NDArray[np.float64]]:
-    """Measure the accuracy among unseen classes after some examples of each, which are left out of the test.
-
-    Args:
-        method: the method of the run.
-        params: its model.
-        features: (n, d) of test samples of unseen classes.
-        labels: (n,) their classes.
-        shots: how many examples; numbers that leave no test sample of some class are left out.
-        rng: draws the examples, several times over.
-
-    Returns:
-        ``curve_shots`` (k,), and per-class accuracies in percent for each draw: ``curve_both`` (k, draws) with
-        descriptions and examples, ``curve_examples`` the same model without descriptions of these classes, and
-        ``curve_nearest`` the nearest mean of the examples. The last two are NaN without examples.
-    """
+    """Measure the accuracy among unseen classes after some examples of each, which are left out of the test."""
     classes, counts = np.unique(labels, return_counts=True)
     shots = [k for k in shots if k < counts.min()] if len(classes) > 1 else []
     result = {f"curve_{kind}": np.full((len(shots), DRAWS), np.nan) for kind in ("both", "examples", "nearest")}

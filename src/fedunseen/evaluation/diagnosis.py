@@ -28,13 +28,7 @@ EMPTIED = 0.2  # of the accuracy without calibration
 
 
 class Finding(NamedTuple):
-    """A sign that something is wrong.
-
-    Attributes:
-        what: is wrong, with the numbers that show it.
-        why: it may be so.
-        remedy: what to do.
-    """
+    """A sign that something is wrong."""
 
     what: str
     why: str
@@ -50,18 +44,7 @@ def diagnose(
     descriptions: bool = True,
     scaled: bool = False,
 ) -> list[Finding]:
-    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well.
-
-    Args:
-        lines: of ``metrics.jsonl``.
-        result: of ``result.json``.
-        answers: of ``evaluation.safetensors``: of a zero-shot run ``labels``, ``zsl_answers`` and ``silhouettes``, of a
-            few-shot run ``labels`` and ``answers``; what is missing is not asked for.
-        names: (C,) of all classes.
-        unseen: ids of the unseen classes.
-        descriptions: the method can use descriptions, so that unseen classes are more than a guess to it.
-        scaled: features are scaled already, so that scaling does not help.
-    """
+    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well."""
     found = [growing_loss(lines, scaled), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
     found += adapted(result["adapted"]) if "adapted" in result else []
     labels = answers.get("labels")
@@ -86,11 +69,7 @@ def diagnose(
 
 
 def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Warn of pictures in one class's folder that look like another's.
-
-    Args:
-        groups: as :func:`fedunseen.evaluation.misplaced.misplaced_files` returns them.
-    """
+    """Warn of pictures in one class's folder that look like another's."""
     result = []
     for group in groups[:LISTED]:
         files, place, like = group["files"], group["place"], group["like"]
@@ -106,12 +85,7 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def adapted(note: Mapping[str, Any]) -> list[Finding]:
-    """Return what is odd about unlabelled samples: test samples, refused classes, a class that got almost all.
-
-    Args:
-        note: ``refused``, names of classes; ``classes``, a table: ``class``, ``seen`` and ``samples``, which each got;
-            where it is known, ``test_share``.
-    """
+    """Return what is odd about unlabelled samples: test samples, refused classes, a class that got almost all."""
     findings, table = [], note["classes"]
     if share := note.get("test_share"):
         findings.append(
@@ -148,15 +122,6 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
 
     Classes are fixed, samples drawn. The variance of a class with n samples is p (1 - p) / n with p moved half a sample
     towards one half, so that a class that is always right or never is not taken to be certain.
-
-    Args:
-        labels: (n,) true classes.
-        answers: (n,) answered ones.
-
-    Example:
-        >>> value, half = accuracy(np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1, 0]))
-        >>> value, round(half, 1)
-        (62.5, 41.3)
     """
     right = labels == answers
     variance, shares = 0.0, []
@@ -169,15 +134,7 @@ def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
 
 
 def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, scaled: bool = False) -> Finding | None:
-    """Warn of a model that names unseen classes no better than guessing.
-
-    Args:
-        labels: (n,) true classes of test samples of unseen classes.
-        answers: (n,) the answers among the unseen classes.
-        classes: how many unseen classes there are to choose from.
-        trained: in rounds with a learning rate, not solved in closed form.
-        scaled: features are scaled already.
-    """
+    """Warn of a model that names unseen classes no better than guessing."""
     value, half = accuracy(labels, answers)
     chance = 100 / classes
     if value - half > chance:
@@ -215,12 +172,7 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
 
 
 def _number(value: float) -> str:
-    """Write a number with three digits that count, or all before the point.
-
-    Example:
-        >>> _number(0.01234), _number(4786.2)
-        ('0.0123', '4,786')
-    """
+    """Write a number with three digits that count, or all before the point."""
     return f"{value:,.0f}" if 1000 <= value < 1e9 else f"{value:.3g}"
 
 
@@ -236,14 +188,7 @@ def clipped_features(result: Mapping[str, Any]) -> Finding | None:
 
 
 def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -> Finding | None:
-    """Warn of classes that are never the answer, although there are test samples of them.
-
-    Args:
-        labels: (n,) true classes.
-        answers: (n,) answers.
-        names: (C,) of all classes.
-        kind: what the classes are called.
-    """
+    """Warn of classes that are never the answer, although there are test samples of them."""
     classes, counts = np.unique(labels, return_counts=True)
     enough = classes[counts >= ENOUGH]
     never = [names[int(c)] for c in enough[~np.isin(enough, answers)]]
@@ -262,13 +207,7 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
 
 
 def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | None:
-    """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is missing.
-
-    Args:
-        result: with ``gzsl_seen``, ``gzsl_unseen``, the same ``uncalibrated_``, and ``calibration_factor``.
-        tested: samples that most classes are tested with, if it is known; of fewer than :data:`MEASURABLE`, validation
-            classes say too little for a factor.
-    """
+    """Warn of a calibration that leaves seen or unseen classes next to nothing, and of one that is missing."""
     calibrated = result.get("calibration_factor") or result.get("left_out_offset")
     few = tested is not None and tested < MEASURABLE
     count = "one sample is" if tested == 1 else f"{tested} samples are"
@@ -299,12 +238,7 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
 
 
 def outdone(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of another closed form that recognizes classes left out of the sums clearly better.
-
-    Args:
-        result: with ``left_out_accuracy`` and ``left_out_rivals``; see
-            :func:`fedunseen.methods.closed_form.left_out.estimates`.
-    """
+    """Warn of another closed form that recognizes classes left out of the sums clearly better."""
     for name, rival in result.get("left_out_rivals", {}).items():
         if rival["lead"] > max(LEAD, rival["ci95"]):
             ours = result["left_out_accuracy"]["0"]
@@ -318,12 +252,7 @@ def outdone(result: Mapping[str, Any]) -> Finding | None:
 
 
 def worse_features(after: float, before: float) -> Finding | None:
-    """Warn of features in which unseen classes lie less apart than in the samples as they came.
-
-    Args:
-        after: silhouette of the unseen classes in the model's features, in [-1, 1].
-        before: the same in the samples as they come in.
-    """
+    """Warn of features in which unseen classes lie less apart than in the samples as they came."""
     if after >= before - 0.1:
         return None
     return Finding(
@@ -336,11 +265,7 @@ def worse_features(after: float, before: float) -> Finding | None:
 
 
 def beside_nothing(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of a few-shot model that is worse than raw samples or than its own features before training.
-
-    Args:
-        result: with ``few_shot``, ``few_shot_pixels`` and ``few_shot_random``, each with ``_ci95``.
-    """
+    """Warn of a few-shot model that is worse than raw samples or than its own features before training."""
     value, half = (float(result[f"few_shot{end}"]) for end in ("", "_ci95"))
     for name, words in (
         ("few_shot_pixels", "the nearest example in raw samples"),

@@ -20,15 +20,7 @@ from fedunseen.data.episodes import Episodes, Tasks, split
 def episode_answers(
     classify: Callable[[Tasks], Tensor], inputs: Inputs, rows: NDArray[np.int64], episodes: Episodes, block: int = 8
 ) -> NDArray[np.int64]:
-    """Return (E, N, Q) the answers to the queries of episodes.
-
-    Args:
-        classify: gives logits (T, N * Q, N) of some tasks' queries.
-        inputs: (n, ...) all samples.
-        rows: those that the episodes were drawn from: their positions in ``inputs``.
-        episodes: E of them.
-        block: how many tasks at once.
-    """
+    """Return (E, N, Q) the answers to the queries of episodes."""
     ways = episodes.index.shape[1]
     parts = []
     for start in range(0, len(episodes), block):

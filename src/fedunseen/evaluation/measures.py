@@ -15,15 +15,7 @@ FewShotDetail = Literal[
 
 
 class Measure(NamedTuple):
-    """One number of a run.
-
-    Attributes:
-        name: in ``metrics.jsonl`` and ``result.json``.
-        short: in tables and on the console.
-        title: above a chart.
-        words: what it is, for people.
-        color: a CSS variable of the pages.
-    """
+    """One number of a run."""
 
     name: str
     short: str

@@ -29,13 +29,7 @@ USUAL = 132  # pairs of 12 classes, for which that lead was chosen; more pairs f
 
 
 class Group(NamedTuple):
-    """Samples of one class that look like another's.
-
-    Attributes:
-        place: id of the class that they are said to be of.
-        like: id of the class that they look like.
-        rows: positions of the samples, those that look most like it first.
-    """
+    """Samples of one class that look like another's."""
 
     place: int
     like: int
@@ -43,22 +37,7 @@ class Group(NamedTuple):
 
 
 def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
-    """Return groups of samples that look as if they were in a wrong class, the clearest first.
-
-    Args:
-        features: (n, d) vectors of a network that knows nothing of these classes.
-        labels: (n,) class ids; samples with -1 are passed over.
-
-    Example:
-        Of two far classes, four samples of the second are put to the first.
-
-        >>> rng = np.random.default_rng(0)
-        >>> features = rng.normal(size=(60, 20)) + 3 * np.eye(20)[np.repeat([0, 1], 30)]
-        >>> labels = np.repeat([0, 1], 30)
-        >>> labels[40:44] = 0
-        >>> [(one.place, one.like, sorted(one.rows.tolist())) for one in misplaced(features, labels)]
-        [(0, 1, [40, 41, 42, 43])]
-    """
+    """Return groups of samples that look as if they were in a wrong class, the clearest first."""
     known = np.flatnonzero(labels >= 0)
     names, classes = np.unique(labels[known], return_inverse=True)
     counts = np.bincount(classes, minlength=len(names))
@@ -84,15 +63,7 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
 
 
 def misplaced_files(benchmark: Benchmark) -> list[dict[str, Any]]:
-    """Return the groups of a benchmark of one's own pictures, once a frozen encoder has made features of them.
-
-    Args:
-        benchmark: encoded; where it has no files, or no encoder has looked at them, nothing is found.
-
-    Returns:
-        JSON values, the clearest first: ``place`` and ``like``, names of classes, and ``files``, as paths in the data's
-        folder.
-    """
+    """Return the groups of a benchmark of one's own pictures, once a frozen encoder has made features of them."""
     if benchmark.files is None or benchmark.pictures is None:
         return []
     features, names = benchmark.features, benchmark.space.names

@@ -9,13 +9,7 @@ Floats = NDArray[np.float64]
 
 
 def plane(points: Floats, kind: str) -> NDArray[np.float32]:
-    """Return points (n, d) in the plane (n, 2).
-
-    Args:
-        points: at least four, finite, not all the same.
-        kind: ``pca`` for the first two principal components, ``tsne`` for scikit-learn's t-SNE with seed 0, which takes
-            seconds to import and to run.
-    """
+    """Return points (n, d) in the plane (n, 2)."""
     if kind == "tsne":
         from sklearn.manifold import TSNE  # two processor seconds, only where it is asked for
         from threadpoolctl import threadpool_limits
@@ -35,12 +29,7 @@ def plane(points: Floats, kind: str) -> NDArray[np.float32]:
 
 
 def silhouette(points: Floats, labels: NDArray[np.int64]) -> float:
-    """Return the mean silhouette of points (n, d) by their classes (n,), of which there are at least two.
-
-    Example:
-        >>> round(silhouette(np.array([[0.0], [1.0], [10.0], [11.0]]), np.array([0, 0, 1, 1])), 3)
-        0.9
-    """
+    """Return the mean silhouette of points (n, d) by their classes (n,), of which there are at least two."""
     distances = np.sqrt(_squared_distances(points))
     members = (labels[:, None] == np.unique(labels)).astype(np.float64)
     counts, of_class = members.sum(axis=0), members.argmax(axis=1)

@@ -36,13 +36,7 @@ class Fall(NamedTuple):
 
 
 def weak_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Weak]:
-    """Return the weak classes, the weakest first.
-
-    Args:
-        names: (C,) of all classes.
-        true: (n,) the classes of test samples.
-        said: (n,) the answers.
-    """
+    """Return the weak classes, the weakest first."""
     result = []
     for c, accuracy in _accuracies(true, said).items():
         if accuracy < 50:
@@ -52,14 +46,7 @@ def weak_classes(names: Sequence[str], true: Ids, said: Ids) -> list[Weak]:
 
 
 def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
-    """Name the weak classes in a sentence.
-
-    Example:
-        >>> weak_words([Weak("leopard", 12.5, "lion")], 10, "unseen classes")
-        '1 of 10 unseen classes has less than half of its samples right: leopard (12 %; most often it said lion).'
-        >>> weak_words([], 10, "unseen classes")
-        'None of the 10 unseen classes: each has at least half of its samples right.'
-    """
+    """Name the weak classes in a sentence."""
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
     listed = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
@@ -68,14 +55,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
 
 
 def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) -> list[Fall]:
-    """Return the classes that lose many points by calibration, the greatest loss first.
-
-    Args:
-        names: (C,) of all classes.
-        true: (n,) the seen classes of test samples.
-        before: (n,) the answers among all classes without calibration.
-        after: (n,) the same with it.
-    """
+    """Return the classes that lose many points by calibration, the greatest loss first."""
     old, new = _accuracies(true, before), _accuracies(true, after)
     falls = [Fall(names[c], old[c], new[c]) for c in old if old[c] - new[c] >= FALL]
     return sorted(falls, key=lambda one: (one.after - one.before, one.name))
@@ -86,10 +66,6 @@ def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any
 
     The gain is measured with test samples of the unseen classes as examples where there are enough. Classes left out of
     the sums predict it too. That is an upper bound: samples drawn for it follow the covariance that the model has.
-
-    Args:
-        result: of ``result.json``, with ``left_out_accuracy`` by the number of examples.
-        answers: of ``evaluation.safetensors``, with ``curve_shots`` and ``curve_both``.
     """
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     before, after = predicted = [float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES)]
@@ -116,15 +92,7 @@ def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any
 def summarize(
     result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]], names: Sequence[str], unseen: Ids, described: bool
 ) -> dict[str, Any]:
-    """Return ``weak_unseen``, ``weak_seen`` and ``calibration_falls``, lists of tables, and ``text``, sentences.
-
-    Args:
-        result: the numbers of ``result.json``.
-        answers: of ``evaluation.safetensors``.
-        names: (C,) of all classes.
-        unseen: ids of the unseen classes.
-        described: the method can use descriptions, so that its answers for unseen classes are no guesses.
-    """
+    """Return ``weak_unseen``, ``weak_seen`` and ``calibration_falls``, lists of tables, and ``text``, sentences."""
     if "zsl" not in result or "labels" not in answers:
         return {}
     labels, zsl, gzsl = (answers[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers"))

@@ -18,14 +18,7 @@ def answer(
     space: ClassSpace,
     unseen_scores: Iterable[Tensor] | None = None,
 ) -> Answers:
-    """Turn a model's scores of test samples, of seen and of unseen classes, into answers.
-
-    Args:
-        scores: (b, C) scores of all classes of the space, for one batch of samples after the other.
-        labels: (n,) the samples' classes.
-        space: says which classes are seen and unseen.
-        unseen_scores: likewise, of a model that chooses among the unseen classes by other scores.
-    """
+    """Turn a model's scores of test samples, of seen and of unseen classes, into answers."""
     parts, done = [], 0
     for batch in scores:
         own = labels[done : done + len(batch)]

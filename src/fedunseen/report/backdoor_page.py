@@ -23,13 +23,7 @@ BINS = 40
 
 
 def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
-    """Write the page of an attack.
-
-    Args:
-        facts: what ``backdoor.json`` holds.
-        path: where to.
-        runs: the folder of the runs, for pictures of the triggers and features' magnitudes.
-    """
+    """Write the page of an attack."""
     from markupsafe import Markup
 
     from fedunseen.experiment.defence_study import magnitudes, pictures

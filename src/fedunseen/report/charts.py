@@ -16,15 +16,7 @@ _HOVERED = 120  # rounds up to which every point shows its value when pointed at
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """One line of a chart.
-
-    Attributes:
-        y: (T,) values at the chart's x; NaN leaves a gap.
-        label: its name in the legend and when pointed at.
-        color: a CSS variable of the page, without the dashes in front.
-        low, high: (T,) the edges of a shaded area around it, or None.
-        dashed: dashed instead of solid.
-    """
+    """One line of a chart."""
 
     y: Floats
     label: str
@@ -76,14 +68,7 @@ class Scale(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """One bar of a chart.
-
-    Attributes:
-        share: its length, as a share of the longest that there is room for.
-        label: written beside it.
-        title: shown when pointed at.
-        color: a CSS variable of the page, without the dashes in front.
-    """
+    """One bar of a chart."""
 
     share: float
     label: str
@@ -101,18 +86,7 @@ def line_chart(
     mark: float | None = None,
     legend: bool = False,
 ) -> str:
-    """Draw curves over common x values.
-
-    Args:
-        curves: what to draw; the first one is in front and carries the mark.
-        title: names the y axis.
-        x: (T,) common x values.
-        scale: the y axis, which starts at 0, or below where there are values below.
-        x_label: names the x axis.
-        levels: dotted lines.
-        mark: the x value to mark.
-        legend: name the curves below the title.
-    """
+    """Draw curves over common x values."""
     top = max(*(curve.highest for curve in curves), 1e-9) * 1.05 if scale.top is None else scale.top
     bottom = min(curve.lowest for curve in curves) * 1.05
     rows = _legend([*curves, *(level for level in levels if level.color)]) if legend else []
@@ -239,17 +213,7 @@ def value_chart(
     each: Sequence[Sequence[Sequence[float]]] | None = None,
     legend: bool = True,
 ) -> str:
-    """Draw curves of percentages over the values of a setting, at equal distances.
-
-    Args:
-        curves: (m,) values each, one point a value of the setting; ``low`` and ``high`` are 95 % intervals.
-        title: names the y axis.
-        values: (m,) as they are written.
-        x_label: the setting's name.
-        chosen: position of the value to mark with a vertical line, if any.
-        each: for each curve and value the single numbers, drawn as small dots.
-        legend: name the curves below the title.
-    """
+    """Draw curves of percentages over the values of a setting, at equal distances."""
     rows = _legend(curves) if legend else []
     top = _legend_height(rows)
     single = [number for of_curve in each or () for of_value in of_curve for number in of_value]
@@ -287,13 +251,7 @@ def _value_point(frame: Frame, curve: Curve, i: int, name: str, each: Sequence[f
 
 
 def bar_chart(groups: Mapping[str, Sequence[Bar | None]], title: str, label: str) -> str:
-    """Draw groups of horizontal bars: the names of groups are longer than what fits below an upright bar.
-
-    Args:
-        groups: the bars of each group by its name; None leaves a gap.
-        title: above it.
-        label: what a screen reader announces.
-    """
+    """Draw groups of horizontal bars: the names of groups are longer than what fits below an upright bar."""
     left = 16 + 6.6 * max(map(len, groups), default=0)
     group = 16 * max(map(len, groups.values()), default=0) + 12
     marks = [text(0, 14, title, "title")]
@@ -310,10 +268,5 @@ def bar_chart(groups: Mapping[str, Sequence[Bar | None]], title: str, label: str
 
 
 def rounded_up(highest: float) -> float:
-    """Return the upper end of an axis of percentages up to ``highest``: 100, or lower where all are low.
-
-    Example:
-        >>> rounded_up(93.2), rounded_up(31.0), rounded_up(0.0)
-        (100.0, 35.0, 5.0)
-    """
+    """Return the upper end of an axis of percentages up to ``highest``: 100, or lower where all are low."""
     return 100.0 if highest > 50 else max(5 * float(np.ceil(highest * 1.08 / 5)), 5.0)

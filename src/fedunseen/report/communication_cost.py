@@ -27,13 +27,7 @@ EVERYTHING = ("*",)
 
 @dataclass(frozen=True)
 class Module:
-    """The parameters whose names begin alike.
-
-    Attributes:
-        name: the first part of their names.
-        parameters: how many numbers they are.
-        shared: how many of those travel.
-    """
+    """The parameters whose names begin alike."""
 
     name: str
     parameters: int
@@ -50,18 +44,7 @@ class Module:
 def modules(
     sizes: Mapping[str, int], model: Mapping[str, int], shared: Sequence[str], private: Sequence[str] = ()
 ) -> list[Module]:
-    """Say of each module how much of it travels.
-
-    Args:
-        sizes: module -> how many numbers its parameters are.
-        model: parameter of a model -> how many numbers it is. What stays with the clients may be missing.
-        shared: patterns of the parameters that travel.
-        private: patterns of those that never do.
-
-    Example:
-        >>> [one.words for one in modules({"g": 6, "d": 4}, {"g.weight": 4, "g.bias": 2}, ["g.*"])]
-        ['travels', 'stays']
-    """
+    """Say of each module how much of it travels."""
     travels: dict[str, int] = {}
     for name, size in model.items():
         if matches(name, shared) and not matches(name, private):
@@ -71,15 +54,7 @@ def modules(
 
 
 def traffic(lines: Sequence[Mapping[str, Any]]) -> dict[str, float] | None:
-    """Return the bytes ``down`` and ``up`` of one client in one round, on average, and of all in all rounds, ``total``.
-
-    Args:
-        lines: of ``metrics.jsonl``, whose ``bytes_down`` and ``bytes_up`` are those of a round's participants together.
-
-    Example:
-        >>> traffic([{"bytes_down": 80, "bytes_up": 40, "participants": [0, 3]}])
-        {'down': 40.0, 'up': 20.0, 'total': 120.0}
-    """
+    """Return the bytes ``down`` and ``up`` of one client in one round, on average, and of all in all rounds, ``total``."""
     known = [line for line in lines if "bytes_down" in line and "bytes_up" in line]
     took_part = sum(len(line.get("participants", ())) for line in known)
     if not took_part:
@@ -97,17 +72,7 @@ def travel_section(
     pools: bool,
     private: Sequence[str],
 ) -> dict[str, Any] | None:
-    """Return what the page says of what travels; None where nothing is known of it.
-
-    Args:
-        experiment: the sections of the experiment.
-        result: of the run; made by an older version, it may lack ``parameters``.
-        lines: of its ``metrics.jsonl``.
-        model: parameter of its model -> how many numbers it is.
-        merges: what clients reply is merged.
-        pools: all data lie in one place, so that nothing travels.
-        private: patterns of the method's parameters that never travel.
-    """
+    """Return what the page says of what travels; None where nothing is known of it."""
     measured = traffic(lines)
     sizes = {str(name): int(size) for name, size in result.get("parameters", {}).items()}
     if measured is None and not sizes:
@@ -142,13 +107,7 @@ def travel_section(
 
 
 def coverage_section(counts: Ids, space: ClassSpace, clients: Sequence[str]) -> dict[str, Any]:
-    """Return what the page says of who covers which attributes (FZSL, Fig. 3).
-
-    Args:
-        counts: (K, C) training samples of each class at each client.
-        space: the class space, whose semantics are taken as they are.
-        clients: (K,) what they are called.
-    """
+    """Return what the page says of who covers which attributes (FZSL, Fig. 3)."""
     held = counts > 0
     cover = statistics.attribute_cover(held, space.semantics)
     order, groups = statistics.attribute_order(space.attribute_groups, space.attributes)
@@ -168,12 +127,7 @@ def coverage_section(counts: Ids, space: ClassSpace, clients: Sequence[str]) -> 
 
 
 def written_bytes(count: float) -> str:
-    """Write a number of bytes for people.
-
-    Example:
-        >>> written_bytes(1526560), written_bytes(0)
-        ('1.53 MB', '0 B')
-    """
+    """Write a number of bytes for people."""
     for unit in ("B", "kB", "MB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"

@@ -17,14 +17,7 @@ DRAWN_CLIENTS = 200  # rows of a map; of more clients, evenly spaced ones are dr
 def holdings(
     facts: Facts, idle: str = "not trained on", counted: bool = False, idle_listed: str = "no one, though not unseen"
 ) -> dict[str, Any]:
-    """Draw and list who holds which classes.
-
-    Args:
-        facts: of the run.
-        idle: what classes are that no one holds although they are not unseen.
-        idle_listed: the same in the list of names.
-        counted: say how many samples of each class a client holds.
-    """
+    """Draw and list who holds which classes."""
     counts = facts.tensors["client_counts"]
     order, held, idling = statistics.holding_order(counts, facts.unseen)
     per_client = (counts > 0).sum(axis=1)

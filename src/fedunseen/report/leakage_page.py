@@ -26,13 +26,7 @@ GUESSES = {"average": "no gradient: the average", "random class": "no gradient: 
 
 
 def write_leakage_report(facts: Facts, tensors: Mapping[str, Tensor], path: Path) -> Path:
-    """Write the page of an attack.
-
-    Args:
-        facts: what ``leakage.json`` holds.
-        tensors: what ``leakage.safetensors`` holds.
-        path: where to.
-    """
+    """Write the page of an attack."""
     classifier, phases = facts["classifier"], facts["method"]["phases"]
     is_attacked = "left_out" not in classifier
     context = {

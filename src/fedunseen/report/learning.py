@@ -21,13 +21,7 @@ COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 def losses(
     run: Run, terms: Mapping[str, str] | None = None, title: str = "Losses by term, mean of clients"
 ) -> str | None:
-    """Draw the losses by term; the total is left out where it is the only term's double.
-
-    Args:
-        run: of one seed.
-        terms: term -> what it is called; by default all there are, by their names.
-        title: above the chart.
-    """
+    """Draw the losses by term; the total is left out where it is the only term's double."""
     lines = run.metrics
     if terms is None:
         terms = {name: name for name in lines[-1].get("losses", {})} if lines else {}

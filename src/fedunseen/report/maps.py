@@ -40,32 +40,12 @@ def hue(place: int) -> int:
 
 
 def class_color(place: int) -> str:
-    """Return the color of the class at a place of a list: one that the color-blind tell apart, while there are any.
-
-    Example:
-        >>> class_color(0), class_color(7)
-        ('var(--class-0)', 'hsl(243 62% var(--dots))')
-    """
+    """Return the color of the class at a place of a list: one that the color-blind tell apart, while there are any."""
     return f"var(--class-{place})" if place < _CLASSES else f"hsl({hue(place)} 62% var(--dots))"
 
 
 def spread(places: Floats, widths: Floats, height: float) -> Floats:
-    """Move labels apart until no two overlap, each as little as it takes; those that stand free stay.
-
-    Args:
-        places: (n, 2) their middles.
-        widths: (n,) how wide they are.
-        height: how tall.
-
-    Returns:
-        (n, 2) where they stand then.
-
-    Example:
-        >>> spread(np.array([[50.0, 50.0], [52.0, 50.0], [200.0, 50.0]]), np.array([30.0, 30.0, 30.0]), 12.0).round()
-        array([[ 50.,  44.],
-               [ 52.,  56.],
-               [200.,  50.]])
-    """
+    """Move labels apart until no two overlap, each as little as it takes; those that stand free stay."""
     at = np.array(places, dtype=np.float64)
     order = np.arange(len(at))
     later = np.where(order[None, :] > order[:, None], 1.0, -1.0)[..., None]
@@ -107,14 +87,7 @@ def _class_names(frame: Frame, means: Sequence[Floats], names: Sequence[str], si
 
 
 def embedding_map(points: Floats, labels: Ids, names: Sequence[str], title: str) -> str:
-    """Draw samples in the plane, colored by class, with each class's name at its mean.
-
-    Args:
-        points: (n, 2).
-        labels: (n,) positions in ``names``.
-        names: what is written at the class means.
-        title: above it.
-    """
+    """Draw samples in the plane, colored by class, with each class's name at its mean."""
     points, frame, marks = _flat_plane(points, title)
     classes = np.unique(labels).tolist()
     for place, c in enumerate(classes):
@@ -127,15 +100,7 @@ def embedding_map(points: Floats, labels: Ids, names: Sequence[str], title: str)
 
 
 def generated_map(points: Floats, labels: Ids, generated: NDArray[np.bool_], names: Sequence[str], title: str) -> str:
-    """Draw generated and real samples in one plane: circles and crosses, colored by class (FZSL, Fig. 5).
-
-    Args:
-        points: (n, 2).
-        labels: (n,) positions in ``names``.
-        generated: (n,) whether the sample is generated.
-        names: what is written at the mean of each class's real samples, or of the generated ones if there is none.
-        title: above it.
-    """
+    """Draw generated and real samples in one plane: circles and crosses, colored by class (FZSL, Fig. 5)."""
     points, frame, marks = _flat_plane(points, title, 760)
     classes, means = np.unique(labels).tolist(), []
     for place, c in enumerate(classes):
@@ -159,16 +124,7 @@ def plane_map(
     names: Sequence[str],
     label: str,
 ) -> str:
-    """Draw samples in the plane of two features over the classifier's answers there (FedFSL, Fig. 6).
-
-    Args:
-        points: (n, 2).
-        labels: (n,) positions in ``names``; their colors are the page's ``--class-0`` and so on.
-        grid: (G, G) positions of the answers at evenly spaced places, rows from low to high in the second feature.
-        corners: the lowest and the highest of both features, where the first and the last of those places are.
-        names: what is written at the mean of each class's samples.
-        label: what it is and how good; a screen reader announces it.
-    """
+    """Draw samples in the plane of two features over the classifier's answers there (FedFSL, Fig. 6)."""
     (x0, y0), (x1, y1) = corners
     half = [max(high - low, 1e-12) / max(len(grid) - 1, 1) / 2 for low, high in ((x0, x1), (y0, y1))]
     frame = Frame(
@@ -194,14 +150,7 @@ def small_map(values: Floats, title: str, words: str) -> str:
 
 
 def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:
-    """Draw a similarity matrix.
-
-    Args:
-        values: (m, m) in [-1, 1], in the order to draw.
-        names: (m,) of the rows; written where there is room.
-        marked: (m,) the unseen classes, marked along the edge.
-        title: above it.
-    """
+    """Draw a similarity matrix."""
     count, label = len(values), min(10.0, 330 / max(len(values), 1))
     named = label >= 6.0
     left = 16 + (longest_name(names) * label * 0.56 if named else 0)
@@ -245,11 +194,7 @@ def confusion_map(table: Floats, names: Sequence[str]) -> str:
 def _client_grid(
     values: Floats, names: Sequence[str], css: Sequence[str], clients: Sequence[str], above: float
 ) -> tuple[list[str], tuple[float, float], float]:
-    """Draw a matrix (clients, columns) in [-1, 1] with names at both sides where there is room.
-
-    Returns:
-        The marks, the width and height of a cell, and where the matrix begins.
-    """
+    """Draw a matrix (clients, columns) in [-1, 1] with names at both sides where there is room."""
     rows, columns = values.shape
     across, down = _WIDE / columns, min(max(380 / rows, 2.5), 22)
     label = min(11.0, across * 0.98)
@@ -277,17 +222,7 @@ def holdings_map(
     idle_words: str = "not trained on",
     counted: bool = False,
 ) -> str:
-    """Draw who holds how much of which class.
-
-    Args:
-        counts: (K, C) training samples; columns in the order to draw, held ones first, then idle, then unseen ones.
-        names: (C,) of the columns.
-        held: how many columns are held by someone.
-        idle: how many no client holds although they are not unseen.
-        clients: (K,) names of the rows.
-        idle_words: what classes are that no client holds although they are not unseen.
-        counted: write the number of samples into each cell, where there is room.
-    """
+    """Draw who holds how much of which class."""
     rows, columns = counts.shape
     css = ["tick" if j < held else "tick none" for j in range(columns)]
     marks, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
@@ -342,14 +277,7 @@ def _cell_counts(counts: Ids, x: float, y: float, cell: tuple[float, float]) -> 
 
 
 def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:
-    """Draw who covers how much of which attribute (FZSL, Fig. 3 b).
-
-    Args:
-        cover: (K, a) sums of attributes; columns in the order to draw, group by group.
-        names: (a,) of the columns, or none.
-        groups: name and number of columns of each group, in order; one without a name is what belongs to none.
-        clients: (K,) names of the rows.
-    """
+    """Draw who covers how much of which attribute (FZSL, Fig. 3 b)."""
     rows, columns = cover.shape
     scaled = cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12)
     marks, (across, down), top = _client_grid(scaled, names, ["tick"] * columns, clients, 12)

@@ -12,12 +12,7 @@ from fedunseen.report.parts import Facts, Section, client_names
 
 
 def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict[str, Any] | None:
-    """Return what the page says of merging; None for a run without defence, private merging or lost replies.
-
-    Args:
-        lines: of ``metrics.jsonl``.
-        clients: what they are called.
-    """
+    """Return what the page says of merging; None for a run without defence, private merging or lost replies."""
     defended = [line for line in lines if "defence" in line]
     private = [line for line in lines if "privacy" in line]
     lost = [f"{clients[int(client)]} in round {line['round']}" for line in lines for client in line.get("dropped", {})]
@@ -67,12 +62,7 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
 
 
 def _rounds(rounds: Sequence[int]) -> str:
-    """Write rounds, runs of them short.
-
-    Example:
-        >>> _rounds([1, 2, 3, 7, 9, 10])
-        '1-3, 7, 9-10'
-    """
+    """Write rounds, runs of them short."""
     parts: list[list[int]] = []
     for round in rounds:
         if parts and round == parts[-1][1] + 1:

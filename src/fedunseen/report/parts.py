@@ -40,12 +40,7 @@ def rounds_tried(result: Mapping[str, Any]) -> int:
 
 
 def stopped(result: Mapping[str, Any]) -> str:
-    """Say when and why training stopped before its last round; nothing if it did not.
-
-    Example:
-        >>> stopped({"stopped": {"round": 12, "of": 50, "why": "no gain on validation classes in 5 rounds"}})
-        ' It stopped after round 12 of 50: no gain on validation classes in 5 rounds.'
-    """
+    """Say when and why training stopped before its last round; nothing if it did not."""
     stop = result.get("stopped")
     return "" if stop is None else f" It stopped after round {stop['round']} of {stop['of']}: {stop['why']}."
 
@@ -93,13 +88,7 @@ Content = Callable[["Facts"], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class Section:
-    """One part of a page.
-
-    Attributes:
-        template: name of a file in ``sections/``. It sees ``facts``, ``experiment`` (the manifest's), and what
-            ``content`` returns; strings are escaped, and charts need ``| safe``.
-        content: computes what the template shows.
-    """
+    """One part of a page."""
 
     template: str
     content: Content
@@ -115,18 +104,7 @@ class Section:
 
 @dataclass(frozen=True)
 class View:
-    """What the pages of two tasks tell apart; the templates are the same.
-
-    Attributes:
-        header: the first paragraph and the chips.
-        summary: what the model is, how good, weak at what, and what to do next.
-        numbers: the headline numbers, and how they were chosen.
-        seeds: a table of several seeds.
-        classes: accuracy class by class.
-        samples: the template of the sample predictions, and what it shows.
-        holdings: who holds what.
-        curves: accuracies and losses by round.
-    """
+    """What the pages of two tasks tell apart; the templates are the same."""
 
     header: Content
     summary: Content
@@ -151,18 +129,7 @@ def render_sections(facts: Facts, sections: Sequence[Section], details: Sequence
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """What sections need to know about a run, read from its directory alone: no plug-in's code is loaded.
-
-    Attributes:
-        whole: the run that the page is about.
-        run: the same, or of several seeds the first: whose figures are drawn.
-        tensors: what ``evaluation.safetensors`` of that one holds.
-        merges: what clients sent was merged; otherwise each trained alone.
-        one_model: there is one model for all; otherwise every client has its own.
-        pools: all data lay in one place.
-        zero_shot: the method can use descriptions.
-        private: patterns of the method's parameters that never travel.
-    """
+    """What sections need to know about a run, read from its directory alone: no plug-in's code is loaded."""
 
     whole: Run
     run: Run

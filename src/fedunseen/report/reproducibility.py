@@ -18,17 +18,7 @@ from fedunseen.report.parts import Facts, Section
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
-    """Return the command that runs the experiment ``tree`` again.
-
-    Args:
-        tree: of the experiment.
-        plugins: files that it needs, as its manifest has them.
-        out: where the new run goes; None: the command does not say.
-
-    Returns:
-        The command, a setting a line, and whether it is whole: it names a preset and what differs from it. If not,
-        it names a file that has to hold :func:`fedunseen.core.toml.toml_text` of the experiment.
-    """
+    """Return the command that runs the experiment ``tree`` again."""
     from fedunseen.core.presets import preset_names
     from fedunseen.experiment.schema import Experiment
 

@@ -24,22 +24,12 @@ class Band(NamedTuple):
 
 
 def curve(lines: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    """Return (T,) the value ``name`` of every round.
-
-    Example:
-        >>> curve([{"zsl": 10.0}, {"zsl": 12.5}, {}], "zsl")
-        array([10. , 12.5,  nan])
-    """
+    """Return (T,) the value ``name`` of every round."""
     return np.array([line.get(name, np.nan) for line in lines], dtype=np.float64)
 
 
 def measured(lines: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
-    """Return the lines of the rounds that were measured (``evaluation.every``): those that have ``name``.
-
-    Example:
-        >>> measured([{"round": 1, "zsl": 10.0}, {"round": 2}, {"round": 3, "zsl": 12.5}], "zsl")[1]["round"]
-        3
-    """
+    """Return the lines of the rounds that were measured (``evaluation.every``): those that have ``name``."""
     return [line for line in lines if name in line]
 
 
@@ -51,12 +41,7 @@ def measured_by_all(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> l
 
 
 def band(rows: Sequence[Sequence[float]]) -> Band:
-    """Return lowest, mean and highest of each row; rows may differ in length, an empty one gives NaN.
-
-    Example:
-        >>> band([[1.0, 3.0], [], [4.0]]).mean
-        array([ 2., nan,  4.])
-    """
+    """Return lowest, mean and highest of each row; rows may differ in length, an empty one gives NaN."""
     full = [row if len(row) else [np.nan] for row in rows]
     return Band(*(np.array([f(row) for row in full], dtype=np.float64) for f in (np.min, np.mean, np.max)))
 
@@ -65,10 +50,6 @@ def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
     """Return the spread over each round's participants of ``name``, measured before merging.
 
     Rounds between two measured ones lie on a straight line; there is nothing (NaN) after the last.
-
-    Example:
-        >>> clients_band([{"clients": {"zsl": [10.0, 20.0]}}, {}, {"clients": {"zsl": [30.0]}}, {}], "zsl").high
-        array([20., 25., 30., nan])
     """
     return Band(*map(bridged, band([line.get("clients", {}).get(name, []) for line in lines])))
 
@@ -83,14 +64,7 @@ def bridged(values: Floats) -> Floats:
 
 
 def leaf_order(similarity: Floats) -> Ids:
-    """Order classes so that similar ones stand together: the leaves of average linkage on 1 - correlation.
-
-    Args:
-        similarity: (m, m) correlations; classes whose row holds NaN off the diagonal go last.
-
-    Returns:
-        (m,) a permutation of the rows.
-    """
+    """Order classes so that similar ones stand together: the leaves of average linkage on 1 - correlation."""
     from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
     from scipy.spatial.distance import squareform
 
@@ -112,24 +86,13 @@ def row_scaled(values: Floats) -> Floats:
     """Return (m, m) each row less its mean and over its largest departure from it, so in [-1, 1].
 
     What is left is which columns a row prefers: its level and length, which no answer depends on, are taken out.
-
-    Example:
-        >>> row_scaled(np.array([[5.0, 3.0, 1.0], [7.0, 7.0, 7.0]]))
-        array([[ 1.,  0., -1.],
-               [ 0.,  0.,  0.]])
     """
     centred = values - values.mean(axis=1, keepdims=True)
     return np.asarray(centred / np.maximum(np.abs(centred).max(axis=1, keepdims=True), 1e-12))
 
 
 def agreement(first: Floats, second: Floats) -> float:
-    """Return the Pearson correlation of the off-diagonal entries that both (m, m) matrices know; NaN for under 3.
-
-    Example:
-        >>> a = np.array([[1.0, 0.2, 0.4], [0.2, 1.0, 0.9], [0.4, 0.9, 1.0]])
-        >>> agreement(a, a * 2 + 1)
-        1.0
-    """
+    """Return the Pearson correlation of the off-diagonal entries that both (m, m) matrices know; NaN for under 3."""
     rows, columns = np.triu_indices(len(first), 1)
     x, y = first[rows, columns].astype(np.float64), second[rows, columns].astype(np.float64)
     known = np.isfinite(x) & np.isfinite(y)
@@ -140,16 +103,7 @@ def agreement(first: Floats, second: Floats) -> float:
 
 
 def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
-    """Order classes by who holds most of each, so that disjoint holdings stand as blocks along the diagonal.
-
-    Args:
-        counts: (K, C) training samples of each class at each client.
-        unseen: ids of the unseen classes; they go last.
-
-    Returns:
-        (C,) the order, how many of it are held by someone, and how many further ones are held by no one although
-        they are not unseen.
-    """
+    """Order classes by who holds most of each, so that disjoint holdings stand as blocks along the diagonal."""
     owner = counts.argmax(axis=0)
     held = np.flatnonzero(counts.sum(axis=0) > 0)
     held = held[np.argsort(owner[held], kind="stable")]
@@ -159,30 +113,12 @@ def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
 
 
 def attribute_cover(held: NDArray[np.bool_], semantics: Floats) -> Floats:
-    """Return (K, a) how much of each attribute a client covers: its sum over the client's classes (FZSL, Fig. 3 b).
-
-    Args:
-        held: (K, C) whether the client holds the class.
-        semantics: (C, a) continuous attributes, as they are.
-
-    Example:
-        >>> attribute_cover(np.array([[True, True], [False, True]]), np.array([[1.0, 0.0], [0.5, -2.0]]))
-        array([[ 1.5, -2. ],
-               [ 0.5, -2. ]])
-    """
+    """Return (K, a) how much of each attribute a client covers: its sum over the client's classes (FZSL, Fig. 3 b)."""
     return np.asarray(held.astype(np.float64) @ semantics)
 
 
 def attribute_order(groups: Mapping[str, Sequence[int]], attributes: int) -> tuple[Ids, list[tuple[str, int]]]:
-    """Order attributes by their groups, in the order of the groups; those without one go last, under no name.
-
-    Returns:
-        (a,) the order, and of each group its name and how many of its attributes there are; none without groups.
-
-    Example:
-        >>> attribute_order({"coat": (3, 0), "size": (2,)}, 5)
-        (array([3, 0, 2, 1, 4]), [('coat', 2), ('size', 1), ('', 2)])
-    """
+    """Order attributes by their groups, in the order of the groups; those without one go last, under no name."""
     grouped = [column for columns in groups.values() for column in columns]
     rest = [column for column in range(attributes) if column not in set(grouped)]
     sizes = [(name, len(columns)) for name, columns in groups.items() if len(columns)]
@@ -195,10 +131,6 @@ def mean_jaccard(held: NDArray[np.bool_]) -> float:
     """Return the mean over pairs of rows (K, C) of what both hold over what either holds; NaN for a single row.
 
     Of more than 1,000 rows, pairs of evenly spaced ones are counted: there are K (K - 1) / 2.
-
-    Example:
-        >>> mean_jaccard(np.array([[True, True, False], [False, True, True]]))
-        0.3333333333333333
     """
     ones = held[spaced(len(held), _PAIRED)].astype(np.float64)
     both = ones @ ones.T
@@ -211,12 +143,7 @@ def mean_jaccard(held: NDArray[np.bool_]) -> float:
 
 
 def mean_cosine(rows: Floats) -> float:
-    """Return the mean over pairs of rows (K, a) of their cosine; NaN for a single row, rows of zeros left out.
-
-    Example:
-        >>> mean_cosine(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 2.0]]))
-        0.3333333333333333
-    """
+    """Return the mean over pairs of rows (K, a) of their cosine; NaN for a single row, rows of zeros left out."""
     lengths = np.linalg.norm(rows, axis=1)
     own = rows[lengths > 0] / lengths[lengths > 0, None]
     count = len(own)
@@ -227,10 +154,5 @@ def mean_cosine(rows: Floats) -> float:
 
 
 def spaced(count: int, most: int) -> slice:
-    """Return every so many places of ``count``, so that they are at most ``most``; all where there are no more.
-
-    Example:
-        >>> list(range(10))[spaced(10, 10)] == list(range(10)), list(range(10))[spaced(10, 4)]
-        (True, [0, 3, 6, 9])
-    """
+    """Return every so many places of ``count``, so that they are at most ``most``; all where there are no more."""
     return slice(None, None, max(1, -(-count // most)))

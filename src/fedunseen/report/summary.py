@@ -16,14 +16,7 @@ WARNINGS = Section(
 
 
 def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[str]:
-    """Say what to do next, the most urgent first.
-
-    Args:
-        facts: of the run.
-        weak: the weak classes.
-        remedy: what helps them.
-        usage: how the model is used.
-    """
+    """Say what to do next, the most urgent first."""
     run, result = facts.whole, facts.run.result
     steps = ["Do what the box above says, and run it again."] if run.result.get("warnings") else []
     if not facts.one_model:

@@ -104,12 +104,7 @@ def _share(value: float, limits: tuple[float, float]) -> float:
 
 
 def element(tag: str, title: str = "", **attributes: str | float) -> str:
-    """Return an SVG element; ``css`` is its class, underscores stand for hyphens, ``title`` is shown when pointed at.
-
-    Example:
-        >>> element("rect", "a < b", css="bar", rx=1.5, stroke_width=2)
-        '<rect class="bar" rx="1.5" stroke-width="2"><title>a &lt; b</title></rect>'
-    """
+    """Return an SVG element; ``css`` is its class, underscores stand for hyphens, ``title`` is shown when pointed at."""
     named = {"class" if name == "css" else name.replace("_", "-"): value for name, value in attributes.items()}
     written = "".join(f' {name}="{_attribute(value)}"' for name, value in named.items())
     return f"<{tag}{written}><title>{escape(title)}</title></{tag}>" if title else f"<{tag}{written}/>"
@@ -155,12 +150,7 @@ def rotated(name: str, x: float, y: float, css: str, size: float | None = None) 
 
 
 def ticks(low: float, high: float, about: int = 4) -> list[float]:
-    """Return round numbers within [low, high], about as many as asked for.
-
-    Example:
-        >>> ticks(0, 100), ticks(1, 40), ticks(0, 3.1)
-        ([0.0, 25.0, 50.0, 75.0, 100.0], [10.0, 20.0, 30.0, 40.0], [0.0, 1.0, 2.0, 3.0])
-    """
+    """Return round numbers within [low, high], about as many as asked for."""
     if high <= low:
         return [float(low)]
     rough = (high - low) / about
@@ -224,10 +214,5 @@ def shortened(name: str) -> str:
 
 
 def rounded(value: float, digits: int = 3) -> str:
-    """Return a number with at most so many decimals.
-
-    Example:
-        >>> rounded(25.0), rounded(0.25), rounded(98.8333, 1)
-        ('25', '0.25', '98.8')
-    """
+    """Return a number with at most so many decimals."""
     return f"{value:.{digits}f}".rstrip("0").rstrip(".") if value != round(value) else f"{value:.0f}"

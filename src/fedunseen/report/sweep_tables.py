@@ -31,17 +31,7 @@ CHART_TITLES = {**TITLES, **{name: title for name, (_, title) in _ONLY_IN_SWEEPS
 
 
 class Number(NamedTuple):
-    """A number of a cell, and the paper's.
-
-    Attributes:
-        metric: which: an accuracy in percent, or what travels (parameters, or bytes of a client in a round).
-        mean: ours; None if there is none.
-        sd: its deviation over the seeds; of a few-shot run of one seed half of the 95 % interval over its episodes.
-        paper: the paper's.
-        half: half of the 95 % interval of the mean over several seeds (Student's t).
-        other: the paper's data, if they differ from ours.
-        link: where the run's page is, if there is one.
-    """
+    """A number of a cell, and the paper's."""
 
     metric: str
     mean: float | None = None
@@ -78,18 +68,7 @@ class Number(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepTable:
-    """One table.
-
-    Attributes:
-        title: the values that all its cells share.
-        axes: what the first columns hold.
-        groups: the names of the groups of columns beside each other; one empty name if there is but one.
-        heads: for each metric its short name, and whether the paper's figures stand beside it.
-        paper: the head of the paper's columns.
-        lines: for each row the values of ``axes``, its numbers (groups x metrics), and its note.
-        notes: the sentences to which the notes refer.
-        caption: sentences that explain the table.
-    """
+    """One table."""
 
     title: str
     axes: tuple[str, ...]
@@ -133,13 +112,7 @@ class SweepTable:
 
 
 def sweep_tables(sweep: Sweep, rows: Sequence[Row], out: Path | None = None) -> list[SweepTable]:
-    """Lay out the cells of a sweep in tables, as its ``[table]`` says.
-
-    Args:
-        sweep: the sweep.
-        rows: what became of its cells.
-        out: its directory, whose runs' pages are linked.
-    """
+    """Lay out the cells of a sweep in tables, as its ``[table]`` says."""
     table = sweep.file.table
     apart = table.tables if table.tables is not None else [axis for axis in sweep.axes if axis == "data"]
     down = [axis for axis in sweep.axes if axis not in (*apart, *table.columns)]
@@ -188,12 +161,7 @@ def _values(row: Row, axes: Iterable[str]) -> tuple[str, ...]:
 
 
 def labelled_value(axis: str, value: str) -> str:
-    """Return an axis' value as the head of a column; a bare number gets the axis' name.
-
-    Example:
-        >>> [labelled_value("shots", "5"), labelled_value("alpha", "0.1"), labelled_value("partition", "IID")]
-        ['shots 5', 'alpha 0.1', 'IID']
-    """
+    """Return an axis' value as the head of a column; a bare number gets the axis' name."""
     return f"{axis} {value}" if value.replace(".", "", 1).isdigit() else value
 
 

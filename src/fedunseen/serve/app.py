@@ -302,15 +302,7 @@ def create_app(
     limits: Limits | None = None,
     write_token: str | None = None,
 ) -> FastAPI:
-    """Return the service as an ASGI application.
-
-    Args:
-        model: the run at work. No one else may use it while the service runs.
-        token: what clients must send; None asks for none.
-        local: only this machine can reach the service.
-        limits: of a request.
-        write_token: what clients must send to add and remove classes; None: ``token``. Without both, no class lasts.
-    """
+    """Return the service as an ASGI application."""
     limits, measured = limits or Limits(), MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token)

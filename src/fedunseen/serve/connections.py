@@ -72,19 +72,7 @@ def server_config(
     key: Path | None = None,
     log_level: str = "warning",
 ) -> uvicorn.Config:
-    """Return the settings of a server.
-
-    Args:
-        app: the service.
-        most: connections at once.
-        grace: seconds in which answers that are under way are finished when the server ends.
-        certificate: of TLS; None: plain text.
-        key: the certificate's private key.
-        log_level: of the server's own messages.
-
-    Raises:
-        OSError: certificate and key do not fit.
-    """
+    """Return the settings of a server."""
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,

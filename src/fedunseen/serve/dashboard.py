@@ -34,13 +34,7 @@ _log = logging.getLogger("fedunseen.federation")
 
 
 def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -> Starlette:
-    """Return the page's service as an ASGI application.
-
-    Args:
-        monitor: what it tells.
-        token: what readers must send as ``Authorization: Bearer TOKEN``; None asks for none.
-        local: only this machine can reach it.
-    """
+    """Return the page's service as an ASGI application."""
     html = page("dashboard.html")
     measured = Measured()
     _gauges(monitor, measured)
@@ -89,11 +83,7 @@ def shown(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> AbstractContextManager[None]:
-    """Return a block in which the page is served at a socket that listens; who is looking hears how it ended.
-
-    Raises:
-        OSError: certificate and key are none.
-    """
+    """Return a block in which the page is served at a socket that listens; who is looking hears how it ended."""
     config = server_config(create_app(monitor, token, local), 64, 1, certificate, key, "critical")
     return _beside(monitor, uvicorn.Server(config), listening)
 

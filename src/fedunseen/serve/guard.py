@@ -28,14 +28,7 @@ _POLICY = (
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a client may ask for.
-
-    Attributes:
-        body: bytes of a request.
-        upload: seconds in which a request has to arrive.
-        answer: seconds after which a client is told that the answer takes too long.
-        waiting: predictions at most that wait for their turn.
-    """
+    """How much a client may ask for."""
 
     body: int = 10 * 2**20
     upload: float = 20.0
@@ -68,12 +61,7 @@ class MeasuredModel(Measured):
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach an address.
-
-    Example:
-        >>> [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.org")]
-        [True, True, True, False, False]
-    """
+    """Say whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -81,17 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: refuses what may not be asked before any of it is read.
-
-    Args:
-        app: the service.
-        token: what clients must send as ``Authorization: Bearer TOKEN``; None asks for none.
-        local: only this machine can reach the service. Then a request must name it as the local machine, so that a web
-            page elsewhere cannot reach it under a name of its own.
-        limits: of a request.
-        measured: where requests are counted.
-        write_token: what clients must send to change anything; None: what they must send to ask.
-    """
+    """ASGI middleware: refuses what may not be asked before any of it is read."""
 
     def __init__(
         self,

@@ -21,9 +21,6 @@ class InferenceQueue:
 
     A question whose asker has given up is left out if its turn has not come; one that is being answered is answered to
     its end, and no one else's turn comes before that.
-
-    Args:
-        waiting: how many questions may wait.
     """
 
     def __init__(self, waiting: int) -> None:
@@ -38,12 +35,7 @@ class InferenceQueue:
         return answer
 
     async def ask(self, question: Callable[[], _T], seconds: float) -> _T:
-        """Return the answer to a question.
-
-        Raises:
-            QueueFullError: too many wait.
-            TimeoutError: no answer came in ``seconds``.
-        """
+        """Return the answer to a question."""
         if self._line.qsize() >= self.waiting:
             raise QueueFullError
         return await asyncio.wait_for(asyncio.wrap_future(self.put(question)), seconds)

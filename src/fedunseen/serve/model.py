@@ -38,14 +38,7 @@ _STEPS = 32  # on the way from the mean of all descriptions to a class's
 
 
 class Ranked(NamedTuple):
-    """One class of a ranking.
-
-    Attributes:
-        name: the class.
-        score: in the method's own units; seen classes are lowered by the run's calibration factor.
-        probability: the softmax of the scores of all classes that were ranked.
-        kind: ``seen`` or ``unseen`` in training, or ``added``.
-    """
+    """One class of a ranking."""
 
     name: str
     score: float
@@ -63,14 +56,7 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """A class that was added.
-
-    Attributes:
-        name: of the class.
-        attributes: (attributes,), raw as in ``classes.csv``; None for a class learned from examples.
-        examples: (n, ...) samples of it; None for a class that is described.
-        lasting: it stays when the service ends.
-    """
+    """A class that was added."""
 
     name: str
     attributes: NDArray[np.float64] | None = None
@@ -79,25 +65,7 @@ class Added:
 
 
 class Recognizer:
-    """A run's model, and the classes that were added to it.
-
-    Args:
-        run: a complete run whose strategy merges. Of several seeds, the first one's model serves.
-        adapts: adapt the model to the samples that it is asked about; they are not kept, and the run stays as it is.
-
-    Attributes:
-        run: the run, or the first of its seeds.
-        kind: what it is given: ``pictures``, ``text`` or ``features``.
-        by_attributes: classes can be added by their attributes.
-        by_sentence: they can be added by a name or a few words, which the run's text encoder describes.
-        by_examples: they can be learned from examples.
-        from_examples_alone: no description is of use, and the classes of the training are no answers.
-        added: the added classes by name, in the order in which they came.
-
-    Raises:
-        ExperimentError: the run has no merged model.
-        DataError: the file of its lasting classes is damaged.
-    """
+    """A run's model, and the classes that were added to it."""
 
     def __init__(self, run: Run, adapts: bool = False) -> None:
         self.whole, self.run = run, run.seeds[0] if run.seeds else run
@@ -179,20 +147,11 @@ class Recognizer:
     # Classes that come and go.
 
     def imagine(self, words: str) -> NDArray[np.float64]:
-        """Return what the run's text encoder makes of a class's name or a few words (attributes,).
-
-        Raises:
-            DataError: there is no word in them.
-            ExperimentError: the run's classes are described by attributes.
-        """
+        """Return what the run's text encoder makes of a class's name or a few words (attributes,)."""
         return semantics_of_names([words], self.run.space, self.run.describing)[words]
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
-        """Return a class's attributes (attributes,), from all values or from those that are not 0 by name.
-
-        Raises:
-            DataError: an attribute is unknown, or a value is not a finite number.
-        """
+        """Return a class's attributes (attributes,), from all values or from those that are not 0 by name."""
         space = self.run.space
         if isinstance(attributes, Mapping):
             for name in attributes:
@@ -212,12 +171,7 @@ class Recognizer:
         return row
 
     def add(self, added: Added) -> None:
-        """Add a class; it competes from the next question on.
-
-        Raises:
-            DataError: the name or what describes the class is wrong.
-            ExperimentError: the run cannot learn a class in this way.
-        """
+        """Add a class; it competes from the next question on."""
         name = added.name
         if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME or "/" in name:
             raise DataError(
@@ -242,11 +196,7 @@ class Recognizer:
         self._keep({**self.added, name: added}, added.lasting)
 
     def remove(self, name: str) -> None:
-        """Take an added class away.
-
-        Raises:
-            KeyError: there is no added class of that name.
-        """
+        """Take an added class away."""
         left = {other: added for other, added in self.added.items() if other != name}
         self._keep(left, self.added[name].lasting)
 
@@ -289,11 +239,7 @@ class Recognizer:
     # Questions.
 
     def read(self, path: Path) -> NDArray[Any]:
-        """Read a file as samples (n, ...), as the run takes them.
-
-        Raises:
-            DataError: it is damaged, or of another kind than the run's.
-        """
+        """Read a file as samples (n, ...), as the run takes them."""
         if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
             raise DataError(
                 f"{path}: this run takes feature vectors: give a file that ends in {', '.join(FEATURE_SUFFIXES)}"
@@ -301,11 +247,7 @@ class Recognizer:
         return self.run.read(path)
 
     def samples(self, rows: Any) -> NDArray[Any]:
-        """Return samples (n, ...) from numbers.
-
-        Raises:
-            DataError: they are no numbers, not finite, or of another shape than the run's.
-        """
+        """Return samples (n, ...) from numbers."""
         try:
             given = np.asarray(rows)
         except ValueError:
@@ -313,12 +255,7 @@ class Recognizer:
         return self.run.read_inputs(given)
 
     def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[Ranked]]:
-        """Rank the classes for each sample, best first; at equal scores an added class comes first.
-
-        Raises:
-            DataError: a sample is wrong, or there are too few classes.
-            ExperimentError: there is no such class to rank.
-        """
+        """Rank the classes for each sample, best first; at equal scores an added class comes first."""
         if self.from_examples_alone:
             if among != "all":
                 raise ExperimentError(f"among {among}: this run learns all classes from examples: leave it out")

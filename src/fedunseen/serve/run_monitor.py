@@ -115,12 +115,7 @@ class Monitor(logging.Handler):
 
 
 class RunMonitor(Monitor):
-    """Hears what a run does, and tells it to anyone who asks. As a logging handler it hears the federation's log too.
-
-    Args:
-        experiment: the run's.
-        path: its directory, from which the rounds before a resume are read.
-    """
+    """Shows what a run does, whose directory has the rounds before a resume."""
 
     def __init__(self, experiment: Experiment, path: Path) -> None:
         super().__init__()

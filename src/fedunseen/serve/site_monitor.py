@@ -13,13 +13,7 @@ _RELEASES = 200  # lines of the history that the page shows
 
 
 class SiteMonitor(Monitor):
-    """Shows a party's connection, rounds, traffic and history of releases.
-
-    Args:
-        name: the party's.
-        samples, classes: what it holds.
-        site: what stands before the party.
-    """
+    """Shows a party's connection, rounds, traffic and history of releases."""
 
     def __init__(self, name: str, samples: int, classes: int, site: Site) -> None:
         super().__init__()

@@ -34,17 +34,7 @@ class TooLargeError(DataError):
 
 
 def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
-    """Return what a file holds as samples (n, ...).
-
-    Args:
-        model: for whom.
-        name: as the client calls it.
-        content: the file.
-
-    Raises:
-        DataError: it is empty, damaged, or of another kind than the run's samples.
-        TooLargeError: it holds too many pixels or samples.
-    """
+    """Return what a file holds as samples (n, ...)."""
     shown = "".join(c if c.isprintable() else "?" for c in PurePath(name).name)[:_SHOWN] or "file"
     if not content:
         raise DataError(f"{shown} is empty")
@@ -77,11 +67,7 @@ def _format(shown: str, content: bytes) -> str:
 
 
 def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
-    """Return texts as samples (n, ...).
-
-    Raises:
-        DataError: the run takes no texts, or one is empty or has no word that is known.
-    """
+    """Return texts as samples (n, ...)."""
     if model.kind != "text":
         raise DataError(f"this run takes {model.kind}, not text")
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
@@ -93,11 +79,7 @@ def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
 
 
 def checked(samples: NDArray[Any]) -> NDArray[Any]:
-    """Return samples (n, ...) if they are not too many.
-
-    Raises:
-        TooLargeError: they are.
-    """
+    """Return samples (n, ...) if they are not too many."""
     if len(samples) > MOST_SAMPLES:
         raise TooLargeError(f"there are {len(samples)} samples: send at most {MOST_SAMPLES} at a time")
     if not len(samples):

@@ -41,14 +41,7 @@ class AnyShotEvaluator(ZeroShotEvaluator):
     """Also measures what a few examples of the unseen classes would add."""
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return what zero-shot runs draw, and what examples of unseen classes add.
-
-        Returns:
-            Beside those of :class:`ZeroShotEvaluator`, where the clients' sums were merged: ``prototype_deviation``
-            (C,), how far each prototype may be off, in deviations of a sample from its class's mean;
-            ``support_classes`` and ``support_weights`` (C, 5), whose means count most in each; and the ``curve_...`` of
-            :func:`fedunseen.evaluation.any_shot.curve`.
-        """
+        """Return what zero-shot runs draw, and what examples of unseen classes add."""
         tensors = super().summary(params, result)
         method, benchmark = self.federation.method, self.benchmark
         if not self.federation.strategy.one_model or not isinstance(method, Gaussian) or "count" not in params:
@@ -129,11 +122,7 @@ class AnyShot(ZeroShot):
 
 
 def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
-    """Return the sum of a class's samples, as the model takes them.
-
-    Raises:
-        DataError: they are not of the run's kind, or not finite.
-    """
+    """Return the sum of a class's samples, as the model takes them."""
     with torch.no_grad():
         features = method.backbone(run.params, _scaled(run, run.read_inputs(samples))).double()
     if not bool(torch.isfinite(features).all()):
@@ -150,11 +139,7 @@ def _examples(support: Shown) -> dict[str, Any]:
 
 
 def _check_spelling(name: str, names: list[str]) -> None:
-    """Refuse a new class whose name is that of another, written differently.
-
-    Raises:
-        DataError: says both.
-    """
+    """Refuse a new class whose name is that of another, written differently."""
     alike = [other for other in names if composed(other).casefold() == composed(name).casefold()]
     if alike:
         raise DataError(

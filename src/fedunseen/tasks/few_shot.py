@@ -46,12 +46,7 @@ _POINTS = 200  # samples of each class in that plane
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Episodes of some classes.
-
-    Attributes:
-        rows: (n,) the samples that they are made of: their positions in the benchmark.
-        episodes: fixed by the run's seed.
-    """
+    """Episodes of some classes."""
 
     rows: NDArray[np.int64]
     episodes: Episodes
@@ -63,20 +58,7 @@ class Pool:
 
 
 class FewShotEvaluator(Evaluator):
-    """Measures accuracy in episodes of classes that no client trained on.
-
-    Attributes:
-        method: the federation's.
-        watched: the episodes after every round.
-        of: what they are of: ``validation`` or ``test``.
-        tests: the test episodes.
-        base: test episodes of the training classes, if the benchmark has such samples.
-        final: (E, N, Q) answers of each reported model to the test episodes; empty until :meth:`numbers` has run.
-
-    Raises:
-        ExperimentError: there are no validation classes to choose on.
-        DataError: too few classes have enough samples.
-    """
+    """Measures accuracy in episodes of classes that no client trained on."""
 
     accuracies = ("few_shot",)
 
@@ -163,16 +145,7 @@ class FewShotEvaluator(Evaluator):
                 write_tensors(path / "plane" / f"round-{loop.state.round}.safetensors", plane)
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
-        """Measure the chosen model, and the baselines, on the test episodes.
-
-        Returns:
-            Accuracies in percent, each with its ``..._ci95``. ``few_shot``: of the chosen model; ``few_shot_base``: the
-            same on unseen samples of training classes, where there are some; ``few_shot_pixels``: of the nearest
-            support sample, in raw samples; ``few_shot_random``: of the nearest class mean, in the features before
-            training. Beside them the chosen round's accuracy on the episodes that were watched, without interval; the
-            test episodes' standard deviation and the best of them (``few_shot_episode_sd``, ``few_shot_episode_max``),
-            as a single episode's accuracy says little; and ``mi_share``, the mutual information's share of the loss.
-        """
+        """Measure the chosen model, and the baselines, on the test episodes."""
         models = self.models_of(model_path)
         self.final[:] = self._every_answer(models, self.tests)
         accuracy, half = confidence(_mean_accuracies(self.final))
@@ -210,15 +183,7 @@ class FewShotEvaluator(Evaluator):
         return torch.stack(each)
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-        """Return what the report draws, once :meth:`numbers` has measured the chosen model.
-
-        Returns:
-            ``client_counts`` (K, C) and ``episode_accuracies`` (E,), the accuracy in each test episode in percent, as
-            the mean over the models. If there is one model, also ``labels`` and ``answers`` (m,), the true and the
-            answered class of every query of the test episodes; for images also the first test episode:
-            ``support_images`` (N, P, h, w[, 3]) and ``query_images`` (N, q, h, w[, 3]) in [0, 1], ``query_answers``
-            (N, q), ``episode_classes`` (N,).
-        """
+        """Return what the report draws, once :meth:`numbers` has measured the chosen model."""
         federation, e = self.federation, self.tests.episodes
         classes = len(federation.benchmark.space.names)
         tensors: dict[str, NDArray[Any]] = {
@@ -245,13 +210,7 @@ class FewShotEvaluator(Evaluator):
         return tensors
 
     def plane(self, params: Params) -> dict[str, NDArray[Any]] | None:
-        """Return the plane of two features after adaptation to the first test episode (FedFSL, Fig. 6).
-
-        Returns:
-            ``points`` (n, 2) and ``labels`` (n,) of samples of its classes, ``classes`` (N,), ``grid`` (G, G) the
-            answer at each cell (rows from low to high in the second feature), ``low`` and ``high`` (2,) its corners,
-            and ``accuracy`` (), in percent, on the points. None unless a MAML has two features.
-        """
+        """Return the plane of two features after adaptation to the first test episode (FedFSL, Fig. 6)."""
         method, e = self.method, self.tests.episodes
         if not isinstance(method, MAML) or method.backbone.shape != (2,):
             return None
@@ -416,11 +375,7 @@ def _fixed_names(run: Trained, method: Episodic) -> list[str]:
 
 
 def example_folders(path: Path) -> dict[str, list[Path]]:
-    """Return the files in each folder of a folder: examples of the class with the folder's name.
-
-    Raises:
-        DataError: there are none.
-    """
+    """Return the files in each folder of a folder: examples of the class with the folder's name."""
     if not path.is_dir():
         raise DataError(f"{path} is no folder: give one with a folder of examples for each class")
     found = {

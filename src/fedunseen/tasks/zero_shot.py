@@ -147,18 +147,7 @@ class ZeroShotEvaluator(Evaluator):
         observe_threats(self.federation, loop.rounds, path, round, result.params)
 
     def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
-        """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes.
-
-        Args:
-            merged: the model that is reported; None where every client has its own instead.
-            models: gives those of some clients that have a model of their own, with it.
-            line: of the round that is reported, with the calibration factor.
-
-        Returns:
-            ``clients``, who is measured; for ``merged``, if there is one, and for ``own`` models lists in that order:
-            the accuracies of a run, and ``held``, the mean accuracy in percent over the classes that the client holds,
-            among all classes.
-        """
+        """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes."""
         federation, factor = self.federation, line["calibration_factor"]
         labels = federation.benchmark.labels
         holding = [k for k, rows in enumerate(federation.partition.clients) if len(rows)]
@@ -284,11 +273,7 @@ class ZeroShot(Task):
 
 
 def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which classes (C,) are ranked.
-
-    Raises:
-        ExperimentError: none is, or the question is wrong.
-    """
+    """Return which classes (C,) are ranked."""
     among = question.among
     check_question(among, question.top)
     allowed = {"all": np.ones(len(seen), dtype=bool), "unseen": ~seen, "given": given}[among]
@@ -320,14 +305,7 @@ def expand_space(
 def added_classes(
     space: ClassSpace, classes: Classes | None
 ) -> tuple[list[str], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """Add classes to those of a class space; one with a known name replaces the class of that name.
-
-    Returns:
-        Names, raw semantics (C, attributes), which are seen (C,) and which were given (C,).
-
-    Raises:
-        DataError: a class is described wrongly.
-    """
+    """Add classes to those of a class space; one with a known name replaces the class of that name."""
     names, semantics = list(space.names), space.semantics.copy()
     seen = np.isin(np.arange(len(names)), space.seen)
     if classes is None:

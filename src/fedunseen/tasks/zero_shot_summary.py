@@ -54,22 +54,7 @@ def observe_round(
 def summary_tensors(
     federation: Federation, params: Params, factor: float, embedding: str | bool
 ) -> dict[str, NDArray[Any]]:
-    """Summarize a finished run.
-
-    Returns:
-        ``labels``, ``zsl_answers``, ``gzsl_answers`` (n,): true class, answer among the unseen and among all classes,
-        of every test sample; ``uncalibrated_answers`` (n,): among all classes without calibration; ``client_counts``
-        (K, C): training samples of each class at each client; ``similarity``
-        (C, C): correlation of the classes' semantics; ``model_similarity`` (C, C): correlation of the mean scores of
-        each class's test samples, NaN for classes without; for images ``images`` (m, h, w) or (m, h, w, 3) in [0, 1],
-        ``image_labels`` (m,), ``image_answers`` (m, 5): test samples of unseen classes and the best five classes among
-        the unseen; with ``embedding`` (``pca`` or ``tsne``) test samples of unseen classes (DistZSL, Fig. 6):
-        ``embedding_labels`` (m,), ``embedding_model`` and ``embedding_inputs`` (m, 2), and the silhouettes of the
-        classes in what they picture, ``silhouettes`` (2,). Of a generative method instead such samples and
-        of generated ones in one plane (FZSL, Fig. 5): ``generated_labels``, ``generated_kind`` (m,), 0 for a real and 1
-        for a generated one, ``generated_plane`` (m, 2), and ``generated_accuracy`` (unseen,), the ZSL accuracy of each
-        unseen class in percent.
-    """
+    """Summarize a finished run."""
     benchmark, space = federation.benchmark, federation.benchmark.space
     classes = len(space.names)
     tensors: dict[str, NDArray[Any]] = {
@@ -145,12 +130,7 @@ def _compatibility(federation: Federation, params: Params) -> dict[str, NDArray[
 
 
 def some(clients: Sequence[int]) -> Sequence[int]:
-    """Return at most 50 clients, evenly spaced: those whose own models are measured.
-
-    Example:
-        >>> list(some(range(50))) == list(range(50)), list(some(range(10_000)))[:3], len(some(range(51)))
-        (True, [0, 200, 400], 26)
-    """
+    """Return at most 50 clients, evenly spaced: those whose own models are measured."""
     return clients[:: max(1, -(-len(clients) // _MEASURED))]
 
 

@@ -100,15 +100,7 @@ def _words(facts: Facts) -> dict[str, str]:
 
 
 def half_width(result: Mapping[str, Any], name: str) -> float | None:
-    """Return half of the 95 % interval of a number: of a run's episodes, or by Student's t of several runs; or None.
-
-    Example:
-        >>> half_width({"few_shot": 50.0, "few_shot_ci95": 1.5}, "few_shot")
-        1.5
-        >>> round(half_width({"x": 50.0, "x_sd": 1.0, "seeds": [0, 1, 2, 3]}, "x"), 3)
-        1.591
-        >>> half_width({"x": 50.0}, "x")
-    """
+    """Return half of the 95 % interval of a number: of a run's episodes, or by Student's t of several runs; or None."""
     if f"{name}_ci95" in result:
         return float(result[f"{name}_ci95"])
     if f"{name}_sd" not in result:
@@ -142,10 +134,6 @@ def verdict(result: Mapping[str, Any], over: str) -> dict[str, Any]:
     """Return in plain words whether the model is better than what costs nothing.
 
     Two numbers differ where their 95 % intervals are apart.
-
-    Args:
-        result: of a run, or of several.
-        over: what the intervals are over: ``episodes`` or ``seeds``.
     """
     model, pixels, random = (
         {"value": result[name], "half": half_width(result, name) or 0.0}
@@ -226,12 +214,7 @@ def _curves(facts: Facts) -> dict[str, Any] | None:
 
 
 def _stage(term: str) -> tuple[str, str]:
-    """Divide the name of a term into its stage and itself.
-
-    Example:
-        >>> _stage("stage1_mi"), _stage("task")
-        (('stage1', 'mi'), ('', 'task'))
-    """
+    """Divide the name of a term into its stage and itself."""
     stage, _, name = term.partition("_")
     return (stage, name) if name and stage[:5] == "stage" and stage[5:].isdecimal() else ("", term)
 
