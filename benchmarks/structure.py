@@ -1,8 +1,8 @@
 """Print the structural budgets of the package, and check that none has grown.
 
 Counted are lines of Python, long functions, functions of many parameters, import cycles, imports against the order of
-packages, and words of documentation, without research notes and the list of changes. ``structure.toml`` holds the limit
-of each; a limit may only fall::
+packages, words of documentation, without research notes and the list of changes, and pages over the length of their
+kind, without code blocks. ``structure.toml`` holds the limit of each; a limit may only fall::
 
     python benchmarks/structure.py --check      # exit code 1 where a limit is exceeded
     python benchmarks/structure.py --tighten    # lower every limit to what is measured
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -42,6 +44,7 @@ ORDER = (  # a package imports from its own line and those above it
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 PARAMETERS_EXEMPT = ("src/fedunseen/estimator.py:__init__",)
 LINES, PARAMETERS = 60, 8
+PAGES = {"Tutorials": 800, "How-to": 600, "Explanation": 1000}  # words
 
 Found = dict[str, list[str]]
 
@@ -114,6 +117,20 @@ def upward(graph: dict[str, set[str]]) -> list[str]:
     return [f"{a} -> {b}" for a, b in pairs if rank(b) > rank(a)]
 
 
+def long_pages() -> Iterator[str]:
+    """Yield the pages of ``docs/README.md`` that have more words than their kind may, and their number of words."""
+    index = ROOT / "docs" / "README.md"
+    for kind, body in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", index.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+        for link in re.findall(r"^- \[.*?\]\((.*?)\)", body, re.MULTILINE) if kind in PAGES else ():
+            text = (index.parent / link).read_text("utf-8")
+            if link.endswith(".ipynb"):
+                cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]
+                text = "\n".join("".join(cell["source"]) for cell in cells)
+            words = len(re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE).split())
+            if words > PAGES[kind]:
+                yield f"{link} {words}"
+
+
 def measure() -> tuple[dict[str, int], Found]:
     """Return each budget's number, and what is behind those that name something."""
     source = ROOT / "src" / "fedunseen"
@@ -132,6 +149,7 @@ def measure() -> tuple[dict[str, int], Found]:
         ],
         "import_cycles": cycles(graph),
         "upward_imports": upward(graph),
+        "long_pages": list(long_pages()),
     }
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     read = [path for path in pages if path.name != "CHANGELOG.md" and path.parent.name != "research"]

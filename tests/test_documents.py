@@ -137,8 +137,8 @@ def without_digits(text):
 
 @pytest.fixture
 def their_package(tmp_path, monkeypatch):
-    """The package of docs/extending.md, written from its code blocks and installed."""
-    text = (ROOT / "docs" / "extending.md").read_text("utf-8")
+    """The package of the pages on extensions, written from their code blocks and installed."""
+    text = "".join((ROOT / "docs" / page).read_text("utf-8") for page in ("extending.md", "extending-more.md"))
     site = tmp_path / "site"
     (site / "my_package").mkdir(parents=True)
     modules = re.findall(r"`my_package/(\w+)\.py`.*?```python\n(.*?)```", text, re.DOTALL)
@@ -201,9 +201,10 @@ def test_what_other_packages_add_is_listed_with_its_settings():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the graphical lasso")
-def test_every_block_of_the_library_page_does_what_it_shows():
-    found = doctest.testfile(str(ROOT / "docs" / "library.md"), module_relative=False)
-    assert found.attempted > 50
+@pytest.mark.parametrize("page", ["library.md", "building-blocks.md"])
+def test_every_block_of_the_python_pages_does_what_it_shows(page):
+    found = doctest.testfile(str(ROOT / "docs" / page), module_relative=False)
+    assert found.attempted > 25
     assert found.failed == 0
 
 
