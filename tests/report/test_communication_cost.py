@@ -125,15 +125,6 @@ def test_one_picture_is_enough_where_the_model_takes_features_as_they_come(chang
     assert ": the model takes features as they come in." in words
 
 
-def test_a_run_of_an_older_version_gives_only_its_bytes(made, changed, tmp_path):
-    run = changed()
-    content = {k: v for k, v in run.result.items() if k not in ("parameters", "parameters_shared")}
-    write_json(run.path / "result.json", content)
-    html, words = page(load_run(run.path), tmp_path)
-    assert 'class="modules"' not in html
-    assert "up per client and round" in words
-
-
 @pytest.mark.slow
 def test_nothing_travels_where_there_is_nobody_to_send_to(made, tmp_path):
     _, words = page(made(("strategy.name", "centralised")), tmp_path)

@@ -15,8 +15,8 @@ from PIL import Image
 from fedunseen import Experiment, load_run, run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.metrics import episode_confusion
+from fedunseen.report.few_shot import half_width, verdict
 from fedunseen.report.maps import holdings_map, plane_map
-from fedunseen.report.tasks.few_shot import half_width, verdict
 from known_names import DIGITS_MAML
 from pages import Page, check_whole, copied, page_of
 

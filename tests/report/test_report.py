@@ -342,10 +342,6 @@ def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp
     assert "another-package-s on digit-pairs" in page.text
     assert "What travels" in page.text
     assert 'name = "another-package-s-too"' in text.replace("&#34;", '"')
-    older = {**manifest, "experiment": experiment}  # as an older version left it
-    del older["traits"], older["task"]
-    (folder / "manifest.json").write_text(json.dumps(older), "utf-8")
-    assert page_of(load_run(folder), tmp_path)[1] == text
 
 
 def test_a_task_without_a_page_of_its_own_has_a_plain_one(made, tmp_path):

@@ -8,10 +8,10 @@ import numpy as np
 
 from fedunseen.report import statistics
 from fedunseen.report.maps import embedding_map, generated_map, hue, similarity_map, small_map
-from fedunseen.report.parts import Facts, Section, labelled
+from fedunseen.report.parts import Content, Facts, labelled
 
 
-def _similarity(facts: Facts) -> dict[str, Any] | None:
+def similarity(facts: Facts) -> Content:
     """Draw how alike classes are by their semantics, and by the model where there is one."""
     if "similarity" not in facts.tensors:
         return None
@@ -31,7 +31,7 @@ def _similarity(facts: Facts) -> dict[str, Any] | None:
     return {"similarity": content}
 
 
-def _learnt(facts: Facts) -> dict[str, Any] | None:
+def learnt(facts: Facts) -> Content:
     """Draw how well each class's mean predicted attributes fit every class, after some rounds, beside the semantics."""
     from fedunseen.federation.run_directory import load_params
 
@@ -55,7 +55,7 @@ def _learnt(facts: Facts) -> dict[str, Any] | None:
     return {"learnt": {"maps": maps}}
 
 
-def _embedding(facts: Facts) -> dict[str, Any] | None:
+def embedding(facts: Facts) -> Content:
     """Draw the unseen classes in the plane."""
     if "embedding_model" not in facts.tensors:
         return None
@@ -77,17 +77,16 @@ def _embedding(facts: Facts) -> dict[str, Any] | None:
         "kind": _projection(facts),
         "numbered": list(enumerate(names, 1)) if numbered else [],
     }
-
     return {"embedding": content}
 
 
 def _projection(facts: Facts) -> str:
     """Return the name of the projection that ``evaluation.embedding`` asked for."""
-    tsne = facts.run.manifest["experiment"]["evaluation"].get("embedding") in ("tsne", True)  # true: older runs
+    tsne = facts.run.manifest["experiment"]["evaluation"].get("embedding") == "tsne"
     return "t-SNE" if tsne else "First two principal components"
 
 
-def _generated(facts: Facts) -> dict[str, Any] | None:
+def generated(facts: Facts) -> Content:
     """Draw generated and real features of the unseen classes in one plane (FZSL, Fig. 5)."""
     tensors = facts.tensors
     if "generated_plane" not in tensors:
@@ -115,11 +114,4 @@ def _generated(facts: Facts) -> dict[str, Any] | None:
             for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
         ],
     }
-
     return {"generated": content}
-
-
-SIMILARITY = Section("similarity", _similarity)
-LEARNT = Section("learnt", _learnt)
-EMBEDDING = Section("embedding", _embedding)
-GENERATED = Section("generated", _generated)

@@ -76,5 +76,4 @@ def classes(facts: Facts) -> dict[str, Any]:
         "confusion_words": CONFUSED,
         "confused": most_confused(table, facts.of_classes(order)),
     }
-
     return {"classes": content}

@@ -1,20 +1,24 @@
-"""Who holds which classes: the clients of a simulation, or the parties of a deployment."""
+"""Who holds which classes and covers which attributes: the clients of a simulation, or the parties of a deployment."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedunseen.data import ClassSpace
 from fedunseen.report import statistics
-from fedunseen.report.maps import holdings_map
-from fedunseen.report.parts import Facts, Section, client_names
+from fedunseen.report.maps import coverage_map, holdings_map
+from fedunseen.report.parts import Facts, client_names
 
 NAMED_HOLDINGS = 150  # classes of one client that are named
 DRAWN_CLIENTS = 200  # rows of a map; of more clients, evenly spaced ones are drawn
 
 
-def holdings(
+def holders(
     facts: Facts, idle: str = "not trained on", counted: bool = False, idle_listed: str = "no one, though not unseen"
 ) -> dict[str, Any]:
     """Draw and list who holds which classes."""
@@ -50,4 +54,21 @@ def holdings(
     }
 
 
-PARTIES = Section("parties", lambda facts: {} if facts.parties else None)
+def coverage(counts: NDArray[np.int64], space: ClassSpace, clients: Sequence[str]) -> dict[str, Any]:
+    """Return what the page says of who covers which attributes (FZSL, Fig. 3)."""
+    held = counts > 0
+    cover = statistics.attribute_cover(held, space.semantics)
+    order, groups = statistics.attribute_order(space.attribute_groups, space.attributes)
+    names = [space.attribute_names[a] for a in order.tolist()]
+    if all(re.fullmatch(r"attribute \d+", name) for name in names):
+        names = []  # what a source without names is given says nothing
+    drawn = statistics.spaced(len(counts), DRAWN_CLIENTS)
+    classes, attributes = statistics.mean_jaccard(held), statistics.mean_cosine(cover)
+    return {
+        "map": coverage_map(cover[drawn][:, order], names, groups, clients[drawn]),
+        "most": float(np.abs(cover).max(initial=0.0)),
+        "signed": bool((cover < 0).any()),
+        "grouped": bool(groups),
+        "classes": None if np.isnan(classes) else classes,
+        "attributes": None if np.isnan(attributes) else attributes,
+    }

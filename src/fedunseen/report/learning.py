@@ -1,16 +1,17 @@
-"""Accuracies and losses round by round, and what several seeds say."""
+"""Accuracies and losses round by round, what several seeds say, and what was chosen on validation classes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
 from fedunseen.report import statistics
-from fedunseen.report.charts import Curve, Level, Scale, line_chart
-from fedunseen.report.parts import LINES, Facts, axis, upper_end
+from fedunseen.report.charts import Curve, Level, Scale, line_chart, value_chart
+from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
+from fedunseen.report.svg import Floats
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -39,7 +40,7 @@ def losses(
     return line_chart(curves, title, axis(lines), legend=True)
 
 
-def curves(facts: Facts) -> dict[str, Any] | None:
+def curves(facts: Facts) -> Content:
     """Draw each accuracy of one run by round, with the spread of the clients' own models.
 
     One round of a merged model alone is not a curve: its numbers stand at the top of the page.
@@ -60,18 +61,7 @@ def curves(facts: Facts) -> dict[str, Any] | None:
         drawn[name] = [Curve(main, "merged", COLORS[name])]
         if spread:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
-    top = upper_end([curve for curves in drawn.values() for curve in curves])
-    charts = [
-        line_chart(
-            curves,
-            TITLES[name],
-            x,
-            Scale(top, "%"),
-            levels=[Level(f"guessing {facts.chance:.3g}%", facts.chance)] if name == "zsl" else (),
-            mark=run.result["selected_round"],
-        )
-        for name, curves in drawn.items()
-    ]
+    charts = _accuracy_charts(facts, drawn, x, run.result["selected_round"])
     lost = losses(run)
     words = ""
     if spread and facts.one_model:
@@ -85,29 +75,30 @@ def curves(facts: Facts) -> dict[str, Any] | None:
     return {"charts": [*charts, *([lost] if lost else [])], "legend": True, "spread": spread, "words": words}
 
 
-def seeds(facts: Facts) -> dict[str, Any] | None:
+def _accuracy_charts(
+    facts: Facts, drawn: Mapping[str, Sequence[Curve]], x: Floats, mark: float | None = None
+) -> list[str]:
+    """Draw the curves of each accuracy on one scale, with what guessing reaches."""
+    scale = Scale(upper_end([curve for curves in drawn.values() for curve in curves]), "%")
+    guessing = [Level(f"guessing {facts.chance:.3g}%", facts.chance)]
+    return [
+        line_chart(curves, TITLES[name], x, scale, levels=guessing if name == "zsl" else (), mark=mark)
+        for name, curves in drawn.items()
+    ]
+
+
+def seeds(facts: Facts) -> Content:
     """Summarize a run of several seeds: a table, and mean curves with the spread over seeds."""
     run = facts.whole
     if not run.seeds:
         return None
     all_lines = statistics.measured_by_all([run_of_seed.metrics for run_of_seed in run.seeds], "zsl")
-    x = axis(all_lines[0])
     drawn = {}
     for name, *_ in ZERO_SHOT_MEASURES:
         each = np.array([statistics.curve(lines, name) for lines in all_lines])
         low, mean, high = statistics.band(each.T.tolist())
-        drawn[name] = Curve(mean, "mean of seeds", COLORS[name], low, high)
-    top = upper_end(list(drawn.values()))
-    charts = [
-        line_chart(
-            [curve],
-            TITLES[name],
-            x,
-            Scale(top, "%"),
-            levels=[Level(f"guessing {facts.chance:.3g}%", facts.chance)] if name == "zsl" else (),
-        )
-        for name, curve in drawn.items()
-    ]
+        drawn[name] = [Curve(mean, "mean of seeds", COLORS[name], low, high)]
+    charts = _accuracy_charts(facts, drawn, axis(all_lines[0]))
     plain = [run_of_seed.name for run_of_seed in ZERO_SHOT_MEASURES]
     names = [*plain, *(f"uncalibrated_{name}" for name in plain[1:])]
     heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
@@ -126,3 +117,81 @@ def seeds(facts: Facts) -> dict[str, Any] | None:
     words = "Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the "
     words += "choice of seed matters little."
     return {"heads": heads, "rows": rows, "foot": "mean ± sd", "means": means, "charts": charts, "words": words}
+
+
+def chosen(facts: Facts) -> Content:
+    """Return what was chosen on validation classes, if anything was."""
+    run = facts.run
+    found = run.result.get("chosen_on_validation")
+    if not found:
+        return None
+    keys = list(found.get("settings", {}))
+    tried = [
+        {"values": [one["settings"][key] for key in keys], "won": one["settings"] == found["settings"], **one}
+        for one in found.get("tried", [])
+    ]
+    last = found["round"] == rounds_tried(run.result) > 1
+    charts = [chart for chart in (_selection_chart(run, keys), *_sensitivity(run, keys)) if chart]
+    return {"chosen": {**found, "keys": keys, "tried": tried, "charts": charts, "last": last, "ended": stopped(found)}}
+
+
+def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
+    """Draw, for each setting tried at several numbers, the accuracies over them, with the others as chosen."""
+    chosen = run.result["chosen_on_validation"]
+    charts = []
+    for key in keys:
+        tried = [
+            candidate
+            for candidate in chosen.get("tried", [])
+            if all(candidate["settings"][other] == chosen["settings"][other] for other in keys if other != key)
+        ]
+        values = [candidate["settings"][key] for candidate in tried]
+        if len(values) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            continue
+        tried = [tried[i] for i in np.argsort(values, kind="stable")]
+        ordered = [candidate["settings"][key] for candidate in tried]
+        curves = [
+            Curve(
+                np.array([candidate[name] for candidate in tried], dtype=np.float64), label, COLORS[name], dashed=dashed
+            )
+            for name, label, dashed in (
+                ("gzsl_harmonic", "H", False),
+                ("zsl", "ZSL", False),
+                ("gzsl_unseen", "U", True),
+                ("gzsl_seen", "S", True),
+            )
+        ]
+        written = [f"{value:g}" for value in ordered]
+        marked = ordered.index(chosen["settings"][key])
+        charts.append(value_chart(curves, f"Validation classes by {key}", written, key, marked))
+    return charts
+
+
+def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
+    """Draw how each candidate did on validation classes, round by round; of one round each there is no curve."""
+    from fedunseen.federation.run_directory import RunDirectory
+
+    chosen = run.result["chosen_on_validation"]
+    criterion = run.manifest["experiment"]["evaluation"]["criterion"]
+    name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
+    tried = chosen.get("tried", [])
+    folders = [str(i) for i in range(len(tried))] if tried else [""]
+    lines = {
+        i: statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
+        for i, folder in enumerate(folders)
+    }
+    settings = [candidate["settings"] for candidate in tried] or [{}]
+    best = settings.index(chosen["settings"]) if tried else 0
+    # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
+    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
+    shown = [i for i in (best, *others) if lines[i]]
+    if best not in shown or max(len(lines[i]) for i in shown) == 1:
+        return None
+    curves = []
+    for color, i in zip(LINES, shown, strict=False):
+        label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
+        curves.append(Curve(statistics.curve(lines[i], name), label, color))
+    title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
+    return line_chart(
+        curves, title, axis(lines[best]), Scale(upper_end(curves), "%"), mark=chosen["round"], legend=len(curves) > 1
+    )

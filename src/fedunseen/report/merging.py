@@ -1,18 +1,30 @@
-"""What a defence left of the clients' replies, and what private merging has cost."""
+"""What a defence left of the clients' replies, what private merging has cost, and what malicious clients did."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedunseen.report.charts import Curve, line_chart
-from fedunseen.report.parts import Facts, Section, client_names
+from fedunseen.report import statistics
+from fedunseen.report.backdoor_page import COLORS, magnitude_chart
+from fedunseen.report.charts import Curve, Scale, line_chart
+from fedunseen.report.parts import Content, Facts, axis, client_names
+from fedunseen.report.svg import Floats
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
+
+
+def merging(facts: Facts) -> Content:
+    """Return what the page says of merging; None for a run without defence, private merging or lost replies."""
+    content = merging_section(facts.run.metrics, client_names(facts))
+    return {"merging": content} if content else None
 
 
 def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict[str, Any] | None:
-    """Return what the page says of merging; None for a run without defence, private merging or lost replies."""
+    """Return the same of lines of metrics and the clients' names."""
     defended = [line for line in lines if "defence" in line]
     private = [line for line in lines if "privacy" in line]
     lost = [f"{clients[int(client)]} in round {line['round']}" for line in lines for client in line.get("dropped", {})]
@@ -46,7 +58,7 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
                 "why": "; ".join(f"{reason} ({_rounds(of)})" for reason, of in why.items()),
             }
         )
-    x = np.array([line["round"] for line in lines], dtype=np.float64)
+    x = axis(lines)
     norms = [[v for v in line["defence"]["norms"] if v is not None] or [np.nan] for line in lines]
     middle, high = (np.array([of(values) for values in norms], dtype=np.float64) for of in (np.median, np.max))
     curves = [Curve(high, "longest", "orange"), Curve(middle, "median", "blue")]
@@ -74,7 +86,7 @@ def _rounds(rounds: Sequence[int]) -> str:
 
 def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     spent = [line["privacy"] for line in lines]
-    x = np.array([line["round"] for line in lines], dtype=np.float64)
+    x = axis(lines)
     curve = Curve(np.array([defence["epsilon"] for defence in spent], dtype=np.float64), "epsilon", "purple")
     updates = sum(len(line["participants"]) for line in lines)
     return {
@@ -87,9 +99,55 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _merging(facts: Facts) -> dict[str, Any] | None:
-    content = merging_section(facts.run.metrics, client_names(facts))
-    return {"merging": content} if content else None
+def attacked(facts: Facts) -> Content:
+    """Return what the page says of an attack and of screening; None for a run without either."""
+    from fedunseen.experiment.defence_study import magnitudes
+
+    run = facts.run
+    lines, attack = run.metrics, run.result.get("attack")
+    screened = [line for line in lines if "screening" in line]
+    if attack is None and not screened:
+        return None
+    x = axis(lines)
+    maps = magnitudes(run.path).items()
+    return {
+        "attacked": {
+            "attack": attack,
+            "name": run.manifest["experiment"].get("attack", {}).get("name"),
+            "chart": _accuracies(lines, x, run) if attack else None,
+            "backdoor": {key: run.result[key] for key in run.result if key.startswith("backdoor")},
+            "magnitudes": [
+                magnitude_chart(values, f"Features' magnitude after round {round}") for round, values in maps
+            ],
+            "screened": run.result.get("screened"),
+            "dropped": _dropped(screened) if screened else None,
+            "empty": sorted({line["round"] for line in screened if line["screening"].get("empty")}),
+        }
+    }
 
 
-MERGING = Section("merging", _merging)
+def _accuracies(lines: Sequence[Mapping[str, Any]], x: Floats, run: Run) -> str:
+    """Draw main and backdoor accuracies by round; the first attacked round is marked on the ZSL accuracy."""
+    triggers = sorted(lines[0].get("backdoor_of", {}))  # as in the charts of magnitudes
+    curves = [
+        Curve(statistics.curve(lines, "zsl"), "ZSL", "blue"),
+        Curve(statistics.curve(lines, "gzsl_seen"), "S", "grey"),
+    ]
+    for i, name in enumerate(triggers):
+        of_trigger = statistics.curve([line["backdoor_of"] for line in lines], name)
+        curves.append(Curve(of_trigger, f"backdoor: {name}", COLORS[i % len(COLORS)]))
+    rounds = run.result["attack"]["rounds"]
+    mark = rounds[0] if rounds else None
+    return line_chart(curves, "Main and backdoor accuracy", x, Scale(100.0, "%"), mark=mark, legend=True)
+
+
+def _dropped(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Draw which share of clean and of poisoned samples was dropped, by round."""
+    curves = []
+    for kind, color in (("clean", "blue"), ("poisoned", "orange")):
+        screening = [line["screening"] for line in lines]
+        share = [100 * item[f"{kind}_dropped"] / item[kind] if item[kind] else np.nan for item in screening]
+        if np.isfinite(share).any():
+            curves.append(Curve(np.array(share, dtype=np.float64), kind, color))
+    x = axis(lines)
+    return line_chart(curves, "Samples that clients dropped", x, Scale(unit="%"), legend=True)

@@ -3,54 +3,64 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fedunseen.core.files import write_text
-from fedunseen.report.adapted import ADAPTED
-from fedunseen.report.attacked import ATTACKED
-from fedunseen.report.chosen import CHOSEN
-from fedunseen.report.class_similarity import EMBEDDING, GENERATED, LEARNT, SIMILARITY
-from fedunseen.report.communication_cost import COMMUNICATION_COST
-from fedunseen.report.data_distribution import PARTIES
-from fedunseen.report.growing import GROWING
-from fedunseen.report.merging import MERGING
-from fedunseen.report.own_models import OWN_MODELS
-from fedunseen.report.parts import Facts, Section, View, render_sections
-from fedunseen.report.reproducibility import REPRODUCIBILITY
-from fedunseen.report.shots import LATER, PROTOTYPES, SHOTS
-from fedunseen.report.summary import WARNINGS
-from fedunseen.report.tasks import few_shot, other, zero_shot
-from fedunseen.report.tasks.few_shot import PLANE
+from fedunseen.report import class_similarity, few_shot, statistics, unusual, zero_shot
+from fedunseen.report.charts import Curve, Scale, line_chart
+from fedunseen.report.communication_cost import travel
+from fedunseen.report.learning import chosen
+from fedunseen.report.merging import attacked, merging
+from fedunseen.report.parts import LINES, Content, Facts, Sections, axis, render_sections, upper_end
+from fedunseen.report.reproducibility import reproducibility
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-VIEWS = {"zero-shot": zero_shot.VIEW, "any-shot": zero_shot.VIEW, "few-shot": few_shot.VIEW}
+VIEWS = {"zero-shot": zero_shot, "any-shot": zero_shot, "few-shot": few_shot}
 
 
-def main_sections(view: View) -> tuple[Section, ...]:
-    """Return what a page shows, from top to bottom."""
-    return (
-        Section("header", view.header),
-        WARNINGS,
-        LATER,
-        Section("summary", view.summary),
-        Section("numbers", view.numbers),
-        Section("seeds", view.seeds),
-        Section("classes", view.classes),
-        view.samples,
-        PARTIES,
-        Section("data_distribution", view.holdings),
-        CHOSEN,
-        REPRODUCIBILITY,
-    )
+def _warnings(facts: Facts) -> Content:
+    return {"warnings": facts.whole.result["warnings"]} if facts.whole.result.get("warnings") else None
 
 
-def details(view: View) -> tuple[Section, ...]:
-    """Return what a page folds away below."""
-    curves = Section("learning", view.curves)
-    alike = (SIMILARITY, LEARNT, EMBEDDING, GENERATED, PLANE)
-    return (curves, ADAPTED, GROWING, OWN_MODELS, SHOTS, PROTOTYPES, *alike, ATTACKED, MERGING, COMMUNICATION_COST)
+def _parties(facts: Facts) -> Content:
+    return {} if facts.parties else None
+
+
+def _other(facts: Facts) -> dict[str, Any]:
+    """Return the accuracies that a task without a view of its own reports, and their curves."""
+    accuracies = facts.run.manifest["traits"]["accuracies"]
+    lines = statistics.measured(facts.run.metrics, accuracies[0]) if accuracies else []
+    curves = [
+        Curve(np.array([line[name] for line in lines]), name.replace("_", " "), color)
+        for name, color in zip(accuracies, LINES, strict=False)
+        if all(name in line for line in lines)
+    ]
+    chart = line_chart(curves, "accuracy", axis(lines), Scale(upper_end(curves), "%")) if curves else None
+    numbers = [(name.replace("_", " "), facts.whole.result[name]) for name in accuracies]
+    return {"numbers": numbers, "chart": chart}
+
+
+def _sections(view: ModuleType) -> tuple[Sections, Sections]:
+    """Return what a page shows from top to bottom, and what it folds away below."""
+    shown = (
+        ("header", view.header), ("warnings", _warnings), ("later", unusual.later), ("summary", view.summary),
+        ("numbers", view.numbers), ("seeds", view.seeds), ("classes", view.classes), view.SAMPLES,
+        ("parties", _parties), ("data_distribution", view.holdings), ("chosen", chosen),
+        ("reproducibility", reproducibility),
+    )  # fmt: skip
+    folded = (
+        ("learning", view.curves), ("adapted", unusual.adapted), ("growing", unusual.growing),
+        ("own_models", unusual.own_models), ("shots", unusual.shots), ("prototypes", unusual.prototypes),
+        ("similarity", class_similarity.similarity), ("learnt", class_similarity.learnt),
+        ("embedding", class_similarity.embedding), ("generated", class_similarity.generated),
+        ("plane", few_shot.plane), ("attacked", attacked), ("merging", merging), ("communication_cost", travel),
+    )  # fmt: skip
+    return shown, folded
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
@@ -66,12 +76,10 @@ def write_report(run: Run, path: Path | None = None) -> Path:
     Raises:
         RunDirectoryError: what the run left behind is damaged.
     """
-    facts = Facts.of(run)
-    view = VIEWS.get(facts.task)
-    if view is None:
-        text = render_sections(facts, (other.HEADER, WARNINGS, PARTIES, REPRODUCIBILITY), (COMMUNICATION_COST,))
-    else:
-        text = render_sections(facts, main_sections(view), details(view))
+    facts = Facts(run)
+    plain: Sections = (("other", _other), ("warnings", _warnings), ("parties", _parties),
+                       ("reproducibility", reproducibility))  # fmt: skip
+    shown, folded = _sections(VIEWS[facts.task]) if facts.task in VIEWS else (plain, (("communication_cost", travel),))
     target = path if path is not None else run.path / "report.html"
-    write_text(target, text)
+    write_text(target, render_sections(facts, shown, folded))
     return target

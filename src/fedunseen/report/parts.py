@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from fedunseen.report.charts import Curve, rounded_up
 Tensors = Mapping[str, NDArray[Any]]
 
 LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of lines that mean nothing by themselves
+ADVICE = 3  # things to do next
 LISTED = 120  # classes that are listed openly; more are folded away
 
 BLIND = "No test sample took part in the choice."
@@ -82,138 +82,45 @@ def passages(template: str, context: Mapping[str, Any]) -> dict[str, str]:
     return {name: text.strip(" ") for name, _, text in named}
 
 
-Content = Callable[["Facts"], Mapping[str, Any] | None]
-"""Computes what a template shows; None leaves the section out."""
+Content = Mapping[str, Any] | None  # what a template shows; None leaves the section out
+Sections = Sequence[tuple[str, Callable[["Facts"], Content]]]  # templates in sections/, and what computes their content
 
 
-@dataclass(frozen=True)
-class Section:
-    """One part of a page."""
-
-    template: str
-    content: Content
-
-    def render(self, facts: Facts) -> str:
-        """Return the section as HTML; nothing where there is nothing to show."""
-        context = self.content(facts)
-        if context is None:
-            return ""
-        template = _environment().get_template(f"sections/{self.template}.html")
-        return template.render(context, facts=facts, experiment=facts.experiment)
-
-
-@dataclass(frozen=True)
-class View:
-    """What the pages of two tasks tell apart; the templates are the same."""
-
-    header: Content
-    summary: Content
-    numbers: Content
-    seeds: Content
-    classes: Content
-    samples: Section
-    holdings: Content
-    curves: Content
-
-
-def render_sections(facts: Facts, sections: Sequence[Section], details: Sequence[Section] = ()) -> str:
+def render_sections(facts: Facts, sections: Sections, details: Sections = ()) -> str:
     """Return a page of sections; ``details`` come last, folded."""
     from markupsafe import Markup
 
-    body, folded = (
-        [Markup(text) for section in some if (text := section.render(facts))] for some in (sections, details)
-    )
-    context = {"facts": facts, "experiment": facts.experiment, "sections": body, "details": folded}
-    return render("report.html", context)
+    context = {"facts": facts, "experiment": facts.experiment}
+
+    def rendered(some: Sections) -> list[Markup]:
+        contents = ((name, content(facts)) for name, content in some)
+        templates = ((_environment().get_template(f"sections/{name}.html"), shown) for name, shown in contents
+                     if shown is not None)  # fmt: skip
+        return [Markup(text) for template, shown in templates if (text := template.render(context | dict(shown)))]
+
+    return render("report.html", {**context, "sections": rendered(sections), "details": rendered(details)})
 
 
-@dataclass(frozen=True, eq=False)
 class Facts:
     """What sections need to know about a run, read from its directory alone: no plug-in's code is loaded."""
 
-    whole: Run
-    run: Run
-    tensors: Tensors
-    merges: bool
-    one_model: bool
-    pools: bool
-    zero_shot: bool
-    private: tuple[str, ...]
-
-    @staticmethod
-    def of(run: Run) -> Facts:
-        """Read them from the run directory."""
+    def __init__(self, run: Run) -> None:
         first = run.seeds[0] if run.seeds else run
-        tensors = first.evaluation
-        # A directory of an older version has no traits: what it left behind tells nearly as much.
-        traits = run.manifest.get("traits", {})
-        return Facts(
-            run,
-            first,
-            tensors,
-            bool(traits.get("merges", "labels" in tensors)),
-            first.one_model,
-            bool(traits.get("pools", run.manifest["experiment"]["strategy"]["name"] == "centralised")),
-            bool(traits.get("zero_shot", True)),
-            tuple(traits.get("private", ())),
-        )
-
-    @property
-    def task(self) -> str:
-        """What the run's models are for: the name of a task."""
-        known = self.whole.manifest.get("task")
-        return str(known) if known else "few-shot" if "few_shot" in self.whole.result else "zero-shot"
-
-    @property
-    def experiment(self) -> Mapping[str, Any]:
-        """The sections of the experiment file."""
-        tree: Mapping[str, Any] = self.whole.manifest["experiment"]
-        return tree
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """The names of all classes."""
-        return self.run.space.names
-
-    @cached_property
-    def unseen(self) -> NDArray[np.int64]:
-        """The ids of the unseen classes; those that were learned since no test sample is of."""
-        learnt = set(self.run.manifest.get("learnt", ()))
-        return np.array([c for c in self.run.space.unseen if self.run.space.names[c] not in learnt], dtype=np.int64)
-
-    @cached_property
-    def parties(self) -> list[dict[str, Any]]:
-        """The parties of a deployment; see :func:`parties`."""
-        return parties(self.run)
-
-    @property
-    def chance(self) -> float:
-        """Accuracy of guessing among the unseen classes, or those of an episode, in percent."""
+        traits = run.manifest["traits"]
+        self.whole, self.run = run, first  # of several seeds, the figures are the first one's
+        self.tensors: Tensors = first.evaluation
+        self.task, self.experiment = str(run.manifest["task"]), run.manifest["experiment"]
+        self.merges, self.pools, self.zero_shot = (bool(traits[name]) for name in ("merges", "pools", "zero_shot"))
+        self.private, self.one_model = tuple(traits["private"]), first.one_model
+        self.names, learnt = first.space.names, first.manifest.get("learnt", ())
+        self.unseen: NDArray[np.int64] = np.array(
+            [c for c in first.space.unseen if self.names[c] not in learnt], dtype=np.int64
+        )  # no test sample is of those that were learned since
+        self.parties = parties(first)
         few = self.task == "few-shot"
-        return 100.0 / (float(self.experiment["method"]["ways"]) if few else max(len(self.unseen), 1))
-
-    @property
-    def calibrated(self) -> bool:
-        """The scores of seen classes are lowered."""
-        return bool(self.run.result.get("calibration_factor") or self.run.result.get("left_out_offset"))
-
-    @property
-    def model(self) -> str:
-        """Name the model in two words."""
-        return "trained model" if self.pools else "merged model"
-
-    @property
-    def holders(self) -> str:
-        """Say in one clause who trained."""
-        if self.pools:
-            return "One model, with all training data in one place,"
-        counts = self.tensors["client_counts"]
-        if self.parties:
-            return f"{len(self.parties)} parties, each with data of its own that no one else has seen,"
-        if len(counts) == 1:
-            return "One client"
-        disjoint = ((counts > 0).sum(axis=0) <= 1).all()
-        return f"{len(counts)} clients" + (", no class held by two of them," if disjoint else "")
+        self.chance = 100.0 / (float(self.experiment["method"]["ways"]) if few else max(len(self.unseen), 1))
+        self.calibrated = bool(first.result.get("calibration_factor") or first.result.get("left_out_offset"))
+        self.model = "trained model" if self.pools else "merged model"
 
     def of_classes(self, ids: NDArray[np.int64]) -> list[str]:
         """Return the names of classes."""
@@ -284,3 +191,23 @@ def client_names(facts: Facts) -> list[str]:
         return [str(party["name"]) for party in facts.parties]
     rows = len(facts.tensors["client_counts"])
     return ["all data"] if facts.pools and rows == 1 else [f"client {k}" for k in range(rows)]
+
+
+def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[str]:
+    """Say what to do next, the most urgent first."""
+    run, result = facts.whole, facts.run.result
+    steps = ["Do what the box above says, and run it again."] if run.result.get("warnings") else []
+    if not facts.one_model:
+        merged = "Let all parameters travel (strategy.shared = ['*'])"
+        alone = 'Let a strategy merge (strategy.name = "fedavg")'
+        steps.append(f"{merged if facts.merges else alone} if all clients are to have one model.")
+    if result["selection"] == "best-on-test":
+        steps.append('Choose on validation classes (evaluation.selection = "validation"): these numbers flatter.')
+    elif result["selection"] == "validation" and 1 < rounds_tried(result) == result["selected_round"]:
+        steps.append("Train for more rounds (strategy.rounds): the last round was the best one.")
+    if weak:
+        steps.append(remedy)
+    if not run.seeds:
+        steps.append("Run a few seeds (run.seeds = 5) before you rely on a difference of a point or two.")
+    steps.append(usage if facts.one_model else usage.replace(" RUN INPUT", " RUN INPUT --client K", 1))
+    return steps[:ADVICE]

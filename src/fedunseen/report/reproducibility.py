@@ -14,7 +14,7 @@ from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.presets import preset_text
 from fedunseen.core.toml import toml_text, toml_value
 from fedunseen.report import statistics
-from fedunseen.report.parts import Facts, Section
+from fedunseen.report.parts import Facts
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
@@ -89,7 +89,7 @@ def _assignment(key: str, value: Any) -> str:
     return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={toml_value(value)}"
 
 
-def _reproducibility(facts: Facts) -> dict[str, Any]:
+def reproducibility(facts: Facts) -> dict[str, Any]:
     """Return what is needed to reproduce the run, and what it cost."""
     run, tree, lines = facts.whole, facts.experiment, facts.run.metrics
     again, whole = command(tree, run.manifest.get("plugins", ()), f"{run.result['run']}-again")
@@ -101,6 +101,3 @@ def _reproducibility(facts: Facts) -> dict[str, Any]:
         "seconds": run.result["seconds"],
         "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
     }
-
-
-REPRODUCIBILITY = Section("reproducibility", _reproducibility)

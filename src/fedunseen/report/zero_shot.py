@@ -9,25 +9,23 @@ import numpy as np
 
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
-from fedunseen.report.classes import classes
-from fedunseen.report.communication_cost import coverage_section
-from fedunseen.report.data_distribution import holdings
-from fedunseen.report.learning import curves, seeds
+from fedunseen.report.classes import classes  # noqa: F401 - of the view
+from fedunseen.report.data_distribution import coverage, holders
+from fedunseen.report.learning import curves, seeds  # noqa: F401 - of the view
 from fedunseen.report.parts import (
     BLIND,
     FLATTERS,
     LAST,
+    Content,
     Facts,
-    Section,
-    View,
+    advice,
     chips,
     choice,
     client_names,
     passages,
     rounds_tried,
     stopped,
-)
-from fedunseen.report.summary import advice
+)  # fmt: skip
 from fedunseen.report.svg import image_source
 
 
@@ -37,6 +35,7 @@ def _words(facts: Facts) -> dict[str, str]:
     first = facts.run.result
     context = {
         "facts": facts,
+        "holders": _holders(facts),
         "experiment": {**facts.experiment, "data": {"text_encoder": None, **facts.experiment["data"]}},
         "result": facts.whole.result,
         "first": {"left_out_offset": 0.0, "gzsl_head": "", **first},
@@ -49,28 +48,41 @@ def _words(facts: Facts) -> dict[str, str]:
     return passages("zero_shot", context)
 
 
-def _header(facts: Facts) -> dict[str, Any]:
+def _holders(facts: Facts) -> str:
+    """Return in one clause who trained."""
+    if facts.pools:
+        return "One model, with all training data in one place,"
+    counts = facts.tensors["client_counts"]
+    if facts.parties:
+        return f"{len(facts.parties)} parties, each with data of its own that no one else has seen,"
+    if len(counts) == 1:
+        return "One client"
+    disjoint = ((counts > 0).sum(axis=0) <= 1).all()
+    return f"{len(counts)} clients" + (", no class held by two of them," if disjoint else "")
+
+
+def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
     result = facts.whole.result
     shown = {"value": result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
     return {"lead": _words(facts)["lead"], **shown, "chips": [*chips(facts), ("rounds", result["rounds"])]}
 
 
-def _summary(facts: Facts) -> dict[str, Any]:
+def summary(facts: Facts) -> dict[str, Any]:
     """Return the summary for people who decide."""
     words = _words(facts)
     summary = summarize(facts.run.result, facts.tensors, facts.names, facts.unseen, facts.zero_shot)
     remedy = examples_advice(facts.run.result, facts.tensors)
     weak = [sentence for sentence in summary.get("text", ()) if sentence != remedy]
-    classes = summary.get("weak_unseen", [])
-    if summary and facts.zero_shot and not classes:
+    named = summary.get("weak_unseen", [])
+    if summary and facts.zero_shot and not named:
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    steps = advice(facts, classes or remedy, remedy or words["remedy"], words["usage"])
+    steps = advice(facts, named or remedy, remedy or words["remedy"], words["usage"])
     return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 
-def _numbers(facts: Facts) -> dict[str, Any]:
+def numbers(facts: Facts) -> dict[str, Any]:
     """Return the four numbers, and how round and calibration were chosen."""
     result = facts.whole.result
     headline = [
@@ -89,42 +101,32 @@ def _numbers(facts: Facts) -> dict[str, Any]:
     return {"headline": headline, "choices": [choice(facts, _words(facts)["choice"])]}
 
 
-def _images(facts: Facts) -> dict[str, Any] | None:
+def _images(facts: Facts) -> Content:
     """Return the cards of the image grid."""
     if "images" not in facts.tensors:
         return None
-    images, labels = facts.tensors["images"], facts.tensors["image_labels"]
-    cards = []
-    for pixels, label, answers in zip(images, labels.tolist(), facts.tensors["image_answers"].tolist(), strict=True):
-        cards.append(
-            {
-                "source": image_source(pixels),
-                "height": pixels.shape[0],
-                "width": pixels.shape[1],
-                "true": facts.names[label],
-                "answers": [{"name": facts.names[c], "right": c == label} for c in answers[:3]],
-                "right": answers[0] == label,
-            }
-        )
+    images, labels, answers = (facts.tensors[name] for name in ("images", "image_labels", "image_answers"))
+    cards = [
+        {
+            "source": image_source(pixels),
+            "height": pixels.shape[0],
+            "width": pixels.shape[1],
+            "true": facts.names[label],
+            "answers": [{"name": facts.names[c], "right": c == label} for c in best[:3]],
+            "right": best[0] == label,
+        }
+        for pixels, label, best in zip(images, labels.tolist(), answers.tolist(), strict=True)
+    ]
     return {"images": {"cards": cards, "right": sum(card["right"] for card in cards)}}
 
 
-def _holdings(facts: Facts) -> dict[str, Any] | None:
+def holdings(facts: Facts) -> Content:
     """Return who holds which classes, and who covers which attributes; parties keep that to themselves."""
     if facts.parties:
         return None
-    coverage = coverage_section(facts.tensors["client_counts"], facts.run.space, client_names(facts))
+    covered = coverage(facts.tensors["client_counts"], facts.run.space, client_names(facts))
     title = "Who holds which classes, who covers which attributes"
-    return {"title": title, "holdings": holdings(facts), "coverage": coverage, "words": ""}
+    return {"title": title, "holdings": holders(facts), "coverage": covered, "words": ""}
 
 
-VIEW = View(
-    header=_header,
-    summary=_summary,
-    numbers=_numbers,
-    seeds=seeds,
-    classes=classes,
-    samples=Section("images", _images),
-    holdings=_holdings,
-    curves=curves,
-)
+SAMPLES = ("images", _images)

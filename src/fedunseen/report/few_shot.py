@@ -14,7 +14,7 @@ from fedunseen.evaluation.summary import weak_classes, weak_words
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.classes import most_confused
-from fedunseen.report.data_distribution import holdings
+from fedunseen.report.data_distribution import holders
 from fedunseen.report.learning import losses
 from fedunseen.report.maps import class_color, confusion_map, plane_map
 from fedunseen.report.parts import (
@@ -23,9 +23,9 @@ from fedunseen.report.parts import (
     LAST,
     LINES,
     LISTED,
+    Content,
     Facts,
-    Section,
-    View,
+    advice,
     axis,
     chips,
     choice,
@@ -34,8 +34,7 @@ from fedunseen.report.parts import (
     passages,
     stopped,
     upper_end,
-)
-from fedunseen.report.summary import advice
+)  # fmt: skip
 from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64]
     )
 
 
-def _curves(facts: Facts) -> dict[str, Any] | None:
+def curves(facts: Facts) -> Content:
     """Draw one run's accuracy by round, its accuracy in training and its losses."""
     run = facts.run
     lines = run.metrics
@@ -226,7 +225,7 @@ def _said(stage: str, stages: Sequence[str]) -> str:
     return f"stage {stage[5:]}" if stage else "last stage"
 
 
-def _seeds(facts: Facts) -> dict[str, Any] | None:
+def seeds(facts: Facts) -> Content:
     """Summarize a run of several seeds: a table, and the mean curve with the spread over seeds."""
     run = facts.whole
     if not run.seeds:
@@ -258,7 +257,7 @@ def _plus_minus(result: Mapping[str, Any], name: str) -> str:
     return f"{result[name]:.1f}" + (f" ± {half:.1f}" if half is not None else "")
 
 
-def _episode(facts: Facts) -> dict[str, Any] | None:
+def _episode(facts: Facts) -> Content:
     """Return the rows of the first test episode: a class's examples, and its queries with what they were taken for."""
     tensors = facts.tensors
     if "query_images" not in tensors:
@@ -287,7 +286,7 @@ def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
     return {"source": image_source(image), "height": image.shape[0], "width": image.shape[1]}
 
 
-def _classes(facts: Facts) -> dict[str, Any]:
+def classes(facts: Facts) -> dict[str, Any]:
     """Rank test classes by accuracy, and say which are taken for which."""
     if "labels" not in facts.tensors:
         return {"classes": None}
@@ -325,7 +324,7 @@ def _classes(facts: Facts) -> dict[str, Any]:
     return {"classes": content}
 
 
-def _plane(facts: Facts) -> dict[str, Any] | None:
+def plane(facts: Facts) -> Content:
     """Draw the first test episode in the plane of two features, after some rounds (FedFSL, Fig. 6)."""
     from fedunseen.federation.run_directory import load_params
 
@@ -363,14 +362,14 @@ def _plane(facts: Facts) -> dict[str, Any] | None:
     return {"plane": content, "model": "trained" if facts.pools else "merged", "examples": _words(facts)["examples"]}
 
 
-def _header(facts: Facts) -> dict[str, Any]:
+def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
     words, (first, *rest) = _words(facts), chips(facts)
     number = {"value": facts.whole.result["few_shot"], "of": "queries", "chance": f"{facts.chance:.3g}"}
     return {"lead": words["lead"], **number, "chips": [first, ("episodes", words["episodes"]), *rest]}
 
 
-def _summary(facts: Facts) -> dict[str, Any]:
+def summary(facts: Facts) -> dict[str, Any]:
     """Return the summary for people who decide."""
     words, weak, sentences = _words(facts), [], []
     if "labels" in facts.tensors:
@@ -382,7 +381,7 @@ def _summary(facts: Facts) -> dict[str, Any]:
     return {"what": words["what"], "good": words["good"], "weak": sentences, "next": advice(facts, weak, remedy, usage)}
 
 
-def _numbers(facts: Facts) -> dict[str, Any]:
+def numbers(facts: Facts) -> dict[str, Any]:
     """Return the numbers at the top, what they prove, and how the round was chosen."""
     words = _words(facts)
     proven = verdict(facts.whole.result, "seeds" if facts.whole.seeds else "episodes")
@@ -390,22 +389,12 @@ def _numbers(facts: Facts) -> dict[str, Any]:
     return {"headline": _headline(facts), "choices": [proven, choice(facts, words["choice"])]}
 
 
-def _holdings(facts: Facts) -> dict[str, Any] | None:
+def holdings(facts: Facts) -> Content:
     """Return who holds which classes and how many samples; parties keep that to themselves."""
     if facts.parties:
         return None
-    held = holdings(facts, f"{IDLE}: no one holds them", True, f"no one: {IDLE}")
+    held = holders(facts, f"{IDLE}: no one holds them", True, f"no one: {IDLE}")
     return {"title": "Who holds what", "holdings": held, "coverage": None, "words": _words(facts)["dealt"]}
 
 
-VIEW = View(
-    header=_header,
-    summary=_summary,
-    numbers=_numbers,
-    seeds=_seeds,
-    classes=_classes,
-    samples=Section("episode", _episode),
-    holdings=_holdings,
-    curves=_curves,
-)
-PLANE = Section("plane", _plane)
+SAMPLES = ("episode", _episode)

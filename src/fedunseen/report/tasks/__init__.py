@@ -1,1 +1,0 @@
-"""What the pages of the tasks tell apart: a ``VIEW`` for each."""
