@@ -34,9 +34,9 @@ def arrays(given):
     return found
 
 
-def put_together(rule, settings, folder):
+def put_together(rule, settings, folder, preset=None):
     """Read the experiment, ask what is asked where it is started, and assemble it; nothing trains."""
-    experiment = Experiment.load(rule.preset, settings)
+    experiment = Experiment.load(preset or rule.preset, settings)
     deployed = rule.given in ("offline", "untrained")
     check(StartFacts(experiment, deployed, rule.given == "arrays"))
     if rule.given == "offline":
@@ -90,5 +90,5 @@ ALSO = [
 @pytest.mark.parametrize(("code", "preset", "settings"), ALSO)
 def test_a_rule_has_several_causes(code, preset, settings, tmp_path):
     with pytest.raises(ExperimentError) as error:
-        put_together(replace(ALL[code], preset=preset), settings, tmp_path)
+        put_together(ALL[code], settings, tmp_path, preset)
     assert error.value.code == code, error.value

@@ -1,8 +1,8 @@
 """What goes with what: every combination of choices that is refused.
 
-Rules are data, one file a feature: a code, the sentence, the remedy and an example. They stand in the order in which
-they are asked; the first that applies refuses. A single setting that is wrong by itself is refused by its own section
-(pydantic), and what one method alone needs by that method.
+One pair of files a feature: the ``.py`` says when a rule applies, the ``.toml`` has the sentence, the remedy and an
+example. The first rule that applies refuses. A single wrong setting is refused by its own section (pydantic), and what
+one method alone needs by that method.
 """
 
 from __future__ import annotations
@@ -11,17 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.experiment.rules import (
-    closed_form,
-    data,
-    deployment,
-    evaluation,
-    growth,
-    merging,
-    privacy,
-    threats,
-    unlabelled,
-)
+from fedunseen.experiment.rules import closed_form, data, deployment, evaluation, growth, merging, privacy, threats
 from fedunseen.experiment.rules.base import (
     GIVEN,
     ConfigFacts,
@@ -51,7 +41,7 @@ __all__ = [
 RULES: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
     ConfigFacts: (
         *closed_form.READING, *merging.READING, *privacy.READING, *threats.READING, *deployment.READING,
-        *evaluation.READING, *unlabelled.READING, *growth.READING,
+        *evaluation.READING, *data.READING, *growth.READING,
     ),
     StartFacts: deployment.START,
     EncoderFacts: data.ENCODER,

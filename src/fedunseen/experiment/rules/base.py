@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -28,44 +31,72 @@ if TYPE_CHECKING:
 Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
 
 
-@dataclass(frozen=True, kw_only=True)
+@cache
+def _texts() -> dict[str, dict[str, Any]]:
+    """Return code -> ``problem``, ``remedy``, ``example``, ``preset`` and ``given``, from the TOML files here."""
+    tables = [path for path in files(__package__).iterdir() if path.name.endswith(".toml")]
+    return {code: texts for path in tables for code, texts in tomllib.loads(path.read_text("utf-8")).items()}
+
+
+@dataclass(frozen=True)
 class Rule(Generic[Facts]):
-    """A combination of settings that is refused. A value in ``{}`` is one of the experiment or of the facts.
+    """A combination of settings that is refused; its texts are in the TOML file beside the rule, under its code.
 
     Attributes:
         code: stable name of the refusal.
         when: the rule applies; it may return further values for the sentence, or raise an ExperimentError with a
             sentence of its own.
-        problem: what does not fit.
-        remedy: what to do about it.
-        example: settings that are refused, over those of ``preset``.
-        preset: an experiment that is allowed.
-        given: the samples, or the place, that the example needs: a key of :data:`GIVEN`.
         sections: the rule is asked for each of those that the experiment has, as ``{section}`` and ``{name}``.
         reasons: sentences for ``{reason}``, and when each holds; the rule needs one of them.
     """
 
     code: str
-    problem: str
-    remedy: str
-    example: Mapping[str, Any]
     when: Callable[[Facts], object] = lambda facts: True
-    preset: str = "digit-pairs"
-    given: str = ""
     sections: Sequence[str] = ()
     reasons: Mapping[str, Callable[[Facts], object]] = field(default_factory=dict)
+
+    @property
+    def problem(self) -> str:
+        """What does not fit. A value in ``{}`` is one of the experiment or of the facts."""
+        return str(_texts()[self.code]["problem"])
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        return str(_texts()[self.code]["remedy"])
+
+    @property
+    def example(self) -> Mapping[str, Any]:
+        """Settings that are refused, over those of ``preset``."""
+        example: Mapping[str, Any] = _texts()[self.code]["example"]
+        return example
+
+    @property
+    def preset(self) -> str:
+        """An experiment that is allowed."""
+        return str(_texts()[self.code].get("preset", "digit-pairs"))
+
+    @property
+    def given(self) -> str:
+        """The samples, or the place, that the example needs: a key of :data:`GIVEN`."""
+        return str(_texts()[self.code].get("given", ""))
 
     def refusal(self, facts: Facts) -> str | None:
         """Return the sentence that refuses these facts, None if the rule allows them."""
         for section, name in facts.named(*self.sections) if self.sections else [("", "")]:
             try:
-                found = self.when(facts)
+                applies = self.when(facts)
             except ExperimentError as error:
                 return str(error)
-            if not found:
+            if not applies:
                 continue
             values = {key: getattr(facts.experiment, key) for key in SECTIONS}
-            values |= {"facts": facts, "section": section, "name": name, **(found if isinstance(found, dict) else {})}
+            values |= {
+                "facts": facts,
+                "section": section,
+                "name": name,
+                **(applies if isinstance(applies, dict) else {}),
+            }
             if self.reasons:
                 reason = next((text for text, holds in self.reasons.items() if holds(facts)), None)
                 if reason is None:
@@ -161,12 +192,7 @@ class ConfigFacts:
 
 @dataclass(frozen=True, eq=False)
 class StartFacts(ConfigFacts):
-    """Where a run is started.
-
-    Attributes:
-        deployed_here: the run has parties elsewhere.
-        arrays: its samples are in memory.
-    """
+    """Where a run is started: with parties elsewhere, or with samples in memory."""
 
     deployed_here: bool = False
     arrays: bool = False
@@ -174,12 +200,7 @@ class StartFacts(ConfigFacts):
 
 @dataclass(frozen=True, eq=False)
 class EncoderFacts(ConfigFacts):
-    """An experiment's encoder and the samples that it reads.
-
-    Attributes:
-        kind: what a sample is: ``vectors``, ``sequences``, ``maps`` or ``images``.
-        image_shape: (height, width) or (channels, height, width) of images, None if there are none.
-    """
+    """An experiment's encoder and the samples that it reads, of the kind and image shape of a benchmark."""
 
     kind: str
     image_shape: Sequence[int] | None
@@ -203,12 +224,7 @@ class EncoderFacts(ConfigFacts):
 
 @dataclass(frozen=True, eq=False)
 class DataFacts(ConfigFacts):
-    """An experiment's benchmark.
-
-    Attributes:
-        benchmark: the samples, encoded.
-        fits_scaling: the scaling of features is to be fitted to training samples here.
-    """
+    """An experiment's benchmark, encoded, and whether the scaling of features is fitted to training samples here."""
 
     benchmark: Benchmark
     fits_scaling: bool = True
@@ -216,12 +232,7 @@ class DataFacts(ConfigFacts):
 
 @dataclass(frozen=True, eq=False)
 class ModelFacts(ConfigFacts):
-    """An experiment's model.
-
-    Attributes:
-        model: the method, made for the data.
-        params: before round 0; empty where they are not made.
-    """
+    """An experiment's model, and its parameters before round 0; empty where they are not made."""
 
     model: Method
     params: Params = field(default_factory=dict)
@@ -240,9 +251,8 @@ class PresenceFacts(ConfigFacts):
 
     def rounds(self) -> dict[int, list[int]]:
         """Return the clients of round 0 and of every round (counted from 0) before which a client joins or leaves."""
-        partition = self.partition
-        changes = np.unique(np.concatenate([[0], partition.first, partition.last])).tolist()
-        return {round: partition.present(round) for round in changes if round < self.experiment.strategy.rounds}
+        changes = np.unique(np.concatenate([[0], self.partition.first, self.partition.last])).tolist()
+        return {round: self.partition.present(round) for round in changes if round < self.experiment.strategy.rounds}
 
     def drawn(self) -> dict[int, int]:
         """Return how many clients these rounds draw."""

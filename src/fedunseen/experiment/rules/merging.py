@@ -12,7 +12,6 @@ from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.peers import averages
 from fedunseen.strategies.selective import kept_for_scoring, travelling
 
-LAST = {"evaluation.selection": "last"}
 BUFFERED = ("attack", "defence", "privacy", "growth")
 GUARDED = ("attack", "privacy", "growth")
 
@@ -37,35 +36,12 @@ def _plain_means(c: ConfigFacts) -> bool:
 
 
 READING: Sequence[Rule[ConfigFacts]] = (
+    Rule("section-without-merging", lambda c: not c.merging, sections=("defence", "privacy", "compression")),
+    Rule("compression-of-exact-updates", lambda c: c.has("compression") and c.strategy.needs_exact_update),
+    Rule("compression-of-attacks", lambda c: c.has("attack") and c.has("compression")),
     Rule(
-        code="section-without-merging",
-        sections=("defence", "privacy", "compression"),
-        when=lambda c: not c.merging,
-        problem="{section}.name = {name!r} has no effect with strategy.name = {strategy.name!r}, which merges no "
-        "clients' updates",
-        remedy="leave it out, or choose a strategy that does",
-        example={**LAST, "defence.name": "median", "strategy.name": "local"},
-    ),
-    Rule(
-        code="compression-of-exact-updates",
-        when=lambda c: c.has("compression") and c.strategy.needs_exact_update,
-        problem="compression.name = {compression.name!r} changes updates on their way, but under strategy.name = "
-        "{strategy.name!r} client and server each work out the same numbers from them",
-        remedy="choose another strategy, for example fedavg",
-        example={"compression.name": "top-k", "strategy.name": "scaffold"},
-    ),
-    Rule(
-        code="compression-of-attacks",
-        when=lambda c: c.has("attack") and c.has("compression"),
-        problem="attack.name = {attack.name!r} forges updates as clients make them, and compression.name = "
-        "{compression.name!r} changes them on their way",
-        remedy="leave one of them out",
-        example={**LAST, "compression.name": "8-bit", "attack.name": "sign-flip"},
-    ),
-    Rule(
-        code="client-models",
-        when=lambda c: c.experiment.strategy.personal_epochs is not None,
-        problem="strategy.personal_epochs trains the merged model on at every client, but {reason}",
+        "client-models",
+        lambda c: c.experiment.strategy.personal_epochs is not None,
         reasons={
             "strategy.name = {strategy.name!r} merges none": lambda c: not c.merging,
             "method.name = {method.name!r} is solved from sums, not trained": lambda c: not c.method.trained,
@@ -75,14 +51,10 @@ READING: Sequence[Rule[ConfigFacts]] = (
             "attack.name = {attack.name!r} has clients that are not honest": lambda c: c.has("attack"),
             "[growth] changes who holds what from round to round": lambda c: c.has("growth"),
         },
-        remedy="leave it out",
-        preset="digit-pairs-clswgan",
-        example={"strategy.personal_epochs": 1},
     ),
     Rule(
-        code="head-epochs",
-        when=lambda c: c.experiment.strategy.head_epochs is not None and {"shared": list(c.experiment.strategy.shared)},
-        problem="strategy.head_epochs trains what stays with a client by itself, and {reason}",
+        "head-epochs",
+        lambda c: c.experiment.strategy.head_epochs is not None and {"shared": list(c.experiment.strategy.shared)},
         reasons={
             "method.name = {method.name!r} is solved from sums": lambda c: not c.method.trained,
             "method.name = {method.name!r} has several phases of its own": lambda c: c.method.generates,
@@ -90,13 +62,10 @@ READING: Sequence[Rule[ConfigFacts]] = (
                 "*" in c.experiment.strategy.shared or not c.merging
             ),
         },
-        remedy="name what travels in strategy.shared, or leave strategy.head_epochs out",
-        example={"strategy.head_epochs": 2},
     ),
     Rule(
-        code="late-updates",
-        when=_buffered,
-        problem="{what} merges updates as they come, but {reason}",
+        "late-updates",
+        _buffered,
         reasons={
             "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
             "strategy.name = {strategy.name!r} takes more than the mean of updates that began together": lambda c: (
@@ -113,25 +82,9 @@ READING: Sequence[Rule[ConfigFacts]] = (
             "{others} is about rounds of clients that began together": lambda c: any(c.named(*BUFFERED)),
             "privacy.aggregation = 'masked' adds up the updates of one round, from one model": lambda c: c.masked,
         },
-        remedy="change one of them",
-        example={"engine.name": "buffered", "strategy.name": "scaffold"},
     ),
-    Rule(
-        code="exclusive-peers",
-        when=lambda c: c.get("method", "exclusive") and not _plain_means(c),
-        problem="method.exclusive needs merged models that are plain means of the clients'",
-        remedy="set strategy.name to fedavg, fedprox or moon, strategy.weights = 'uniform', strategy.server_lr = 1 and "
-        "strategy.update_scale = 1, without [defence], [privacy] and [compression]",
-        preset="digit-pairs-few-shot",
-        example={"method.name": "maml-mi", "method.exclusive": True, "strategy.weights": "samples"},
-    ),
-    Rule(
-        code="shared-without-merging",
-        when=lambda c: not c.strategy.merges and c.experiment.strategy.shared != ("*",),
-        problem="strategy.shared has no effect with strategy.name = {strategy.name!r}, where nothing travels",
-        remedy="set it to ['*']",
-        example={"strategy.name": "local", "strategy.shared": ["g.*"]},
-    ),
+    Rule("exclusive-peers", lambda c: c.get("method", "exclusive") and not _plain_means(c)),
+    Rule("shared-without-merging", lambda c: not c.strategy.merges and c.experiment.strategy.shared != ("*",)),
 )
 
 
@@ -170,32 +123,17 @@ def _smaller(m: ModelFacts) -> dict[str, Any] | None:
 
 MODEL: Sequence[Rule[ModelFacts]] = (
     Rule(
-        code="not-one-batch",
-        when=lambda m: isinstance(m.experiment.engine, EngineSettings)
-        and m.experiment.engine.mode == "batched"
-        and not m.model.batched,
-        problem="method.name = {method.name!r} with encoder.name = {encoder.name!r} cannot train clients as one batch",
-        remedy="set engine.mode to 'auto'",
-        given="images",
-        example={
-            "data.name": "arrays", "data.features": [], "encoder.name": "conv4", "encoder.norm": "batch",
-            "engine.mode": "batched",
-        },
+        "not-one-batch",
+        lambda m: (
+            isinstance(m.experiment.engine, EngineSettings)
+            and m.experiment.engine.mode == "batched"
+            and not m.model.batched
+        ),
     ),
+    Rule("steps-not-counted", _no_sgd),
     Rule(
-        code="steps-not-counted",
-        when=_no_sgd,
-        problem="strategy.name = {strategy.name!r} needs clients that use SGD, and method.name = {method.name!r} does "
-        "not",
-        remedy="{other}",
-        preset="digit-pairs-few-shot",
-        example={"strategy.name": "scaffold"},
-    ),
-    Rule(
-        code="shared-without-scores",
-        when=_kept_for_scoring,
-        problem="strategy.shared keeps {needed!r} with the clients, which scoring needs, so that each client has a "
-        "model of its own, but {reason}",
+        "shared-without-scores",
+        _kept_for_scoring,
         reasons={
             "method.name = {method.name!r} makes classifiers from a merged model": lambda m: m.model.generates,
             "method.name = {method.name!r} is solved from merged sums": lambda m: not m.method.trained,
@@ -206,17 +144,6 @@ MODEL: Sequence[Rule[ModelFacts]] = (
             "{guarded} needs a merged one": lambda m: any(m.named(*GUARDED)),
             "defence.name = {defence.name!r} asks a merged one for scores": lambda m: m.asks_scores,
         },
-        remedy="add '{module}.*'",
-        example={
-            **LAST, "strategy.shared": ["d.*"], "privacy.name": "client-level", "privacy.epsilon": 8, "privacy.clip": 1,
-        },
     ),
-    Rule(
-        code="compression-of-nothing",
-        when=_smaller,
-        problem="compression.name = {compression.name!r}{cause} makes no parameter of method.name = {method.name!r} "
-        "smaller",
-        remedy="lower the setting, choose another form, or leave [compression] out",
-        example={"compression.name": "low-rank", "compression.rank": 1000},
-    ),
-)  # fmt: skip
+    Rule("compression-of-nothing", _smaller),
+)
