@@ -10,12 +10,9 @@ import scipy.io
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.benchmarks.apy import Apy
 from fedunseen.data.benchmarks.attribute_groups import builtin_groups
-from fedunseen.data.benchmarks.awa2 import Awa2
-from fedunseen.data.benchmarks.cub import Cub
 from fedunseen.data.benchmarks.image_benchmark import draw_test
-from fedunseen.data.benchmarks.sun import Sun
+from fedunseen.data.benchmarks.published import Apy, Awa2, Cub, Sun
 from fedunseen.data.io.images import read_image
 from fedunseen.data.names import plain
 from fedunseen.papers.distzsl.deepfashion import DeepFashion

@@ -1,37 +1,22 @@
-"""What benchmarks of image files share: the list of their images, the proposed split, and how they are loaded.
-
-A layout (CUB, AWA2, SUN, aPY, DeepFashion, a folder of your own) says with a :class:`Listing` which images there are
-and what is known of their classes, without opening an image. :class:`ImageBenchmark` makes a benchmark of it.
-"""
+"""What benchmarks of image files share: how their images are listed, without opening one, and how they are loaded."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count
 from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split
-from fedunseen.data.benchmarks.proposed_split import (
-    FEATURES,
-    PROPOSED_PAGE,
-    SPLITS,
-    TEST_SHARE,
-    ClassSplit,
-    find_split,
-    read_split,
-)
-from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.io.csv_io import read_lines
+from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import Box, decode, decoded_bytes, read_image
 
 SPLIT_SEED = 0  # draws what a published split leaves open; the same for every run, so that runs can be compared
@@ -65,17 +50,6 @@ class ImageSettings(DataSettings):
         return self.resize if self.resize is not None else round(self.size * 8 / 7)
 
 
-class PublishedSettings(ImageSettings):
-    """Further settings of the published benchmarks."""
-
-    attributes: Literal["att", "original_att"] = "att"
-    """`att`: scaled to unit length, as in the proposed split. `original_att`: as annotated."""
-    splits: Path | None = None
-    """Folder with the proposed split of this data set (`att_splits.mat`, best with `res101.mat`), or that file."""
-    validation_classes: int | None = Field(None, ge=0)
-    """Draw this many validation classes; unset takes the split's, or draws a fifth of the seen classes."""
-
-
 @dataclass(frozen=True, eq=False)
 class Listing:
     """The images of a data set and their classes, before an image is opened."""
@@ -86,9 +60,9 @@ class Listing:
     labels: NDArray[np.int64]
     space: ClassSpace
     test: NDArray[np.bool_]
-    used: NDArray[np.bool_] | None = None
+    used: NDArray[np.bool_] | None = None  # False for images that the split leaves out
     boxes: Sequence[Box] | None = None
-    part: bool = False
+    part: bool = False  # what one party of a deployment holds: see `Benchmark`
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
         """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the settings' numbers."""
@@ -102,23 +76,11 @@ class Listing:
             for split, mask in splits.items()
         }
 
-
-class ImageFiles(NamedTuple):
-    """The images of a data set: see :class:`Listing`."""
-
-    root: Path
-    files: Sequence[str]
-    labels: NDArray[np.int64]
-    boxes: Sequence[Box] | None = None
-
-
-class ClassTable(NamedTuple):
-    """The classes of a data set and what describes them: see ``fedunseen.data.class_space``."""
-
-    names: Sequence[str]
-    semantics: NDArray[np.float64]
-    attribute_names: Sequence[str]
-    groups: Mapping[str, tuple[int, ...]]
+    def decode(self, kept: NDArray[np.int64], settings: Any, skip: bool) -> tuple[NDArray[np.uint8], list[int]]:
+        """Return the images ``kept``, and which of them are unreadable."""
+        files = [self.files[i] for i in kept.tolist()]
+        boxes = None if self.boxes is None else [self.boxes[i] for i in kept.tolist()]
+        return decode(self.root, files, settings.size, settings.shorter_side, skip, boxes)
 
 
 class ImageBenchmark(BenchmarkLoader):
@@ -140,7 +102,8 @@ class ImageBenchmark(BenchmarkLoader):
         listing = cls.listing(settings, seed)
         ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
         kept = np.sort(np.concatenate(list(ids.values())))
-        files, images, unreadable = cls._decoded(listing, kept, settings, settings.skip_unreadable)
+        files = [listing.files[i] for i in kept.tolist()]
+        images, unreadable = listing.decode(kept, settings, settings.skip_unreadable)
         if unreadable:
             names = ", ".join(files[i] for i in unreadable[:5]) + (", ..." if len(unreadable) > 5 else "")
             warnings.warn(
@@ -170,77 +133,26 @@ class ImageBenchmark(BenchmarkLoader):
         listing = cls.listing(settings, seed=0)
         ids = listing.ids(settings)
         kept = np.sort(np.concatenate(list(ids.values())))
-        files = dict.fromkeys(listing.files[i] for i in kept.tolist())
+        files = [listing.files[i] for i in kept.tolist()]
+        different = dict.fromkeys(files)
         empty = [split for split, mine in ids.items() if not len(mine) and not listing.part]
         problems = [empty_split(listing.name, split) for split in empty]
         facts = count(listing.space, listing.labels, ids, "images")
         facts |= {"bytes": decoded_bytes(len(kept), settings.size), "cache": str(cache_folder()), "problems": problems}
-        absent = [file for file in files if not (listing.root / file).is_file()]
-        if absent:
+        if absent := [file for file in different if not (listing.root / file).is_file()]:
             problems.append(
-                f"{listing.root / absent[0]} is missing ({len(absent)} of {len(files)} images are): unpack the images "
-                "again"
+                f"{listing.root / absent[0]} is missing ({len(absent)} of {len(different)} images are): unpack the "
+                "images again"
             )
         elif everything:
-            decoded = cls._decoded(listing, kept, settings, True)
-            facts["unreadable"] = [decoded[0][i] for i in decoded[2]]
+            facts["unreadable"] = [files[i] for i in listing.decode(kept, settings, skip=True)[1]]
             if facts["unreadable"] and not settings.skip_unreadable:
                 problems.append(
-                    f"{len(decoded[2])} of {len(decoded[0])} images cannot be read: {', '.join(facts['unreadable'])}; "
-                    "fix or replace them, or leave them out with data.skip_unreadable = true"
+                    f"{len(facts['unreadable'])} of {len(files)} images cannot be read: "
+                    f"{', '.join(facts['unreadable'])}; fix or replace them, or leave them out with "
+                    "data.skip_unreadable = true"
                 )
         return facts
-
-    @staticmethod
-    def _decoded(
-        listing: Listing, kept: NDArray[np.int64], settings: Any, skip: bool
-    ) -> tuple[list[str], NDArray[np.uint8], list[int]]:
-        """Return the files ``kept``, their images, and which of them are unreadable."""
-        files = [listing.files[i] for i in kept.tolist()]
-        boxes = None if listing.boxes is None else [listing.boxes[i] for i in kept.tolist()]
-        return files, *decode(listing.root, files, settings.size, settings.shorter_side, skip, boxes)
-
-
-class PublishedBenchmark(ImageBenchmark):
-    """Base of the published data sets of images. A subclass reads its tables in :meth:`contents`.
-
-    The proposed split is taken if it is given or lies beside the data set, else the data set's own.
-    """
-
-    dataset: ClassVar[str]
-    """Its name in the release of the proposed split."""
-
-    @classmethod
-    def contents(cls, settings: Any) -> tuple[ImageFiles, ClassTable, ClassSplit | None]:
-        """Read which images and classes there are, and the split that the data set itself comes with, if any."""
-        raise TypeError(f"{cls.__name__} must say what it holds")
-
-    @classmethod
-    def listing(cls, settings: Any, seed: int) -> Listing:
-        """Join images, class table and split; see :meth:`ImageBenchmark.listing`."""
-        (root, files, labels, boxes), classes, split = cls.contents(settings)
-        place = find_split(settings.splits, cls.home(settings.root), cls.dataset)
-        if place is not None:
-            split = read_split(cls.title, place, files, labels, classes.names)
-        if split is None:
-            raise DataError(
-                f"{cls.title} does not say which classes are seen: set data.splits to the folder {cls.dataset} of the "
-                f"proposed split ({SPLITS} and {FEATURES} of xlsa17, {PROPOSED_PAGE})"
-            )
-        validation = split.validation
-        if validation is None or settings.validation_classes is not None:
-            validation = draw_validation(split.seen, settings.validation_classes, seed)
-        space = ClassSpace(
-            names=tuple(classes.names),
-            semantics=unit_length(classes.semantics) if settings.attributes == "att" else classes.semantics,
-            attribute_names=tuple(classes.attribute_names),
-            seen=split.seen,
-            validation=validation,
-            unseen=split.unseen,
-            attribute_groups=classes.groups,
-        )
-        test = split.test if split.test is not None else draw_test(labels, split.seen, TEST_SHARE, SPLIT_SEED)
-        return Listing(cls.dataset, root, files, labels, space, test, split.used, boxes)
 
 
 def draw_test(labels: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
@@ -265,34 +177,6 @@ def unit_length(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return each class's attributes scaled to unit length; zeros stay."""
     norms = np.linalg.norm(semantics, axis=1, keepdims=True)
     return semantics / np.where(norms > 0, norms, 1.0)
-
-
-def read_numbered(path: Path) -> list[tuple[int, str]]:
-    """Return (number, text) of lines such as ``12 012.Yellow_headed_Blackbird``."""
-    texts: dict[int, str] = {}
-    for i, line in enumerate(read_lines(path), 1):
-        number, *text = line.split(None, 1)
-        if not number.isdecimal() or not text:
-            raise DataError(f"{path}, line {i}: {line!r} is not a number and a text")
-        if int(number) in texts:
-            raise DataError(f"{path}, line {i}: the number {number} occurs twice")
-        texts[int(number)] = text[0]
-    return list(texts.items())
-
-
-def read_matrix(path: Path, rows: int, columns: int) -> NDArray[np.float64]:
-    """Read a text file of numbers, a row a line."""
-    lines = read_lines(path)
-    try:
-        values = [[float(word) for word in line.split()] for line in lines]
-    except ValueError as error:
-        raise DataError(f"{path}: {error}".replace("could not convert string to float", "not a number")) from None
-    for i, row in enumerate(values, 1):
-        if len(row) != columns:
-            raise DataError(f"{path}, line {i}: {len(row)} numbers, but there are {columns} attributes")
-    if len(values) != rows:
-        raise DataError(f"{path} has {len(values)} lines, but there are {rows} classes")
-    return np.array(values, dtype=np.float64)
 
 
 def _limited(ids: NDArray[np.int64], labels: NDArray[np.int64], limit: int | None, split: str) -> NDArray[np.int64]:
