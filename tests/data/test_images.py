@@ -120,16 +120,16 @@ FILES = [f"sub/{i}.png" for i in range(10)]
 
 def test_pictures_are_decoded_once(folder, own_cache, monkeypatch):
     first = decode(folder, FILES, 8, 9)
-    assert first.unreadable == []
-    assert first.images.shape == (10, 3, 8, 8)
+    assert first[1] == []
+    assert first[0].shape == (10, 3, 8, 8)
     for i, file in enumerate(FILES):
-        assert np.array_equal(first.images[i : i + 1], read_image(folder / file, 8, 9))
+        assert np.array_equal(first[0][i : i + 1], read_image(folder / file, 8, 9))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("opened again"))
     again = decode(folder, FILES, 8, 9)
-    assert isinstance(again.images, np.memmap)
-    assert np.array_equal(again.images, first.images)
-    again.images[0] = 7  # a scratch pad of this process
-    assert np.array_equal(decode(folder, FILES, 8, 9).images, first.images)
+    assert isinstance(again[0], np.memmap)
+    assert np.array_equal(again[0], first[0])
+    again[0][0] = 7  # a scratch pad of this process
+    assert np.array_equal(decode(folder, FILES, 8, 9)[0], first[0])
     assert sum(path.stat().st_size for path in own_cache.rglob("*.npy")) == decoded_bytes(10, 8) + 128
 
 
@@ -146,7 +146,7 @@ def test_what_changes_the_pixels_changes_the_file(folder, own_cache):
         assert count() == again
     write_image(folder / FILES[3], 99, (23, 27))
     os.utime(folder / FILES[3], ns=(1, 1))
-    assert np.array_equal(decode(folder, FILES, 8, 9).images[3:4], read_image(folder / FILES[3], 8, 9))
+    assert np.array_equal(decode(folder, FILES, 8, 9)[0][3:4], read_image(folder / FILES[3], 8, 9))
     shutil.move(folder, folder.with_name("moved"))
     decode(folder.with_name("moved"), FILES, 8, 9)  # another place, the same pictures
     assert count() == 6
@@ -238,7 +238,7 @@ def test_a_full_disk_is_noticed_before_anything_is_written(folder, own_cache, mo
 
 def test_a_damaged_cache_is_made_anew(folder, own_cache):
     spoil(folder)
-    right = decode(folder, FILES, 8, 9, skip=True).images.copy()
+    right = decode(folder, FILES, 8, 9, skip=True)[0].copy()
     (record,), (array,) = own_cache.rglob("*.json"), own_cache.rglob("*.npy")
     for damage in (
         lambda: array.write_bytes(array.read_bytes()[:200]),
@@ -277,7 +277,7 @@ def test_a_killed_decoding_leaves_nothing_that_is_taken_for_whole(folder, own_ca
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert [path.suffix for path in place.iterdir()] == [".tmp"]
-    images = decode(folder, FILES, 64, 64).images
+    images = decode(folder, FILES, 64, 64)[0]
     for i, file in enumerate(FILES):
         assert np.array_equal(images[i : i + 1], read_image(folder / file, 64, 64))
 

@@ -1,13 +1,7 @@
 """Arrays on disk: what takes long to decode, encode or look up is done once and kept in the cache folder.
 
-The name of a file holds the SHA-256 of all that its content depends on, so nothing stale is found. A file is whole or
-absent. There are three kinds:
-
-- :func:`cached_blocks`: one large array, written block by block (decoded images);
-- :func:`cached_features`: features of many inputs, encoded in chunks, each a file of its own until all are there. A
-  process that is killed loses one chunk at most, and processes that need the same features share the work. A checksum
-  in the name shows damage, and a damaged file is made again;
-- :func:`cached_arrays`: a few small arrays (vectors of texts).
+The name of a file holds the SHA-256 of all that its content depends on. A file is whole or absent. A process that is
+killed while encoding loses one chunk at most; processes that need the same features share the work.
 """
 
 from __future__ import annotations
@@ -20,7 +14,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -59,7 +53,9 @@ def cached_blocks(
     with usable(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     for unfinished in path.parent.glob(".*.tmp"):
-        _remove_stale(unfinished)
+        with suppress(OSError):  # another process was faster
+            if time.time() - unfinished.stat().st_mtime > _STALE:
+                unfinished.unlink()
     _check_room(doing, path.parent, int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize)
     progress = _Progress(doing, shape[0])
     with replacing(path) as temporary, temporary.open("wb") as file:
@@ -251,14 +247,6 @@ def _check_room(doing: str, folder: Path, needed: int) -> None:
             f"{doing} takes {needed / 1e9:.1f} GB in {folder}, but {free / 1e9:.1f} GB are free: set FEDUNSEEN_CACHE "
             "to a folder on a larger disk, or take fewer or smaller images (data.train_per_class, data.size)"
         )
-
-
-def _remove_stale(path: Path) -> None:
-    try:
-        if time.time() - path.stat().st_mtime > _STALE:
-            path.unlink()
-    except OSError:
-        pass  # another process was faster
 
 
 class _Progress:

@@ -1,8 +1,7 @@
 """Tensors of thousands of clients on disk: what they reply in a round, and what they keep, one at a time in memory.
 
-A shelf is a file without a name: it is gone with the process. What is put there comes back as a mapping that reads a
-tensor whenever it is asked for, and all of them at once for ``items``; once no one holds the mapping any more, its
-place is used again.
+A shelf is a file without a name, gone with the process. What is put there comes back as a mapping that reads a tensor
+when it is asked for; once no one holds the mapping any more, its place is used again.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,7 +125,16 @@ class Benchmark:
         """
         ids, attribute_names, semantics = described(classes)
         features, label, in_test = _joined(inputs, labels, test, ids)
-        space = _space(ids, attribute_names, semantics, np.unique(label[~in_test]), validation, seed)
+        seen = np.unique(label[~in_test])
+        draws = isinstance(validation, int)
+        space = ClassSpace(
+            names=tuple(str(key) for key in ids),
+            semantics=semantics,
+            attribute_names=attribute_names,
+            seen=seen,
+            validation=draw_validation(seen, cast(int, validation), seed) if draws else _class_ids(validation, ids),
+            unseen=np.setdiff1d(np.arange(len(ids)), seen),
+        )
         return cls(
             name=name,
             space=space,
@@ -168,12 +177,9 @@ class Benchmark:
 
     def _check_splits(self) -> None:
         samples = len(self.labels)
-        for split, classes, word in (
-            ("train", self.space.seen, "seen"),
-            ("test_seen", self.space.seen, "seen"),
-            ("test_unseen", self.space.unseen, "unseen"),
-        ):
+        for split in ("train", "test_seen", "test_unseen"):
             ids = getattr(self, split)
+            classes, word = (self.space.unseen, "an unseen") if split == "test_unseen" else (self.space.seen, "a seen")
             if not len(ids):
                 if self.part or (split == "test_seen" and not self.space.attributes):
                     continue
@@ -183,14 +189,11 @@ class Benchmark:
                 raise DataError(f"{self.name}: the sample id {outside} in {split} is outside 0..{samples - 1}")
             if len(np.unique(ids)) != len(ids):
                 raise DataError(f"{self.name}: the split {split} names a sample more than once")
-            stray = np.setdiff1d(self.labels[ids], classes)
-            if len(stray):
+            if len(stray := np.setdiff1d(self.labels[ids], classes)):
                 raise DataError(
-                    f"{self.name}: {split} holds samples of {self.space.names[stray[0]]!r}, which is not "
-                    f"{'a seen' if word == 'seen' else 'an unseen'} class"
+                    f"{self.name}: {split} holds samples of {self.space.names[stray[0]]!r}, which is not {word} class"
                 )
-        both = np.intersect1d(self.train, self.test_seen)  # test_unseen is of other classes
-        if len(both):
+        if len(both := np.intersect1d(self.train, self.test_seen)):  # test_unseen is of other classes
             raise DataError(f"{self.name}: {len(both)} samples are in both train and test_seen")
         without = np.setdiff1d(self.space.seen, self.labels[self.train])
         if len(without) and not self.part:
@@ -212,14 +215,11 @@ class Benchmark:
         if self.part:
             return
         first = self.features[self.train[0]]
-        if not any((block != first).any() for block in self._training_blocks()):
+        parts = np.array_split(self.train, -(-len(self.train) // 1024))
+        if not any((self.features[ids] != first).any() for ids in parts):
             raise DataError(
                 f"{self.name}: all training samples have the same features: nothing can be learned from them"
             )
-
-    def _training_blocks(self) -> Iterator[NDArray[Any]]:
-        for ids in np.array_split(self.train, -(-len(self.train) // 1024)):
-            yield self.features[ids]
 
     @property
     def kind(self) -> Literal["vectors", "sequences", "maps", "images"]:
@@ -229,18 +229,12 @@ class Benchmark:
         return "images" if self.image_shape else "maps"
 
     def sketch(self) -> NDArray[np.int64]:
-        """Return the ids of training samples that stand for all: spread evenly, at most 1,000 vectors or 64 others.
-
-        What follows from the scale of the data, such as a learning rate, is read from them.
-        """
+        """Return the ids of training samples that stand for all: spread evenly, at most 1,000 vectors or 64 others."""
         most = 1000 if self.kind == "vectors" else 64  # of images, maps and sequences a network makes features first
         return self.train[np.unique(np.linspace(0, len(self.train) - 1, most).astype(np.int64))]
 
     def images(self) -> NDArray[Any] | None:
-        """Return the samples as images (samples, channels, height, width), bytes or floats in [0, 1], if they are any.
-
-        For encoded samples they are the images that the features were made of.
-        """
+        """Return the images (samples, channels, height, width) that the samples are or were made of, if any."""
         if self.pictures is not None or self.image_shape is None:
             return self.pictures
         shape = self.image_shape if len(self.image_shape) == 3 else (1, *self.image_shape)
@@ -249,8 +243,7 @@ class Benchmark:
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything that a result can depend on."""
         digest = hashlib.sha256()
-        texts = [*self.space.names, "", *self.space.attribute_names]
-        digest.update("\0".join(texts).encode())
+        digest.update("\0".join([*self.space.names, "", *self.space.attribute_names]).encode())
         arrays = [self.space.semantics, self.space.seen, self.space.validation, self.space.unseen]
         arrays += [self.labels, self.train, self.test_seen, self.test_unseen]
         arrays += [array for array in (self.users, self.answers) if array is not None]
@@ -301,11 +294,12 @@ class Benchmark:
 
 def empty_split(name: str, split: str) -> str:
     """Return the sentence that says what a benchmark lacks whose split ``split`` is empty."""
-    if split == "train":
-        return f"{name} has no training sample: give each seen class some"
-    if split == "test_seen":
-        return f"{name} has no test sample of a seen class: give some (a class with a single sample trains on it)"
-    return f"{name} has no sample of an unseen class: give some, to test on classes that no one trains on"
+    lacks = {
+        "train": "training sample: give each seen class some",
+        "test_seen": "test sample of a seen class: give some (a class with a single sample trains on it)",
+        "test_unseen": "sample of an unseen class: give some, to test on classes that no one trains on",
+    }
+    return f"{name} has no {lacks[split]}"
 
 
 def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
@@ -358,26 +352,6 @@ def _joined(
             raise DataError(f"there are {len(array)} samples, but {len(label)} labels: give one a sample")
     label = np.concatenate(classes)
     return rows[0] if test is None else np.concatenate(rows), label, np.arange(len(label)) >= len(classes[0])
-
-
-def _space(
-    ids: Mapping[Any, int],
-    attribute_names: tuple[str, ...],
-    semantics: NDArray[np.float64],
-    seen: NDArray[np.int64],
-    validation: Sequence[Any] | int,
-    seed: int,
-) -> ClassSpace:
-    return ClassSpace(
-        names=tuple(str(key) for key in ids),
-        semantics=semantics,
-        attribute_names=attribute_names,
-        seen=seen,
-        validation=draw_validation(seen, validation, seed)
-        if isinstance(validation, int)
-        else _class_ids(list(validation), ids),
-        unseen=np.setdiff1d(np.arange(len(ids)), seen),
-    )
 
 
 def _users(groups: Any, in_test: NDArray[np.bool_]) -> NDArray[np.int64]:

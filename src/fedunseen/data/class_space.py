@@ -1,19 +1,8 @@
-"""The class space: which classes exist, what describes them, and which of them anybody has examples of.
+"""The class space: which classes exist, what describes them, and which of them are seen, validation or unseen.
 
-``classes.csv`` holds one, a class a line::
-
-    name,split,size,color: red,color: green
-    apple,seen,0.2,1.0,0.0
-    pear,validation,0.3,0.0,1.0
-    melon,unseen,0.9,0.0,1.0
-
-- ``split`` is ``seen``, ``validation`` (a seen class that is set aside when something is chosen), ``unseen``,
-  or empty (described, but neither trained on nor tested).
-- A class that a run has learned from examples alone has no attributes: all its cells are empty.
-- Every other column is an attribute. ``group: attribute`` (a colon and one space, the first such pair counts)
-  puts it in a group; an attribute without a group whose own name holds a colon and a space, or is ``name`` or
-  ``split``, is written with an empty group: ``: split``.
-- Numbers are written in the shortest form that reads back to the same bits.
+``classes.csv`` holds one, a class a line: ``name``, ``split`` (empty: described, neither trained on nor tested) and a
+column per attribute. ``group: attribute`` (the first colon and space count) puts a column in a group; ``: split`` is
+an attribute of a reserved name. All cells of a class that a run has learned from examples alone are empty.
 """
 
 from __future__ import annotations
@@ -91,17 +80,13 @@ class ClassSpace:
                 f"with {shape[1]} attributes"
             )
         self._check_ids()
-        if len(self.undescribed):
-            set_(self, "semantics", self._with_placeholders())
+        if len(self.undescribed):  # placeholders, spread as the seen classes are
+            semantics, known = self.semantics.copy(), self.semantics[self.seen]
+            for c in self.undescribed:
+                drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(size=self.attributes)
+                semantics[c] = known.mean(0) + known.std(0) * drawn
+            set_(self, "semantics", semantics)
         check_semantics(self.names, self.semantics)
-
-    def _with_placeholders(self) -> NDArray[np.float64]:
-        """Return the semantics with a row for each undescribed class, spread as those of the seen classes are."""
-        semantics, known = self.semantics.copy(), self.semantics[self.seen]
-        for c in self.undescribed:
-            drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(size=self.attributes)
-            semantics[c] = known.mean(0) + known.std(0) * drawn
-        return semantics
 
     def _check_names(self) -> None:
         for kind, names in (
@@ -139,18 +124,13 @@ class ClassSpace:
                 raise DataError(f"the {split} class id {outside} is outside 0..{len(self.names) - 1}")
         if not len(self.seen):
             raise DataError("no class is seen: at least one class must have training samples")
-        both = np.intersect1d(self.seen, self.unseen)
-        if len(both):
+        if len(both := np.intersect1d(self.seen, self.unseen)):
             raise DataError(f"the class {self.names[both[0]]!r} is both seen and unseen")
-        stray = np.setdiff1d(self.validation, self.seen)
-        if len(stray):
+        if len(stray := np.setdiff1d(self.validation, self.seen)):
             raise DataError(f"the validation class {self.names[stray[0]]!r} is not among the seen classes")
 
     def hashes(self) -> dict[str, str]:
-        """Return what each part hashes to, so that two class spaces can be compared without being sent.
-
-        Which seen classes are validation classes is a choice, and no part of it.
-        """
+        """Return what each part but the choice of validation classes hashes to, to compare without sending them."""
         parts = {
             "names of the classes": json.dumps(self.names).encode(),
             "names of the attributes": json.dumps(self.attribute_names).encode(),
@@ -200,9 +180,6 @@ class ClassSpace:
             path: the file.
             of_run: it is a finished run's, so that classes without attributes may be there.
             describe: returns semantics and attribute names of the classes by name, for a file without attributes.
-
-        Raises:
-            DataError: if the file is missing or damaged, or what it says is not a class space.
         """
         path = Path(path)
         (_, header), *rows = read_csv(path)
@@ -307,12 +284,10 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
 
 def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> None:
     """Refuse semantics that no model can use."""
+    zero = ~semantics.any(axis=1) & (semantics.shape[1] > 0)
     for bad, complaint in (
         (~np.isfinite(semantics).all(axis=1), "has NaN or infinite attributes"),
-        (
-            ~semantics.any(axis=1) & (semantics.shape[1] > 0),
-            "has only zeros as attributes: describe it, or leave it out",
-        ),
+        (zero, "has only zeros as attributes: describe it, or leave it out"),
     ):
         if bad.any():
             raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")

@@ -1,20 +1,8 @@
 """Named scalings of features and semantics, fitted on training rows only and applied to all.
 
-======== =========================================== ==========================
-name     what it does to a row x                     fitted
-======== =========================================== ==========================
-l2       x / ||x||; a row of zeros stays             nothing
-min-max  (x - min) / (max - min) per column          smallest, largest
-centre   x - mean per column                         mean
-standard (x - mean) / standard deviation per column  mean, standard deviation
-x10      10 x                                        nothing
-======== =========================================== ==========================
-
-Rows that were not fitted may leave [0, 1] under min-max: they are not clipped. A column that is constant over
-the fitted rows becomes 0 under min-max and standard. A generator wants features
-that are about as long as its noise, the root of how many numbers that has: unit length times ten, say.
-
-Methods in closed form add up whole numbers: after the scalings, :class:`Quantization` rounds each feature.
+``l2``: x / ||x||, zeros stay. ``min-max``: (x - min) / (max - min) per column, not clipped. ``centre``: x - mean.
+``standard``: (x - mean) / deviation. ``x10``: 10 x, for generators, whose noise is about as long. A constant column
+becomes 0. Methods in closed form add up whole numbers: :class:`Quantization` rounds each scaled feature.
 """
 
 from __future__ import annotations
@@ -80,13 +68,9 @@ class Quantization:
     def of_rows(bits: int, reach: float, rows: NDArray[Any], scaler: Scaler) -> Quantization:
         """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at most their extent."""
         scaled = scaler(rows).astype(np.float64)
-        low, high, mean, spread = (
-            scaled.min(axis=0),
-            scaled.max(axis=0),
-            scaled.mean(axis=0),
-            reach * scaled.std(axis=0),
-        )
-        return Quantization._within(bits, np.maximum(low, mean - spread), np.minimum(high, mean + spread))
+        mean, spread = scaled.mean(axis=0), reach * scaled.std(axis=0)
+        low, high = np.maximum(scaled.min(axis=0), mean - spread), np.minimum(scaled.max(axis=0), mean + spread)
+        return Quantization._within(bits, low, high)
 
     @staticmethod
     def _within(bits: int, low: NDArray[Any], high: NDArray[Any]) -> Quantization:
@@ -128,11 +112,7 @@ class Quantization:
         """Return the whole numbers (n, d) of features as a :class:`Scaler` gives them, and how many were clipped."""
         codes = rows.astype(np.float32)
         beyond = self._round(codes)
-        return codes.astype(self._type), beyond
-
-    @property
-    def _type(self) -> type[np.signedinteger[Any]]:
-        return np.int8 if self.bits <= 8 else np.int16
+        return codes.astype(np.int8 if self.bits <= 8 else np.int16), beyond
 
     def _round(self, rows: NDArray[np.float32]) -> int:
         """Replace features by whole numbers, and return how many were clipped."""
@@ -201,13 +181,12 @@ class Scaler:
 
     def codes(self, rows: NDArray[Any]) -> tuple[NDArray[np.signedinteger[Any]], int]:
         """Return the whole numbers (n, d) of ``rows``, where they are quantized, and how many features were clipped."""
-        quantization, beyond = self.quantization, 0
-        assert quantization is not None
-        codes = np.empty(rows.shape, dtype=quantization._type)
+        assert self.quantization is not None
+        codes, beyond = np.empty(rows.shape, dtype=np.int8 if self.quantization.bits <= 8 else np.int16), 0
         for block, out in zip(blocks(rows), blocks(codes), strict=True):
             scaled = np.empty(block.shape, dtype=np.float32)
             self._scale(block, scaled)
-            beyond += quantization._round(scaled)
+            beyond += self.quantization._round(scaled)
             out[:] = scaled
         return codes, beyond
 

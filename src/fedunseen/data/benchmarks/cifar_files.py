@@ -1,14 +1,8 @@
-"""CIFAR-100's files: its classes in three splits, and its images in three layouts.
+"""CIFAR-100's classes in three splits, and its images in three layouts; the authors' pickles are never read.
 
-``cifar100.csv`` names the 100 classes, in the order of their labels, and their superclasses. Its other columns are the
-splits: ``zero_shot`` (this package's own), ``fc100`` (Oreshkin et al., "TADAM", 2018) and ``cifar_fs`` (Bertinetto et
-al., 2019), as published.
-
-There are three layouts. The authors' Python version is a pickle, and nothing is ever unpickled.
-
-- the authors' *binary* version: ``train.bin``, ``test.bin``, ``fine_label_names.txt``;
-- one sheet a class, ``00_apple.webp``: 600 tiles, 30 a row, the 500 training images first;
-- Bertinetto's archive: ``data/CLASS/*.png``.
+``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and the splits. The layouts: the
+authors' binary version; one sheet a class (``00_apple.webp``, 600 tiles, 30 a row, training images first); Bertinetto's
+archive, ``data/CLASS/*.png``.
 """
 
 from __future__ import annotations
@@ -94,16 +88,12 @@ def find_source(root: Path) -> Source:
         )
     binary = [folder / name for name in ("train.bin", "test.bin", "fine_label_names.txt")]
     get = f"unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {PAGE}) there"
-    for path in binary:
-        if path.is_file():
-            continue
-        for name in PICKLED:
-            if (root / name).is_file():
-                raise DataError(
-                    f"{root / name} is CIFAR-100's Python version, a pickle, and nothing is ever unpickled: {get} "
-                    "instead"
-                )
-        raise DataError(f"{path} is missing: {get}, or correct data.root")
+    if absent := [path for path in binary if not path.is_file()]:
+        if pickled := [root / name for name in PICKLED if (root / name).is_file()]:
+            raise DataError(
+                f"{pickled[0]} is CIFAR-100's Python version, a pickle, and nothing is ever unpickled: {get} instead"
+            )
+        raise DataError(f"{absent[0]} is missing: {get}, or correct data.root")
     for path, count in zip(binary, (TRAIN, TEST), strict=False):
         if path.stat().st_size != CLASSES * count * RECORD:
             raise _damaged(path, f"has {path.stat().st_size} bytes, not {CLASSES * count * RECORD}")

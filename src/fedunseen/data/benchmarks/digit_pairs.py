@@ -1,13 +1,8 @@
-"""The benchmark ``digit-pairs``: real handwritten digits, two side by side, nothing to download.
+"""The benchmark ``digit-pairs``: two of scikit-learn's 8 x 8 digits side by side, classes "00" to "99".
 
-An image is 8 x 16 gray values, two of scikit-learn's 8 x 8 digits next to each other. The 100 classes are
-"00" to "99"; 20 attributes say which digit is on the left and which on the right. A model that has seen 34
-and 52 in training can recognize 32 without ever having seen one.
-
-Everything is fixed, whatever the run's seed: which source digits serve training and which serve tests (no
-digit serves both), which pairs are drawn, and the split of the classes. Among the 20 unseen classes each
-digit is twice on the left and twice on the right, and so it is among the 20 validation classes: no digit is
-favored, and all of them are trained on.
+20 attributes say which digit is on the left and which on the right. Everything is fixed, whatever the run's seed; no
+source digit serves both training and tests. Among the 20 unseen classes, and among the 20 validation classes, each
+digit is twice on the left and twice on the right: no digit is favored, and all of them are trained on.
 """
 
 from __future__ import annotations

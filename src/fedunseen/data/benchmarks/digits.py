@@ -1,9 +1,7 @@
 """The benchmark ``digits``: scikit-learn's handwritten digits, 0-4 to train on, 5-9 to be learned from a few examples.
 
-1,797 images of 8 x 8 gray values (UCI, "Optical Recognition of Handwritten Digits"), nothing to download. It has the
-shape of FedFSL's example on MNIST (section 5.3): with five classes to train on every learner memorizes them, so a
-number on it says that an experiment runs, not that a method is good. A fifth of the training digits' images is held
-out for tests; which ones is fixed, whatever the run's seed.
+1,797 images of 8 x 8 gray values, in the shape of FedFSL's example on MNIST (section 5.3). Five classes are memorized:
+a number on it says that an experiment runs, not that a method is good. The held-out fifth is always the same.
 """
 
 from __future__ import annotations

@@ -1,28 +1,8 @@
-"""The benchmark ``folder``: bring your own features and descriptions.
+"""The benchmark ``folder``: your own features in ``features.npz``, described by ``classes.csv``.
 
-A folder with two files:
-
-- ``classes.csv``: ``name``, ``split`` (seen, validation or unseen) and one column an attribute; see
-  ``fedunseen.data.class_space``.
-- ``features.npz``: ``features`` of shape (n, d), numbers; ``labels`` of shape (n,), names of classes, or
-  their rows in ``classes.csv`` counted from 0; ``split`` of shape (n,), ``"train"`` or ``"test"``. Samples of
-  unseen classes are all ``"test"``.
-
-Made, for example, by::
-
-    np.savez("features.npz", features=vectors, labels=["cat", "dog"], split=["train", "test"])
-
-``features`` may also be sequences (n, steps, width) or maps (n, channels, height, width). Three arrays are optional:
-
-- ``image_shape``: (height, width) or (channels, height, width): the features are images, bytes or numbers in [0, 1];
-  (n, d) are flattened.
-- ``users``: of shape (n,), who each sample comes from, counted from 0.
-- ``answers``: of shape (classes,), what each class stands for in every episode, counted from 0.
-
-A sample with an empty label is unlabelled; only ``data.unlabelled = true`` reads it.
-
-With ``part`` the folder is what one party of a deployment, or its coordinator, holds: see ``Benchmark``. Validation
-classes are then those that ``classes.csv`` marks. :func:`write_folder` makes such folders.
+``features``: (n, d), (n, steps, width) or (n, channels, height, width); ``labels``: (n,) names or rows of
+classes, "" for unlabelled samples; ``split``: (n,) "train" or "test". Optional: ``image_shape`` (the features are
+images, bytes or numbers in [0, 1]), ``users`` (n,) and ``answers`` (classes,), both counted from 0.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
-"""The benchmark ``images``: bring your own, a folder of images a class.
+"""The benchmark ``images``: your own, ``CLASS NAME/*.jpg`` or ``train/CLASS NAME/`` and ``test/CLASS NAME/``.
 
-- ``ROOT/CLASS NAME/*.jpg`` (any image format, sub-folders too), or ``ROOT/train/CLASS NAME/`` and
-  ``ROOT/test/CLASS NAME/``.
-- ``ROOT/classes.csv``: ``name``, ``split`` (seen, validation or unseen) and one column an attribute; see
-  ``fedunseen.data.class_space``. Without attributes, ``text_encoder`` describes the classes by their names.
-
-A folder belongs to the class of its name; case, ``_`` and space do not count. Without ``train`` and ``test``, a share
-of each seen class's images is drawn for tests by the run's seed. All images of an unseen class are for tests, and it
-may have no folder: then it is only described.
-
-Pictures in a folder ``unlabelled`` have no label; only ``data.unlabelled = true`` reads them.
-
-With ``part`` it is what one party of a deployment, or its coordinator, holds: any class may have no folder, one of
-``train`` and ``test`` is enough, and validation classes are those that ``classes.csv`` marks.
+``classes.csv`` describes the classes (``fedunseen.data.class_space``). Case, ``_`` and space in a folder's name do not
+count. Without ``train`` and ``test`` the run's seed draws test images of seen classes; all images of unseen classes
+are for tests. Pictures in a folder ``unlabelled`` have no label; only ``data.unlabelled = true`` reads them.
 """
 
 from __future__ import annotations

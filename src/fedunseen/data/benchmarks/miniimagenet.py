@@ -1,12 +1,8 @@
 """The benchmark ``miniimagenet``: 100 classes of ImageNet with 600 photos each, 64 / 16 / 20 of them.
 
-Vinyals et al. (2016) made the benchmark, but not their list of classes; the common split is that of Ravi and
-Larochelle, "Optimization as a Model for Few-Shot Learning" (2017): ``train.csv``, ``val.csv`` and ``test.csv`` with
-the columns ``filename,label``. The images are ImageNet's (ILSVRC 2012), which may not be passed on: the three lists are
-easy to find, the images have to be cut out of ImageNet.
-
-An image becomes 84 x 84 pixels without keeping its proportions (Pillow's Lanczos filter), as in that split's own
-script. That is done once, see ``fedunseen.core.array_cache``.
+Vinyals et al. (2016) made it; the split is that of Ravi and Larochelle (2017): ``train.csv``, ``val.csv``, ``test.csv``
+with the columns ``filename,label``. The images have to be cut out of ImageNet. They become 84 x 84 pixels without
+keeping their proportions (Pillow's Lanczos filter), as in that split's own script.
 """
 
 from __future__ import annotations

@@ -24,21 +24,15 @@ KINDS = {3: ("images", 2051, LARGEST * SIDE * SIDE), 1: ("labels", 2049, LARGEST
 """Dimensions of an IDX file of bytes -> what it holds, what it begins with, and how many bytes at most."""
 
 
-def _alternatives(part: str, dimensions: int) -> str:
-    """Return the names that one of the four files may have: both common ways to write it, gzipped or not."""
-    stems = (f"{part}-idx{dimensions}-ubyte", f"{part}.idx{dimensions}-ubyte")
-    return "|".join(stem + ending for stem in stems for ending in ("", ".gz"))
-
-
 class Mnist(FewShotBenchmark):
     """Handwritten digits of 28 x 28 pixels, few-shot: images (n, 1, 28, 28)."""
 
     title = "MNIST, few-shot: 0-4 to train on, 5-9 novel"
     page = "http://yann.lecun.com/exdb/mnist"
-    needs = tuple(
-        _alternatives(f"{part}-{KINDS[dimensions][0]}", dimensions)
+    needs = tuple(  # both common ways to write a name, gzipped or not
+        "|".join(f"{part}-{KINDS[dim][0]}{mark}idx{dim}-ubyte{end}" for mark in "-." for end in ("", ".gz"))
         for part in ("train", "t10k")
-        for dimensions in KINDS
+        for dim in KINDS
     )
     layout = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
     folders = ("mnist", "MNIST", "MNIST/raw", "raw")

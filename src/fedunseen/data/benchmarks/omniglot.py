@@ -1,26 +1,8 @@
-"""The benchmark ``omniglot``: 1,623 handwritten characters of 50 alphabets, each drawn by 20 people.
+"""The benchmark ``omniglot`` (Lake et al. 2015): 1,623 characters of 50 alphabets, each drawn by 20 people.
 
-Lake, Salakhutdinov and Tenenbaum, "Human-level concept learning through probabilistic program induction" (2015):
-``images_background`` (964 characters of 30 alphabets) and ``images_evaluation`` (659 of the other 20), as zip files or
-unpacked, ``ALPHABET/character01/0001_01.png``. A character is a class.
-
-The drawings are black on white, 105 x 105 pixels of one bit. They become gray, 28 x 28 by Pillow's Lanczos filter, and
-inverted: ink is 1 (255 in bytes), paper 0, as in learn2learn. (MAML's script asks for the same filter, but on images
-of one bit, for which Pillow takes the nearest pixel instead.) Rotated characters as further classes are a matter of the
-episodes.
-
-======================== ================================= ============================ ===========================
-data.split               training                          validation                   novel
-======================== ================================= ============================ ===========================
-alphabets, both sets     25 alphabets of the background    5 others of the background   all 20 of the evaluation
-alphabets, background    20 alphabets                      5 others                     5 others
-santoro, both sets       1,100 characters at random        100 others                   the other 423
-======================== ================================= ============================ ===========================
-
-``santoro`` is the split of Santoro et al. (2016) and MAML: 1,200 characters of any alphabet to train on, here without a
-hundred of them to choose on. Which characters those authors drew is not published: ours are always the same. The
-alphabets are chosen here too. Novel characters of alphabets that one has trained on are easier: name the split beside
-any number.
+The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, ink 255, as in learn2learn. The split
+``santoro`` is that of Santoro et al. (2016) and MAML: 1,200 characters of any alphabet to train on, 100 of them here
+for validation. Which characters those authors drew is not published: ours, as the alphabets, are always the same.
 """
 
 from __future__ import annotations
@@ -68,7 +50,7 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotI
 
 
 class Drawings(NamedTuple):
-    """The drawings of one of the two sets, sorted."""
+    """The drawings of one of the two sets, sorted: their names, what changes with the files, and their bytes."""
 
     part: str
     place: Path

@@ -1,12 +1,8 @@
-"""The proposed split of Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation ..." (2017): the release xlsa17.
+"""The proposed split of Xian et al. (2017), the release xlsa17: ``att_splits.mat`` and ``res101.mat``.
 
-``att_splits.mat`` numbers the samples, and ``res101.mat`` names the image of each number: with both, the split of the
-images is exactly the published one. Without ``res101.mat`` only the seen, validation and unseen *classes* are, and a
-fifth of each seen class's images is drawn for the tests.
-
-Beware of ``train_loc`` and ``val_loc``: in the files as published, their union is trainval **and test_seen**, so
-whoever tunes with them has looked at test images. Here they only say which *classes* are for validation, and only
-through samples of trainval.
+The first numbers the samples, the second names the image of each number. Without it only the *classes* are known, and
+a fifth of each seen class's images is drawn for the tests. Beware: the union of ``train_loc`` and ``val_loc`` as
+published is trainval **and test_seen**. Here they only say which classes are for validation, through trainval alone.
 """
 
 from __future__ import annotations

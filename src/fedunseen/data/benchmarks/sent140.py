@@ -1,18 +1,8 @@
-"""The benchmark ``sent140``: is a tweet negative or positive, from few examples, of new people.
+"""The benchmark ``sent140`` (Go et al. 2009; LEAF; FedFSL): is a tweet negative or positive, from few examples.
 
-Go, Bhayani and Huang, "Twitter Sentiment Classification using Distant Supervision" (2009): six columns, polarity (0
-negative, 2 neutral, 4 positive), id, date, query, user, text. LEAF ("Sent140") made a federated data set of it, one
-client a user, and FedFSL a few-shot one, 2-way, whose training, validation and test users are disjoint. So here:
-
-- The two answers are always the same, negative 0 and positive 1, and it is the *users* that are new. The class space
-  has a class for each answer and group of users: ``negative``, ``positive``, ``negative (validation users)``, ...
-  ``positive (new users)``; ``Benchmark.answers`` says what each stands for.
-- 0.6 / 0.2 / 0.2 of the users are for training, validation and tests, always the same ones.
-- Neutral tweets are left out and counted. (LEAF's preprocessing makes them negative.)
-- A tweet none of whose words has a vector is left out too, and counted.
-
-A sample is a sequence of word vectors, (words, width) in 16 bits, see ``fedunseen.data.io.word_sequences``:
-zeros after the last word are padding.
+The answers are always the same, and it is the *users* that are new: the class space has a class for each answer and
+group of users, ``Benchmark.answers`` says what each stands for. 0.6 / 0.2 / 0.2 of the users are for training,
+validation and tests. Neutral tweets, and those without a word that has a vector, are left out and counted.
 """
 
 from __future__ import annotations
@@ -21,7 +11,7 @@ import csv
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +31,6 @@ GROUPS = ("", " (validation users)", " (new users)")
 SHARES = (0.6, 0.8)  # of the users: up to the first for training, up to the second for validation
 SHOWN = 60  # characters of a tweet in a message
 WORDS = 20
-
-
-class Tweets(NamedTuple):
-    """Tweets that are negative or positive."""
-
-    texts: list[str]
-    positive: NDArray[np.bool_]
-    users: NDArray[np.int64]
-    neutral: int
 
 
 class Sent140(FewShotBenchmark):
@@ -79,14 +60,12 @@ class Sent140(FewShotBenchmark):
     def samples(cls, settings: Settings) -> Samples:
         """Read the tweets, features (n, words, width); see :meth:`FewShotBenchmark.samples`."""
         files = _files(settings.root.expanduser())
-        tweets = _read(files)
-        if tweets.neutral:
-            warnings.warn(f"sent140: {tweets.neutral:,} neutral tweets are left out", stacklevel=3)
-        order = _chosen_users(tweets.users, settings, files[0])
-        group_of = np.full(int(tweets.users.max()) + 1, -1)
+        texts, positive, authors = _read(files)
+        order = _chosen_users(authors, settings, files[0])
+        group_of = np.full(int(authors.max()) + 1, -1)
         group_of[order] = np.searchsorted(np.rint(np.array(SHARES) * len(order)), np.arange(len(order)), side="right")
-        kept = np.flatnonzero(group_of[tweets.users] >= 0)
-        words = look_up([tweets.texts[i] for i in kept.tolist()], settings.vectors, settings.words)
+        kept = np.flatnonzero(group_of[authors] >= 0)
+        words = look_up([texts[i] for i in kept.tolist()], settings.vectors, settings.words)
         empty = words.ids[:, 0] == PADDING
         if empty.all():
             raise DataError(
@@ -99,14 +78,14 @@ class Sent140(FewShotBenchmark):
                 stacklevel=3,
             )
         kept = kept[~empty]
-        users = tweets.users[kept]
+        users = authors[kept]
         names = [answer + group for group in GROUPS for answer in ("negative", "positive")]
         return Samples(
             "sent140",
             names,
             roles=((0, 1), (2, 3), (4, 5)),
             features=sequences(WordIds(words.ids[~empty], words.table)),
-            labels=2 * group_of[users] + tweets.positive[kept],
+            labels=2 * group_of[users] + positive[kept],
             users=np.unique(users, return_inverse=True)[1].astype(np.int64),
             answers=np.arange(len(names)) % 2,
             remedy=": take more tweets (data.tweets) or more users (data.min_per_user)",
@@ -173,8 +152,8 @@ def _looks_right(path: Path) -> bool:
     return bool(rows) and all(len(row) == COLUMNS for row in rows) and rows[-1][0] in (NEGATIVE, NEUTRAL, POSITIVE)
 
 
-def _read(files: Sequence[Path]) -> Tweets:
-    """Read CSV files of six columns, with or without a header."""
+def _read(files: Sequence[Path]) -> tuple[list[str], NDArray[np.bool_], NDArray[np.int64]]:
+    """Return the texts of negative and positive tweets, which are positive, and who wrote each, counted from 0."""
     texts: list[str] = []
     positive: list[bool] = []
     users: list[str] = []
@@ -191,14 +170,16 @@ def _read(files: Sequence[Path]) -> Tweets:
             users.append(user)
     if not texts:
         raise DataError(f"{files[0]} has no negative or positive tweet: get it again ({Sent140.page})")
-    return Tweets(texts, np.array(positive), np.unique(users, return_inverse=True)[1].astype(np.int64), neutral)
+    if neutral:
+        warnings.warn(f"sent140: {neutral:,} neutral tweets are left out", stacklevel=4)
+    return texts, np.array(positive), np.unique(users, return_inverse=True)[1].astype(np.int64)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield where each tweet stands, for messages, and its six cells."""
     # the published files are in Latin-1, copies of them often in UTF-8; what is not UTF-8 is known before it is read
-    encoding = "utf-8-sig" if _is_utf8(path) else "latin-1"
     try:
+        encoding = "utf-8-sig" if _is_utf8(path) else "latin-1"
         with path.open(newline="", encoding=encoding) as file:
             reader = csv.reader(file)
             for i, row in enumerate(reader):
@@ -228,8 +209,6 @@ def _is_utf8(path: Path) -> bool:
                 pass
     except UnicodeDecodeError:
         return False
-    except OSError as error:
-        raise DataError(f"{path} cannot be read ({error.strerror}): correct data.root") from None
     return True
 
 

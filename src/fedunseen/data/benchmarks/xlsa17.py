@@ -1,12 +1,8 @@
-"""The benchmark ``xlsa17``: any data set in the layout of the "proposed split", for example CUB, AWA2 or SUN.
+"""The benchmark ``xlsa17``: features in the layout of the "proposed split" (Xian et al. 2017).
 
-The layout is that of Xian et al., "Zero-Shot Learning - A Comprehensive Evaluation of the Good, the Bad and
-the Ugly" (2017).
-
-A data set is a folder with two MATLAB files (v5 or v7.3). In ``res101.mat``: ``features`` (d x samples) and
-``labels`` (counted from 1). In ``att_splits.mat``: ``att`` and ``original_att`` (attributes x classes),
-``allclasses_names``, and sample numbers, counted from 1: ``trainval_loc``, ``test_seen_loc``,
-``test_unseen_loc`` and sometimes ``train_loc``, ``val_loc``.
+A data set is a folder with two MATLAB files (v5 or v7.3): ``res101.mat`` with ``features`` (d x samples) and
+``labels``, ``att_splits.mat`` with ``att`` and ``original_att`` (attributes x classes), ``allclasses_names`` and the
+numbers of the samples of each split, all counted from 1.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from fedunseen.core.arrays import is_number
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary, write_text
 
@@ -31,15 +32,6 @@ def number(text: str, where: str, *parts: object) -> float:
             raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}")
         raise DataError(f"{where}: {text!r} is not a number")
     raise DataError(f"{where}: {text!r} is not a finite number")
-
-
-def is_number(text: str) -> bool:
-    """Say whether Python reads a text as a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def read_csv(path: Path, most: int = LINES) -> list[tuple[int, list[str]]]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import array_names, load_arrays
+from fedunseen.core.arrays import array_names, is_number, load_arrays
 from fedunseen.core.errors import DataError, unknown
-from fedunseen.data.io.csv_io import is_number, iter_csv, number
+from fedunseen.data.io.csv_io import iter_csv, number
 
 FEATURE_SUFFIXES = (".npy", ".npz", ".csv")
 

@@ -1,11 +1,7 @@
 """Image files to arrays of bytes: read, turned upright, resized, cropped, and kept in a memory-mapped file.
 
-The protocol is the usual one of ImageNet networks: the shorter side is resized to ``resize`` (bilinear, with
-antialiasing), then the center square of ``size`` is taken. 256 and 224 are the common values, 512 and 448 those of
-GEM and MSDN.
-
-A benchmark's images are decoded once. The result lies in the cache folder, whole or not at all. Its name depends on the
-images (path, bytes, time of change), the crops and the two sizes.
+As usual for ImageNet networks, the shorter side is resized to ``resize`` (bilinear, with antialiasing), then the center
+square of ``size`` is taken: 256 and 224, or 512 and 448 (GEM, MSDN). A benchmark's images are decoded once.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,13 +44,6 @@ BLOCK = 256  # images decoded, then written, at a time
 
 # Pillow warns above 89 million pixels, and refuses a picture of twice as many: see `upright` for those between.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-
-
-class Decoded(NamedTuple):
-    """What :func:`decode` returns."""
-
-    images: NDArray[np.uint8]
-    unreadable: list[int]
 
 
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
@@ -218,8 +207,8 @@ def decoded_bytes(count: int, size: int) -> int:
 
 def decode(
     root: Path, files: Sequence[str], size: int, resize: int, skip: bool = False, boxes: Sequence[Box] | None = None
-) -> Decoded:
-    """Decode images, or open the result if they have been decoded before."""
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """Return images (n, 3, size, size), decoded now or before, and which of them are unreadable, and black."""
     stamps, missing = file_stamps(root / file for file in files)
     if missing:
         raise DataError(
@@ -259,4 +248,4 @@ def decode(
             f"or replace {'it' if len(unreadable) == 1 else 'them'}, or leave unreadable images out with "
             "data.skip_unreadable = true"
         )
-    return Decoded(images, unreadable)
+    return images, unreadable

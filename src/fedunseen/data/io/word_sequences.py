@@ -1,11 +1,7 @@
 """Texts to sequences of word vectors: MiniLM's own table, offline, or a GloVe file.
 
-A text becomes the vectors of its first words, in order, then zeros. **A step of all zeros is padding**, always at the
-end: that is how a recurrent network learns the length. A word without a vector, or with one of zeros alone, leaves no
-trace.
-
-Words are LEAF's (Caldas et al., 2018): runs of letters, digits, ``_`` and apostrophes, and each of ``. , ! ? ;``. The
-text is put in lower case first, as GloVe's words are (LEAF forgets it, and loses every capitalised word).
+A text becomes the vectors of its first words, then zeros: **a step of all zeros is padding**, which is how a recurrent
+network learns the length. Words are LEAF's (Caldas et al. 2018), in lower case, as GloVe's are.
 """
 
 from __future__ import annotations
