@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def _known(experiment: str) -> str:
     """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""
-    experiment_text(experiment)
+    if experiment:
+        experiment_text(experiment)
     return experiment
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, check_named, open_run, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
+
+if TYPE_CHECKING:
+    from fedunseen.experiment import Run
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
 
@@ -65,11 +68,15 @@ def adapt(
     as_json: Json = False,
 ) -> None:
     """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
-    from fedunseen.report import write_card
-
     if among not in ("all", "unseen"):
         raise ArgumentError(f"--among {among}: name all or unseen")
-    done = open_run(path, client).adapt(inputs, out, among)
+    say_adapted(open_run(path, client).adapt(inputs, out, among), as_json)
+
+
+def say_adapted(done: Run, as_json: bool) -> None:
+    """Write the card of an adapted run, and say what each unseen class got."""
+    from fedunseen.report import write_card
+
     write_card(done)
     note = done.result["adapted"]
     table = note["classes"]

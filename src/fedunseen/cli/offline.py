@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +24,8 @@ from fedunseen.cli.console import (
     say,
     sole_user,
 )
-from fedunseen.core.errors import RefusedError
+from fedunseen.cli.learn import say_adapted
+from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
 from fedunseen.tools.names import party_names
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline
     from fedunseen.engines.offline.files import Signed
     from fedunseen.experiment import Experiment
-    from fedunseen.secagg.enrolment import Credentials
+    from fedunseen.secagg.enrolment import Credentials, Enrolment
     from fedunseen.secagg.ledger import Ledger
 
 offline_app = typer.Typer(
@@ -56,10 +57,13 @@ Consent = Annotated[
 
 @offline_app.command("plan")
 def plan_(
-    experiment: ExperimentName,
     credentials: Kit,
     parties: Annotated[str, typer.Option(help="Who is asked: a,b,c.")],
     out: Annotated[Path, typer.Option(help="The file to write, for every party the same.")],
+    experiment: ExperimentName = "",
+    adapt: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="In place of EXPERIMENT: adapt a run to unlabelled samples.")
+    ] = None,
     overrides: Overrides = None,
     plugins: Plugins = None,
     plain: Annotated[bool, typer.Option("--plain", help="Ask for sums in clear, which the coordinator sees.")] = False,
@@ -68,33 +72,82 @@ def plan_(
     ] = None,
 ) -> None:
     """Coordinator: write what all parties are asked for."""
+    names, settings = party_names(parties.split(",")), overrides_of(overrides)
+    if (adapt is None) == (not experiment):
+        raise ArgumentError("give an EXPERIMENT, or --adapt RUN, and not both")
+    if adapt is not None:
+        _plan_rounds(adapt, credentials, names, out, settings, not plain, withdrawals or ())
+        return
     from fedunseen.experiment.parsing import glance
 
-    names, settings = party_names(parties.split(",")), overrides_of(overrides)
     fixed: dict[str, Any] = {
         "engine.name": "offline", "engine.mode": "deployment", "partition.clients": len(names), "strategy.rounds": 1,
         "privacy.aggregation": "plain" if plain else "masked",
     }  # fmt: skip
     glance(experiment, {**settings, **fixed})
-    from fedunseen.engines.offline import coordinator, files
+    from fedunseen.engines.offline import coordinator
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.deployed import deployed, notes
+
+    enrolment, key, left = _federation(credentials, names, not plain, withdrawals or ())
+    chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
+    later = getattr(chosen.data, "unlabelled", False)
+    chosen = chosen.with_overrides({"data.unlabelled": False}) if later else chosen
+    content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, left)
+    say(
+        *(f"note: {signed}" for signed in notes(chosen)),
+        *(
+            ["note: unlabelled samples follow: fedunseen offline plan --adapt RUN, with the merged run"]
+            if later
+            else []
+        ),
+    )
+    _write_plan(out, content, {"experiment": chosen.to_dict()}, names, plain)
+
+
+def _plan_rounds(
+    path: Path,
+    credentials: Path,
+    names: list[str],
+    out: Path,
+    settings: dict[str, Any],
+    masked: bool,
+    withdrawals: Sequence[Path],
+) -> None:
+    """Write the plan of the first round in which parties adapt a finished run."""
+    from fedunseen.engines.offline import coordinator
+    from fedunseen.experiment import load_run
+    from fedunseen.experiment.adapt_by_file import AdaptingByFile
+
+    enrolment, key, left = _federation(credentials, names, masked, withdrawals)
+    adapting = AdaptingByFile(load_run(path, overrides=settings), len(names), masked)
+    content = coordinator.make_plan(adapting.engine, enrolment, key, names, left, adapting.instruction)
+    kept = {"adapt": str(path.resolve()), "settings": settings, "rounds": []}
+    say(f"round:  1 of {adapting.strategy.rounds}; each merge but the last writes the next plan")
+    _write_plan(out, content, kept, names, not masked)
+
+
+def _federation(
+    credentials: Path, names: list[str], masked: bool, withdrawals: Sequence[Path]
+) -> tuple[Enrolment, bytes, list[Signed]]:
+    """Return the list of parties, the coordinator's key and the withdrawals, once a plan can ask these parties."""
+    from fedunseen.engines.offline import coordinator
     from fedunseen.secagg.enrolment import coordinator as own
 
     enrolment, key = own(credentials)
-    left = coordinator.withdrawn(withdrawals or (), enrolment)
-    coordinator.check_parties(enrolment, names, not plain, left)
-    chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
-    engine = _engine(chosen, out)
-    content = coordinator.make_plan(engine, enrolment, key, names, left)
+    left = coordinator.withdrawn(withdrawals, enrolment)
+    coordinator.check_parties(enrolment, names, masked, left)
+    return enrolment, key, left
+
+
+def _write_plan(out: Path, content: bytes, kept: dict[str, Any], names: list[str], plain: bool) -> None:
+    from fedunseen.engines.offline import files
+
     if out.exists():
         raise RefusedError(f"{out} is there already: choose another --out")
-    write_json(_beside(out), {"experiment": chosen.to_dict()})
+    write_json(_beside(out), kept)
     files.write(out, content)
-    say(
-        *(f"note: {signed}" for signed in notes(chosen)),
-        *([f"warning: the plan asks for sums {_CLEAR}"] if plain else []),
-    )
+    say(*([f"warning: the plan asks for sums {_CLEAR}"] if plain else []))
     say(f"plan:   {out}, for {', '.join(names)}", f"keep:   {_beside(out)}, which the merge needs, and no party")
 
 
@@ -173,9 +226,12 @@ def answer(
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
                 ready = held.prepare(hello, asked.tensors)
             content = answering.answer(ready)
-            say(f"{own.name}: {ready.samples} samples of {ready.classes} classes, which stay here")
-            digest = sha256(content).hexdigest()
-            releases.add(run, "file", bytes=len(content), sha256=digest, samples=ready.samples, classes=ready.classes)
+            counts = {"samples": ready.samples, "classes": ready.classes}
+            if asked.adapts:
+                counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
+            what = "{unlabelled} unlabelled samples" if asked.adapts else "{samples} samples of {classes} classes"
+            say(f"{own.name}: {what.format_map(counts)}, which stay here")
+            releases.add(run, "file", bytes=len(content), sha256=sha256(content).hexdigest(), **counts)
         write(out, content)
         if not asked["masked"]:
             say(f"warning: the sums are {_CLEAR}")
@@ -204,7 +260,12 @@ def withdraw(
 def merge(
     plan: PlanFile,
     answers: Annotated[list[Path], typer.Argument(metavar="FILE...", help="The answers of all parties.")],
-    out: Annotated[Path, typer.Option(help="The run directory to write.")],
+    out: Annotated[
+        Path, typer.Option(help="The run directory to write; of a round but the last, the next round's plan.")
+    ],
+    credentials: Annotated[
+        Path | None, typer.Option("--credentials", help="Your folder: it signs the next round's plan.")
+    ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> None:
@@ -214,21 +275,23 @@ def merge(
     free_folder(out)
     asked = files.read(plan, "plan")
     given = coordinator.gather(asked, answers)
+    beside = _beside(plan)
+    try:
+        kept = dict(parse_json(beside.read_bytes()))
+        tree = None if {"adapt", "settings", "rounds"} <= kept.keys() else dict(kept["experiment"])
+    except (OSError, ValueError, TypeError, KeyError):
+        raise RefusedError(f"{beside} is missing or damaged: merge where the plan was written") from None
+    if tree is None:
+        _merge_round(plan, asked, given, kept, out, credentials, as_json)
+        return
     from fedunseen.engines.remote.coordinator import PartyStatus
     from fedunseen.experiment import Experiment
     from fedunseen.experiment import run as run_experiment
-    from fedunseen.secagg.masks import digest_of
+    from fedunseen.strategies import Instruction
 
-    beside = _beside(plan)
-    try:
-        tree = dict(parse_json(beside.read_bytes())["experiment"])
-    except (OSError, ValueError, TypeError, KeyError):
-        raise RefusedError(f"{beside} is missing or damaged: merge where the plan was written") from None
     experiment = Experiment.from_dict(tree)
     engine = _engine(experiment, out)
-    hello, tensors = engine.greeting(asked["parties"], asked["hello"]["run"])
-    if hello != asked["hello"] or digest_of(tensors) != digest_of(asked.tensors):
-        raise RefusedError(f"the experiment or the coordinator's data are no more those of {plan}: write a new plan")
+    coordinator.check_same(engine, asked, Instruction({}), plan)
     brought = engine.read(asked, given)
 
     @contextmanager
@@ -240,6 +303,45 @@ def merge(
     from fedunseen.report import write_report
 
     finish(done, write_report(done), as_json)
+
+
+def _merge_round(
+    plan: Path,
+    asked: Signed,
+    given: Mapping[str, Signed],
+    kept: dict[str, Any],
+    out: Path,
+    credentials: Path | None,
+    as_json: bool,
+) -> None:
+    """Add up a round's soft sums, and write the plan of the next round or, after the last, the adapted run."""
+    from fedunseen.engines.offline import coordinator
+    from fedunseen.experiment import load_run
+    from fedunseen.experiment.adapt_by_file import AdaptingByFile
+    from fedunseen.secagg.enrolment import coordinator as own
+
+    last = asked["k"] + 1 == asked.plan.sums
+    if credentials is None and not last:
+        raise ArgumentError("the next round's plan is signed: give --credentials")
+    run = load_run(kept["adapt"], overrides=kept["settings"])
+    adapting = AdaptingByFile(run, len(asked["parties"]), asked["masked"])
+    try:
+        adapting.replay(kept["rounds"])
+    except (KeyError, TypeError, ValueError):
+        raise RefusedError(f"{_beside(plan)} is damaged: merge the round before again") from None
+    coordinator.check_same(adapting.engine, asked, adapting.instruction, plan)
+    brought = adapting.engine.read(asked, given)
+    adapting.merge([dict(reply.update) for reply in brought.replies], brought.down, brought.up)
+    if last:
+        say_adapted(adapting.finish(out), as_json)
+        return
+    assert credentials is not None
+    enrolment, key = own(credentials)
+    if enrolment.digest != asked.enrolment.digest:
+        raise RefusedError(f"{plan} is of another federation.json than {credentials}: name the folder that signed it")
+    say(f"round:  {asked['k'] + 2} of {asked.plan.sums}")
+    content, kept = coordinator.next_round(asked, adapting.instruction, key), {**kept, "rounds": adapting.rounds}
+    _write_plan(out, content, kept, asked["parties"], not asked["masked"])
 
 
 @offline_app.command()
@@ -267,11 +369,15 @@ def _told(signed: Signed) -> list[str]:
                 f"of {signed['party']}, or those of all others, this party's sums"
             )
         else:
-            reveals = "this party's samples of each class, and their sums and sums of products"
+            reveals = "this party's sums: samples (or soft counts) of each class, and their sums and sums of products"
         return [f"answers the plan {signed['plan']}", f"reveals: {reveals}"]
     settings, asked = signed["hello"]["experiment"], ", ".join(signed["parties"])
-    sums = f"{signed['elements']:,} numbers: samples of each class, sums and sums of products of their features"
+    what = "samples of each class, sums and sums of products of their features"
     left = [f"withdrawn: {each['party']}" for each in signed["withdrawals"]]
+    if signed.adapts:
+        what = "soft counts and soft sums of unlabelled samples of each unseen class"
+        left.append(f"round {signed['k'] + 1} of {signed.plan.sums}, with the scores of the model so far")
+    sums = f"{signed['elements']:,} numbers: {what}"
     how = f"sums {_CLEAR}" if not signed["masked"] else "sums under masks: only the total of all can be read"
     return [
         f"plan {signed.plan.digest}",

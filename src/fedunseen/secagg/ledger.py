@@ -138,9 +138,13 @@ class Ledger:
         others = {other: known for other, known in self._all_released().items() if other != plan}
         return {other: known for other, known in others.items() if not known.isdisjoint(samples)}
 
+    def released(self, plan: str) -> frozenset[bytes]:
+        """Return the digests of all samples that were released under a plan."""
+        return self._all_released().get(plan, frozenset())
+
     def release(self, plan: str, samples: frozenset[bytes]) -> None:
         """Keep durably that samples (digests) are released under a plan."""
-        known = self._all_released().get(plan, frozenset()) | samples
+        known = self.released(plan) | samples
         if self.folder is not None:
             text = b"".join(sorted(known))
             _write(self._path(f"released-{plan}.bin"), text + hashlib.sha256(text).digest())

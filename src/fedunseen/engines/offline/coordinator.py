@@ -15,17 +15,17 @@ import numpy as np
 import torch
 
 from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
-from fedunseen.core.parameters import ClientStates, Params, to_device
+from fedunseen.core.parameters import ClientStates, Params, to_device, under
 from fedunseen.engines.offline.files import Signed, read, signed
-from fedunseen.engines.offline.party import K, facts_of, layout_of, rho_of
+from fedunseen.engines.offline.party import facts_of, layout_of, rho_of
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, PartyStatus, Session
 from fedunseen.engines.remote.wire import Expected, WireError, read_reply
 from fedunseen.engines.round import RoundResult
 from fedunseen.secagg.enrolment import Enrolment
-from fedunseen.secagg.masks import MaskedSum
+from fedunseen.secagg.masks import MaskedSum, digest_of
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError
-from fedunseen.strategies import Reply
+from fedunseen.strategies import Instruction, Reply
 
 
 class OfflineSettings(DistributedSettings):
@@ -85,8 +85,8 @@ class Offline(Distributed):
         """
         strategy = self.strategy
         sizes = len(plan.content) * len(answers), sum(len(one.content) for one in answers.values())
-        masks, layout = layout_of(self.masks, strategy, len(answers))
-        expected = strategy.expects(strategy.instruct({}, {}, K))
+        masks, layout = layout_of(self.masks, strategy, len(answers), plan.instruction)
+        expected = strategy.expects(plan.instruction)
         if not plan["masked"]:
             replies = [self._read_plain(client, answers[name], expected) for client, name in enumerate(plan["parties"])]
             return Brought(replies, None, *sizes)
@@ -111,7 +111,7 @@ class Offline(Distributed):
         try:
             if message is None or message.dtype != torch.uint8:
                 raise WireError("it holds no sums")
-            wanted = Expected(client, K, expected, frozenset(), self.classes, self.notes)
+            wanted = Expected(client, answer["k"], expected, frozenset(), self.classes, self.notes)
             reply = read_reply(message.numpy().tobytes(), wanted)[0]
             if why := self.strategy.check(reply):
                 raise WireError(why)
@@ -182,7 +182,12 @@ def check_parties(
 
 
 def make_plan(
-    engine: Offline, enrolment: Enrolment, private: bytes, parties: Sequence[str], withdrawals: Sequence[Signed] = ()
+    engine: Offline,
+    enrolment: Enrolment,
+    private: bytes,
+    parties: Sequence[str],
+    withdrawals: Sequence[Signed] = (),
+    told: Instruction | None = None,
 ) -> bytes:
     """Return the content of a plan.
 
@@ -192,17 +197,38 @@ def make_plan(
         private: the coordinator's key.
         parties: who is asked.
         withdrawals: of parties that answered no earlier plan and never will.
+        told: the first round's instruction; None: nothing, as for a closed form.
     """
     nonce = Plan.fresh_nonce()
     hello, tensors = engine.greeting(parties, nonce[:16])
-    strategy = engine.strategy
-    _, layout = layout_of(engine.masks, strategy, len(parties))
-    plan = Plan(**facts_of(hello, tensors, enrolment), layout=layout.digest(), nonce=nonce)
+    strategy, told = engine.strategy, told or Instruction({})
+    _, layout = layout_of(engine.masks, strategy, len(parties), told)
+    facts = facts_of(hello, tensors, enrolment, strategy.rounds)
+    plan = Plan(**facts, model=digest_of(dict(told.params)), layout=layout.digest(), nonce=nonce)
     fields = {
-        "plan": plan.content(), "parties": list(parties), "masked": engine.masks is not None,
+        "plan": plan.content(), "k": 0, "parties": list(parties), "masked": engine.masks is not None,
         "elements": layout.length, "hello": hello, "withdrawals": [dict(one.header) for one in withdrawals],
     }  # fmt: skip
-    return signed("plan", fields, tensors, enrolment, private)
+    return signed("plan", fields, tensors | under("params/", dict(told.params)), enrolment, private)
+
+
+def next_round(plan: Signed, told: Instruction, private: bytes) -> bytes:
+    """Return the content of a plan's file for its next round: the same plan with another instruction."""
+    fields = {name: plan[name] for name in ("plan", "parties", "masked", "elements", "hello", "withdrawals")}
+    tensors = plan.greeting | under("params/", dict(told.params))
+    return signed("plan", {**fields, "k": plan["k"] + 1}, tensors, plan.enrolment, private)
+
+
+def check_same(engine: Offline, plan: Signed, told: Instruction, path: Path) -> None:
+    """Refuse to merge answers to a plan that the coordinator would not write now.
+
+    Raises:
+        RefusedError: the experiment, the run or the coordinator's data have changed.
+    """
+    hello, tensors = engine.greeting(plan["parties"], plan["hello"]["run"])
+    tensors |= under("params/", dict(told.params))
+    if hello != plan["hello"] or digest_of(tensors) != digest_of(plan.tensors):
+        raise RefusedError(f"the experiment or the coordinator's data are no more those of {path}: write a new plan")
 
 
 def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
@@ -221,6 +247,8 @@ def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
         if one.kind == "withdrawal" and plan.plan.digest in one["plans"]:
             gone.add(one["party"])
             continue
+        if one.kind == "answer" and one["plan"] == plan.plan.digest and one["k"] != plan["k"]:
+            raise RefusedError(f"{path} answers round {one['k'] + 1} of the plan, and this is round {plan['k'] + 1}")
         if one.kind != "answer" or (one["plan"], one["file"]) != (plan.plan.digest, plan.id.hex()):
             raise RefusedError(f"{path} belongs to another plan: leave it out, or ask {one.signer} for its answer")
         name = one["party"]

@@ -14,14 +14,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
 from fedunseen.core.parameters import Params
-from fedunseen.engines.remote.wire import WireError, installed, pack, plain, unpack
+from fedunseen.engines.remote.wire import WireError, installed, pack, plain, read_instruction, unpack
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.masks import digest_of
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError, canonical, digest, sign, verify
+from fedunseen.strategies import Instruction
 
 COORDINATOR = "coordinator"
 """Who signs plans; no party has this name."""
@@ -31,10 +34,12 @@ _PURPOSE = b"fedunseen file"
 _LIMIT = 2**31  # bytes of a file whose plan is not known
 _SPARE = 2**21  # bytes that a header and the names of tensors may take
 _FIELDS: dict[str, dict[str, type]] = {
-    "plan": {"plan": dict, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list},
+    "plan": {
+        "plan": dict, "k": int, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list,
+    },
     "answer": {"party": str, "plan": str, "file": str, "k": int, "masked": bool},
     "withdrawal": {"party": str, "plans": list},
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,21 @@ class Signed:
     def plan(self) -> Plan:
         """Of a plan: what the parties agree on."""
         return Plan.read(self.header["plan"])
+
+    @property
+    def greeting(self) -> Params:
+        """Of a plan: the tensors that come with its greeting."""
+        return {name: value for name, value in self.tensors.items() if not name.startswith("params/")}
+
+    @property
+    def instruction(self) -> Instruction:
+        """Of a plan: what its sum depends on, nothing for a closed form."""
+        return read_instruction(self.tensors, torch.device("cpu"))
+
+    @property
+    def adapts(self) -> bool:
+        """Of a plan: its rounds adapt a model to unlabelled samples."""
+        return bool(self.header["hello"].get("experiment", {}).get("data", {}).get("unlabelled"))
 
     @property
     def limit(self) -> int:
@@ -188,7 +208,7 @@ def _checked(header: Mapping[str, Any]) -> str:
     if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
         raise WireError("a list in its header is damaged")
     if kind == "plan":
-        Plan.read(header["plan"])
-        if not 0 < header["elements"] < _LIMIT // 8 or not all(isinstance(one, dict) for one in header["withdrawals"]):
+        fits = 0 <= header["k"] < Plan.read(header["plan"]).sums and 0 < header["elements"] < _LIMIT // 8
+        if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
             raise WireError("its header is damaged")
     return kind

@@ -29,25 +29,23 @@ from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.masks import Masks, digest_of
 from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical, digest, key_stream
 from fedunseen.secagg.ring import Layout
-from fedunseen.strategies import Strategy
-
-K = 0
-"""The number of the sum."""
+from fedunseen.strategies import Instruction, Strategy
 
 _HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
-_INSTRUCTION = instruction_digest(K, {})  # of a closed form, which sends the parties nothing
+_NEW: Mapping[str, Any] = {"file": "", "answer": "", "withdrawn": False}  # the record of a plan not answered yet
 
 
 def rho_of(plan: Signed) -> bytes:
     """Return what binds the masks and the check of a sum to the plan's file, and so to its parties."""
-    which = bytes.fromhex(plan.plan.digest), plan.id, str(K).encode(), bytes.fromhex(_INSTRUCTION)
-    return digest(b"fedunseen offline", *which)
+    instruction = {name: value for name, value in plan.tensors.items() if name not in plan.greeting}
+    told = bytes.fromhex(instruction_digest(plan["k"], instruction))
+    return digest(b"fedunseen offline", bytes.fromhex(plan.plan.digest), plan.id, str(plan["k"]).encode(), told)
 
 
-def layout_of(masks: Masks | None, strategy: Strategy, parties: int) -> tuple[Masks, Layout]:
+def layout_of(masks: Masks | None, strategy: Strategy, parties: int, told: Instruction) -> tuple[Masks, Layout]:
     """Return how the sums of a closed form become ring elements, and which number stands where."""
     masks = masks or Masks(1.0, parties)
-    return masks, masks.layout(strategy, strategy.expects(strategy.instruct({}, {}, K)))
+    return masks, masks.layout(strategy, strategy.expects(told))
 
 
 def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements) -> Elements:
@@ -65,10 +63,10 @@ def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: E
     return hidden
 
 
-def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment) -> dict[str, Any]:
+def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, sums: int) -> dict[str, Any]:
     """Return what a greeting fixes of a plan; see :func:`~fedunseen.engines.remote.masking.plan_facts`."""
     told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties hear of no privacy
-    return plan_facts(told, tensors, enrolment, closed=True, sums=1) | {"model": digest_of({}), "weights": {}}
+    return plan_facts(told, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
 
 
 def _own(plan: Signed, own: Credentials) -> None:
@@ -118,6 +116,7 @@ class Answering:
         self, plan: Signed, own: Credentials, ledger: Ledger, consent: Iterable[str] = (), plain: bool = False
     ) -> None:
         self.plan, self.own, self.ledger, self.consent = plan, own, ledger, frozenset(consent)
+        self.k: int = plan["k"]
         _own(plan, own)
         if not plan["masked"] and not plain:
             raise RefusedError(
@@ -129,27 +128,35 @@ class Answering:
     @property
     def _place(self) -> Path:
         assert self.ledger.folder is not None
-        return self.ledger.folder / f"answer-{self.plan.plan.digest}-{K}.fedunseen"
+        return self.ledger.folder / f"answer-{self.plan.plan.digest}-{self.k}.fedunseen"
 
     def stored(self) -> bytes | None:
-        """Return the answer that was given before; None if there is none.
+        """Return the answer to this round that was given before; None if there is none.
 
         Raises:
-            RefusedError: this party has answered another file of the plan, has withdrawn, or has lost its answer.
+            RefusedError: this party has answered another file of the plan or has not answered the round before, has
+                withdrawn, or has lost its answer.
         """
-        record = self.ledger.plans.get(self.plan.plan.digest)
-        if record is None:
-            return None
-        told = record.get("offline")
-        if told is not None and told["withdrawn"]:
+        record = self.ledger.plans.get(self.plan.plan.digest, {"offline": _NEW})
+        before = record.get("offline")
+        if before is not None and before["withdrawn"]:
             raise RefusedError("this party has withdrawn from the plan, and never answers it: ask for a new plan")
-        if told is None or told["file"] != self.plan.id.hex():
+        given = [] if before is None else _given(before)
+        if len(given) < self.k:
+            raise RefusedError(
+                f"this is round {self.k + 1} of the plan, and this party answers round {len(given) + 1} next"
+            )
+        if before is not None and len(given) == self.k:
+            if given and (before["parties"], before["masked"]) != (self.plan["parties"], self.plan["masked"]):
+                raise RefusedError("the plan asks other parties than in the round before: ask for a new plan")
+            return None
+        if not given or given[self.k][0] != self.plan.id.hex():
             raise RefusedError("this party has answered another file with the same plan: ask for a new plan")
         try:
             content = self._place.read_bytes()
         except OSError:
             content = b""
-        if hashlib.sha256(content).hexdigest() != told["answer"]:
+        if hashlib.sha256(content).hexdigest() != given[self.k][1]:
             raise RefusedError(
                 f"{self._place} is missing or damaged, and another answer under the same masks would reveal sums: "
                 "restore it from a copy, or ask for a new plan"
@@ -165,29 +172,34 @@ class Answering:
         engine, plan = ready.engine, self.plan
         if engine is None or not engine.strategy.adds:
             raise RefusedError("the plan asks for more than one message: only methods in closed form work by file")
-        masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]))
-        self._check(engine, layout)
-        samples = self.ledger.digests(ready.raw())
-        self._check_history(samples)
-        client = plan["parties"].index(self.own.name)
-        told = engine.strategy.instruct({}, {}, K)
-        reply, _ = local_update(engine, client, told, {}, K)
+        told, client = plan.instruction, plan["parties"].index(self.own.name)
+        try:
+            masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]), told)
+            self._check(engine, layout, told)
+            samples = self.ledger.digests(ready.raw())
+            self._check_history(samples)
+            reply, _ = local_update(engine, client, told, {}, self.k)
+        except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
+            raise RefusedError(
+                f"the plan's instruction does not fit its experiment ({error}): ask for a new plan"
+            ) from None
         if not finite(dict(reply.update)):
             raise DataError("the sums of this party's samples are not finite: look for such numbers in its data")
         tensors: Params
         if plan["masked"]:
             masks = replace(masks, threshold=self.own.enrolment.threshold)
             try:
-                elements = masks.encode(engine.strategy, layout, reply, rho_of(plan), K)
+                elements = masks.encode(engine.strategy, layout, reply, rho_of(plan), self.k)
                 hidden = pair_masks(self.own, plan["parties"], rho_of(plan), elements)
             except SecAggError as error:
                 raise RefusedError(f"this party's sums cannot be masked: {error}") from None
             tensors = {"elements": torch.from_numpy(hidden.view(np.int64))}
         else:
-            message = reply_message(reply, None, K, 0.0)
+            message = reply_message(reply, None, self.k, 0.0)
             tensors = {"reply": torch.frombuffer(bytearray(message), dtype=torch.uint8)}
         fields = {
-            "party": self.own.name, "plan": plan.plan.digest, "file": plan.id.hex(), "k": K, "masked": plan["masked"],
+            "party": self.own.name, "plan": plan.plan.digest, "file": plan.id.hex(), "k": self.k,
+            "masked": plan["masked"],
         }  # fmt: skip
         content = signed("answer", fields, tensors, self.own.enrolment, self.own.signing)
         self._store(content, samples)
@@ -200,10 +212,11 @@ class Answering:
             temporary.write_bytes(content)
         _record(self.ledger, self.plan, answer=hashlib.sha256(content).hexdigest())
 
-    def _check(self, engine: InProcess, layout: Layout) -> None:
+    def _check(self, engine: InProcess, layout: Layout, told: Instruction) -> None:
         """Refuse a plan that says something else than its own greeting, from which this party has made itself ready."""
         plan, found = self.plan, self.plan.plan
-        facts = {**facts_of(plan["hello"], plan.tensors, self.own.enrolment), "layout": layout.digest()}
+        facts = facts_of(plan["hello"], plan.greeting, self.own.enrolment, engine.strategy.rounds)
+        facts |= {"layout": layout.digest()} | ({} if self.k else {"model": digest_of(told.params)})
         wrong = [name for name, value in facts.items() if getattr(found, name) != value]
         if (engine.masks is not None) != plan["masked"] or layout.length != plan["elements"]:
             wrong.append("way of masking")
@@ -214,9 +227,16 @@ class Answering:
         """Refuse a second plan over the same data, but for one that leaves out parties that have withdrawn."""
         if "again" in self.consent:
             return
+        if self.k and self.ledger.released(self.plan.plan.digest) != samples:
+            raise RefusedError(
+                "this party's samples have changed since the round before, and the difference of two sums can reveal "
+                "single samples: answer with --consent again if the owner agrees"
+            )
         for other, known in self.ledger.released_elsewhere(self.plan.plan.digest, samples).items():
-            if known != samples or (why := self._differs(other)):
-                why = why if known == samples else "this party's samples have changed since"
+            why = self._differs(other)
+            if known != samples and not self.k:
+                why = "this party's samples have changed since"
+            if why:
                 raise RefusedError(
                     f"sums of {len(known & samples)} of these samples were released under another plan, and {why}: "
                     "the difference of two sums can reveal a party's sums or single samples: answer with --consent "
@@ -227,6 +247,10 @@ class Answering:
         """Say why this plan is not a repetition of an answered one without parties that have withdrawn; "" if it is."""
         plan, record = self.plan, self.ledger.plans.get(other, {})
         told = record.get("offline")
+        if told is not None and told.get("later"):
+            return "that one has had further rounds"
+        if self.k:
+            return ""
         if told is None or told["masked"] != plan["masked"]:
             return "that one was of another kind"
         if told["sums"] != _sums(plan):
@@ -270,11 +294,18 @@ def _sums(plan: Signed) -> str:
 
 def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", withdrawn: bool = False) -> None:
     """Keep durably what was done with a plan, so that no sum of it is ever made over a network either."""
-    told = {
+    which = which or plan.plan.digest
+    mine = {
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
         "withdrawn": withdrawn, "sums": _sums(plan),
     }  # fmt: skip
+    if plan["k"]:
+        before = ledger.plans[which]["offline"]
+        mine = {**before, "later": [*before.get("later", ()), [plan.id.hex(), answer]]}
     done = {"k": plan.plan.sums, "rho": "", "reply": {}}
-    ledger.change_plan(
-        which or plan.plan.digest, content=plan.plan.content(), signatures={}, waiting=None, opened=done, offline=told
-    )
+    ledger.change_plan(which, content=plan.plan.content(), signatures={}, waiting=None, opened=done, offline=mine)
+
+
+def _given(record: Mapping[str, Any]) -> list[list[str]]:
+    """Return the file and the digest of the answer of each round that a ledger's record of a plan holds."""
+    return [[record["file"], record["answer"]], *record.get("later", ())] if record["file"] else []

@@ -11,6 +11,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.engines import DistributedSettings
 from fedunseen.experiment.assemble import assemble, partition_of
+from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
@@ -30,7 +31,7 @@ def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple
     experiment, kind = run.experiment, task_of(run.experiment)
     deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"
     if deployed:
-        partition = elsewhere(experiment.partition)
+        benchmark, partition = tested(experiment, benchmark), elsewhere(experiment.partition)
     else:
         partition = partition_of(experiment, benchmark, experiment.run.seed)
     growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))

@@ -14,7 +14,6 @@ READING: Sequence[Rule[ConfigFacts]] = (
         "unlabelled-several-models",
         lambda c: c.get("data", "unlabelled") and (not c.merging or c.has("growth") or c.has("privacy")),
     ),
-    Rule("unlabelled-by-file", lambda c: c.get("data", "unlabelled") and c.experiment.engine.name == "offline"),
 )
 
 ENCODER: Sequence[Rule[EncoderFacts]] = (

@@ -141,7 +141,7 @@ def adapt(
         DataError: there are fewer than ten samples, one is not finite or of another length, or the model cannot adapt.
         ExperimentError: the method has no class means.
     """
-    method = _adaptable(method)
+    method = adaptable(method)
     parties = [features_of(method, rows) for rows in pools]
     current, refused = params, None
     for _ in range(settings.iterations):
@@ -167,7 +167,7 @@ class SoftSums(Summed):
 
     def __init__(self, inner: Strategy, method: Method) -> None:
         super().__init__(inner, {})
-        self.method, self.offset = _adaptable(method), 0.0
+        self.method, self.offset = adaptable(method), 0.0
 
     @property
     def rounds(self) -> int:
@@ -243,7 +243,7 @@ class Arriving:
     """
 
     def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
-        self.method, self.params, self.offset, self.samples = _adaptable(method), params, offset, 0
+        self.method, self.params, self.offset, self.samples = adaptable(method), params, offset, 0
         nothing = torch.zeros(len(params["count"]))
         self.current = Adapted(params, nothing, nothing > 0)
         self.sums = self._scorer().no_samples()
@@ -261,7 +261,7 @@ class Arriving:
         return recalibrated(self.current)
 
 
-def _adaptable(method: Method) -> Gaussian:
+def adaptable(method: Method) -> Gaussian:
     """Return the method if unlabelled samples can add to its class means.
 
     Raises:

@@ -1,0 +1,160 @@
+"""``fedunseen offline plan --adapt``: rounds by file end with the bits of the run in one process."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedunseen import Experiment, run
+from fedunseen.experiment import load_run
+from fedunseen.secagg.enrolment import enrol
+from fedunseen.tools.deal import deal
+
+NAMES = ("north", "south", "west")
+FIRST = {"data.name": "folder", "data.part": True, "method.name": "gaussian", "method.calibration": True}
+QUIET = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
+
+
+@pytest.fixture(scope="module")
+def place(make_folder, with_pool, tmp_path_factory):
+    """The folders and credentials of three parties, and the adapted run in one process on the same samples."""
+    place = tmp_path_factory.mktemp("adapting")
+    root = make_folder(place / "mine", with_pool)
+    (place / "mine.toml").write_text(f"[data]\nname = 'folder'\nroot = '{root}'\n[method]\nname = 'gaussian'\n")
+    deal(Experiment.load(place / "mine.toml", {"data.unlabelled": True, "partition.clients": 3}), place / "data", NAMES)
+    enrol(place / "kits", NAMES)
+    arrays = dict(np.load(place / "data/west/features.npz"))  # west has no unlabelled sample
+    np.savez(place / "data/west/features.npz", **{k: v[arrays["labels"] != ""] for k, v in arrays.items()})
+    parts = [dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *NAMES)]
+    (place / "whole").mkdir()
+    whole = {key: np.concatenate([part[key] for part in parts]) for key in ("features", "labels", "split")}
+    np.savez(place / "whole/features.npz", **whole)
+    (place / "whole/classes.csv").write_bytes((root / "classes.csv").read_bytes())
+    settings = {**FIRST, **QUIET, "data.part": False, "data.unlabelled": True, "partition.clients": 3}
+    run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, settings), place / "alone")
+    return place
+
+
+@pytest.fixture
+def offline(place, tmp_path, monkeypatch, command):
+    """Call the commands in a new folder; a call that is expected to fail returns its sentence."""
+    monkeypatch.chdir(tmp_path)
+
+    class Offline:
+        def plan(self, out, *what, more=(), call=command):
+            words = (
+                "--credentials",
+                place / "kits/coordinator",
+                "--parties",
+                ",".join(NAMES),
+                "--out",
+                f"{out}.fedunseen",
+            )
+            return self.done(call("offline", "plan", *what, *words, *more))
+
+        def answer(self, name, plan, out=None, more=(), call=command):
+            words = "--data", place / "data" / name, "--credentials", place / "kits" / name
+            out = f"{out or f'{name}-{plan}'}.fedunseen"
+            return self.done(call("offline", "answer", f"{plan}.fedunseen", *words, "--out", out, *more))
+
+        def merge(self, plan, out, *files, more=("--credentials", place / "kits/coordinator"), call=command):
+            files = files or [f"{name}-{plan}.fedunseen" for name in NAMES]
+            return self.done(call("offline", "merge", f"{plan}.fedunseen", *files, "--out", out, *more))
+
+        def round(self, plan, out, more=()):
+            for name in NAMES:
+                self.answer(name, plan, more=more)
+            return self.merge(plan, out)
+
+        def merged(self, more=()):
+            settings = {**FIRST, **QUIET, "data.root": str(place / "data/coordinator"), "data.unlabelled": True}
+            words = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+            told = self.plan("first", place / "mine.toml", *words, more=more)
+            assert "unlabelled samples follow" in told.err
+            self.round("first", "run", more)
+
+        @staticmethod
+        def done(done):
+            assert isinstance(done, str) or done.code == 0, done
+            return done
+
+    return Offline()
+
+
+@pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
+def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, command):
+    offline.merged(way)
+    assert ("warning" in offline.plan("one", "--adapt", "run", more=way).err) == bool(way)
+    offline.round("one", "two.fedunseen", way)
+    offline.round("two", "three.fedunseen", way)
+    assert "round 3 of 3" in command("offline", "show", "three.fedunseen").out
+    offline.round("three", "adapted", way)
+    done, alone = load_run("adapted"), load_run(place / "alone")
+    one, other = (load_file(path / "model.safetensors") for path in (done.path, alone.path))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert done.result["sums_sha256"] == alone.result["sums_sha256"]
+    for name in ("zsl", "gzsl_harmonic", "calibration_factor"):
+        assert done.result[name] == alone.result[name]
+    same = ("samples", "classes", "refused", "rounds", "before")
+    assert {k: done.result["adapted"][k] for k in same} == {k: alone.result["adapted"][k] for k in same}
+    history = json.loads(command("ledger", "fedunseen-north", "--json").out)["releases"]
+    assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2]
+
+
+def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused):
+    offline.merged()
+    offline.plan("one", "--adapt", "run")
+    offline.round("one", "two.fedunseen")
+    assert "give --credentials" in offline.merge("one", "x", call=refused, more=())
+    first = Path("north-one.fedunseen").read_bytes()
+    assert "round 1 of the plan, and this is round 2" in offline.merge("two", "x", "north-one.fedunseen", call=refused)
+    offline.answer("north", "two")
+    for plan in ("one", "two"):  # the same bytes, whenever it is asked again
+        offline.answer("north", plan, f"again-{plan}")
+        assert Path(f"again-{plan}.fedunseen").read_bytes() == Path(f"north-{plan}.fedunseen").read_bytes()
+    assert Path("north-one.fedunseen").read_bytes() == first
+    assert "no answer of south, west" in offline.merge("two", "x", "north-two.fedunseen", call=refused)
+    twice = ("north-two.fedunseen", "again-two.fedunseen")
+    assert "are both of north" in offline.merge("two", "x", *twice, call=refused)
+    for name in ("south", "west"):
+        offline.answer(name, "two")
+    Path("west-two.fedunseen").write_bytes(Path("west-two.fedunseen").read_bytes()[:-9])
+    assert "is damaged" in offline.merge("two", "x", call=refused)
+    offline.answer("west", "two", "repeated")
+    # A second plan over the same samples needs consent, and later rounds have the data of the first.
+    offline.plan("other", "--adapt", "run")
+    assert "released under another plan" in offline.answer("north", "other", call=refused)
+    assert "cannot withdraw" in refused(
+        "offline", "withdraw", "one.fedunseen", "--data", place / "data/north", "--credentials", place / "kits/north",
+        "--out", "gone.fedunseen",
+    )  # fmt: skip
+    kept = json.loads(Path("two.coordinator.json").read_text())
+    kept["rounds"][0]["sums"]["count"][0] += 1
+    Path("two.coordinator.json").write_text(json.dumps(kept))
+    assert "no more those of" in offline.merge(
+        "two", "x", *twice[:1], "south-two.fedunseen", "repeated.fedunseen", call=refused
+    )
+    assert not any(
+        Path(name).exists() for name in ("x", "x.coordinator.json", "gone.fedunseen", "north-other.fedunseen")
+    )
+
+
+def test_what_cannot_adapt_by_file_is_refused(offline, place, refused, tmp_path):
+    settings = {"method.name": "eszsl", **QUIET, "data.train_per_class": 6, "data.test_per_class": 3}
+    run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "eszsl")
+    assert "keeps no class means" in offline.plan("p", "--adapt", "eszsl", call=refused)
+    assert "give an EXPERIMENT, or --adapt RUN" in offline.plan("p", call=refused)
+    offline.merged()
+    offline.plan("one", "--adapt", "run")
+    offline.round("one", "two.fedunseen")
+    offline.plan("fresh", "--adapt", "run", more=("--plain",))
+    assert "asks for sums in clear" in offline.answer("north", "fresh", call=refused)
+    Path("fedunseen-south/ledger/ledger.json").unlink()
+    for path in Path("fedunseen-south/ledger").glob("released-*"):
+        path.unlink()
+    assert "answers round 1 next" in offline.answer("south", "two", call=refused)
+    assert not Path("p.fedunseen").exists()
