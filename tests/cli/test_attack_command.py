@@ -81,10 +81,7 @@ def test_without_images_the_classifier_is_left_out_and_said_so(command, small, t
         (["--sums", "2;3"], "--sums 2;3: give numbers of parties with commas, for example 1,2,3,10, or none"),
         (["--sums", "0"], "--sums 0: give numbers of parties with commas, for example 1,2,3,10, or none"),
         (["--steps", "0"], "--steps 0: a search takes at least one step"),
-        (
-            ["--method", "dgl"],
-            "--method: unknown attack 'dgl': did you mean 'dlg'? (known: both, cosine, dlg)",
-        ),
+        (["--method", "dgl"], "--method: unknown attack 'dgl': did you mean 'dlg'? (known: both, cosine, dlg)"),
         (
             ["--set", "method.name=eszsl", "--set", "strategy.name=local"],
             "method.name = 'eszsl' is solved in closed form and sends no gradient that could be attacked: choose a "

@@ -23,10 +23,7 @@ from fedunseen.threats.attacks import (
 )
 from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
 
-UPDATE = {
-    "w": torch.tensor([[1.0, -3.0], [0.5, 2.0]]),
-    "f.norm0.running_var": torch.tensor([0.25, 4.0]),
-}
+UPDATE = {"w": torch.tensor([[1.0, -3.0], [0.5, 2.0]]), "f.norm0.running_var": torch.tensor([0.25, 4.0])}
 
 
 def rng():

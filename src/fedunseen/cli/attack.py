@@ -108,11 +108,7 @@ def backdoor(
 
 
 def _sums(text: str | None) -> list[int] | None:
-    """Return the numbers of parties of the command line, in ascending order; None if it leaves them open.
-
-    Raises:
-        ExperimentError: they are no such numbers.
-    """
+    """Return the numbers of parties of the command line, in ascending order; None if it leaves them open."""
     if text is None or text.strip() == "none":
         return None if text is None else []
     words = [word.strip() for word in text.split(",")]

@@ -13,16 +13,7 @@ _SHORTEST = 16  # characters of a token
 
 @dataclass(frozen=True)
 class BindAddress:
-    """An address, and what others need to get in.
-
-    Attributes:
-        host, port: to listen at; port 0 takes a free one.
-        token_file: holds the token that clients must send; None asks for none.
-        certificate, key: of TLS; None: plain text.
-        insecure: plain text off loopback, behind a proxy that speaks TLS; None: there is no such option.
-        option: what the user gave the address with.
-        prefix: what the names of the other options begin with.
-    """
+    """An address, and what others need to get in."""
 
     host: str
     port: int
@@ -41,12 +32,7 @@ class BindAddress:
         return is_loopback(self.host)
 
     def token(self) -> str | None:
-        """Return the token in its file, if others may come in at all.
-
-        Raises:
-            ArgumentError: other machines could come in without a token, or would send it in plain text.
-            DataError: a file is missing, or holds no token.
-        """
+        """Return the token in its file, if others may come in at all."""
         token = None if self.token_file is None else read_token(self.token_file)
         given, tls = f"{self.option} {self.host}", f"{self.prefix}certificate and {self.prefix}key"
         if not self.local and token is None:
@@ -73,11 +59,7 @@ class BindAddress:
         return f"{'http' if self.certificate is None else 'https'}://{at}:{listening.getsockname()[1]}/"
 
     def listen(self) -> socket.socket:
-        """Return a socket that listens.
-
-        Raises:
-            ArgumentError: the address is not this machine's, or the port is taken.
-        """
+        """Return a socket that listens."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -94,11 +76,7 @@ class BindAddress:
 
 
 def read_token(file: Path) -> str:
-    """Return the token in a file.
-
-    Raises:
-        DataError: there is none.
-    """
+    """Return the token in a file."""
     try:
         token = file.read_text("ascii").strip()
     except UnicodeDecodeError:

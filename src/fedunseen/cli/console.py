@@ -81,8 +81,7 @@ EpsilonLimit = Annotated[
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
-    int | None,
-    typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own."),
+    int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")
 ]
 
 
@@ -136,22 +135,14 @@ def sole_user(state: Path, remedy: str) -> Iterator[None]:
 
 
 def overrides_of(texts: list[str] | None) -> dict[str, Any]:
-    """Return ``{"section.key": value}`` of what stands after ``--set``.
-
-    Raises:
-        ExperimentError: one is not written as section.key=value.
-    """
+    """Return ``{"section.key": value}`` of what stands after ``--set``."""
     from fedunseen.experiment.parsing import parse_override
 
     return dict(parse_override(text) for text in texts or [])
 
 
 def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
-    """Read an experiment; what a glance shows to be wrong is refused before PyTorch is loaded, which takes seconds.
-
-    Raises:
-        FedUnseenError: as :meth:`Experiment.load`, or the data's folder or class table is wrong.
-    """
+    """Read an experiment; what a glance shows to be wrong is refused before PyTorch is loaded, which takes seconds."""
     from fedunseen.experiment.parsing import glance
 
     replaced = overrides_of(overrides)

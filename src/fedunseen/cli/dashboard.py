@@ -50,11 +50,7 @@ def bind_address_of(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> BindAddress | None:
-    """Return where the live page listens, or None if no one asked for one.
-
-    Raises:
-        ExperimentError: the address is none.
-    """
+    """Return where the live page listens, or None if no one asked for one."""
     if not wanted and at is None:
         return None
     host, colon, port = (at or f"127.0.0.1:{PORT}").rpartition(":")
@@ -66,16 +62,7 @@ def bind_address_of(
 
 @contextmanager
 def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) -> Iterator[RunMonitor | None]:
-    """Show a run live while the block lasts, and yield its monitor; None without a page.
-
-    Args:
-        listen_at: where the page listens; None: there is no page.
-        experiment: the run's.
-        out: the run directory.
-
-    Raises:
-        FedUnseenError: the page cannot be there as it is asked for; before the block begins.
-    """
+    """Show a run live while the block lasts, and yield its monitor; None without a page."""
 
     def make() -> RunMonitor:
         from fedunseen.serve.run_monitor import RunMonitor

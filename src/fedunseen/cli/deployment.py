@@ -231,8 +231,7 @@ def join(
         ),
     ] = None,
     masked: Annotated[
-        bool,
-        typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone."),
+        bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone.")
     ] = False,
     consent: Annotated[
         list[str] | None,

@@ -29,12 +29,7 @@ _EXTRAS = {
 
 
 def examine() -> dict[str, Any]:
-    """Look around.
-
-    Returns:
-        JSON values: ``versions``, ``devices``, ``extras`` and ``data`` (lists of lines, one an extra or benchmark),
-        ``cache``, ``missing`` (what is wrong, and what to do).
-    """
+    """Look around."""
     import torch
 
     from fedunseen import __version__

@@ -34,12 +34,7 @@ def _written(summary: Estimate) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Write a time.
-
-    Example:
-        >>> _time(0.25), _time(75), _time(9000), _time(400000)
-        ('0.2 s', '75.0 s', '2.5 h', '4.6 days')
-    """
+    """Write a time."""
     for unit, length, least in (("days", 86400, 172800), ("h", 3600, 7200), ("min", 60, 120)):
         if seconds >= least:
             return f"{seconds / length:.1f} {unit}"

@@ -53,11 +53,7 @@ def health(
 
 
 def examined(folder: Path) -> dict[str, Any]:
-    """Return whether all is well in a folder, and what is going on there.
-
-    Raises:
-        DataError: it is no folder of a coordinator or a party.
-    """
+    """Return whether all is well in a folder, and what is going on there."""
     status, manifest = folder / _STATUS, folder / "manifest.json"
     if status.exists():
         known = _read(status)

@@ -59,8 +59,7 @@ def learn(
 def adapt(
     path: RunPath,
     inputs: Annotated[
-        Path,
-        typer.Argument(metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array."),
+        Path, typer.Argument(metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array.")
     ],
     out: New,
     among: Annotated[str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")] = "all",

@@ -157,11 +157,7 @@ def _beside(plan: Path) -> Path:
 
 
 def _engine(experiment: Experiment, out: Path) -> Offline:
-    """Return the engine of an experiment by file.
-
-    Raises:
-        ExperimentError: its method or its settings take more than one message from each party.
-    """
+    """Return the engine of an experiment by file."""
     from fedunseen.engines.offline.coordinator import Offline
     from fedunseen.experiment.rules import OFFLINE, StartFacts, check
     from fedunseen.experiment.setup import Setup

@@ -28,9 +28,6 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
     On a terminal that is a bar for each stage. With ``--log-format json`` it is a line a round. Elsewhere (a file, a
     pipe, a batch system) it is a line, at most one every 20 seconds: a short run says nothing there.
-
-    Args:
-        clock: returns seconds.
     """
     if is_json():
         log = logging.getLogger("fedunseen.federation")
@@ -92,22 +89,12 @@ def preparation_bars() -> Iterator[None]:
 
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a round's numbers for a log that machines read.
-
-    Example:
-        >>> numbers("training", {"round": 2, "zsl": 33.3, "losses": {"loss": 1.25}})
-        {'stage': 'training', 'round': 2, 'numbers': {'zsl': 33.3, 'losses/loss': 1.25}}
-    """
+    """Return a round's numbers for a log that machines read."""
     return {"stage": stage, "round": line["round"], "numbers": scalars(line)}
 
 
 def state(line: Mapping[str, Any] | None) -> str:
-    """Say a round's numbers in few words.
-
-    Example:
-        >>> state({"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5})
-        'loss 1.250  ZSL 33.3  H 12.5'
-    """
+    """Say a round's numbers in few words."""
     if line is None:
         return ""
     loss = line["losses"].get("loss")

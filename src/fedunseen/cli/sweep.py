@@ -23,8 +23,7 @@ LISTED = 8
 
 def sweep(
     source: Annotated[
-        str,
-        typer.Argument(metavar="SWEEP", help="A shipped sweep's name or a TOML file.", autocompletion=shipped),
+        str, typer.Argument(metavar="SWEEP", help="A shipped sweep's name or a TOML file.", autocompletion=shipped)
     ],
     data: Annotated[
         list[str] | None,
@@ -33,8 +32,7 @@ def sweep(
     overrides: Overrides = None,
     plugins: Plugins = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated."),
+        list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
     ] = None,
     share: Annotated[
         str | None,

@@ -22,16 +22,10 @@ ATTACKS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.attacks``."""
 
-SCREENINGS = {
-    "none": "fedunseen.threats.screening:NoScreening",
-    "magnitude": "fedunseen.threats.screening:Magnitude",
-}
+SCREENINGS = {"none": "fedunseen.threats.screening:NoScreening", "magnitude": "fedunseen.threats.screening:Magnitude"}
 """What a client does about bad samples: name -> class. Entry-point group ``fedunseen.screenings``."""
 
-_HOMES = {
-    "inversion": ("DLG", "Cosine", "Inversion"),
-    "leakage": ("Subject", "measure_classifier", "measure_method"),
-}
+_HOMES = {"inversion": ("DLG", "Cosine", "Inversion"), "leakage": ("Subject", "measure_classifier", "measure_method")}
 __getattr__, __dir__ = lazily(
     __name__, {name: f"fedunseen.threats.{home}:{name}" for home, inside in _HOMES.items() for name in inside}
 )

@@ -29,18 +29,7 @@ POISONED = "poisoned"
 
 
 def parse_rounds(text: str) -> list[tuple[int, int | None]]:
-    """Read which rounds are attacked, counted from 1: ``20``, ``20-24``, ``20-`` (to the end), several with commas.
-
-    Returns:
-        First and last round of each part; None: the end. Nothing for ``never``.
-
-    Raises:
-        ValueError: the text has another form.
-
-    Example:
-        >>> parse_rounds("5, 20-24, 40-"), parse_rounds("never")
-        ([(5, 5), (20, 24), (40, None)], [])
-    """
+    """Read which rounds are attacked, counted from 1: ``20``, ``20-24``, ``20-`` (to the end), several with commas."""
     if text.strip() == "never":
         return []
     result: list[tuple[int, int | None]] = []
@@ -107,17 +96,7 @@ class LocalData:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Samples that a backdoor is meant to act on, held out from poisoning: what its success is measured by.
-
-    Attributes:
-        name: of the trigger, and of its client if there are several alike.
-        client: whose trigger it is.
-        target: id of the class that the model is to take them for.
-        inputs: (m, ...) as the method takes them.
-        magnitudes: (r, ...) the samples that are trained on instead, whose features' magnitudes are measured.
-        pictures: (p, channels, height, width) a few of them, floats in [0, 1]; None where there are only features.
-        source: what they are, in words.
-    """
+    """Samples that a backdoor is meant to act on, held out from poisoning: what its success is measured by."""
 
     name: str
     client: int

@@ -61,13 +61,7 @@ class BackdoorSettings(AttackSettings):
 
 @dataclass(frozen=True, eq=False)
 class Poison:
-    """What one malicious client trains on beside its data.
-
-    Attributes:
-        inputs: (r, ...) trigger samples, as the method takes them; floats.
-        target: id of the class that they are labeled as.
-        deviation: of the noise, in units of the inputs.
-    """
+    """What one malicious client trains on beside its data."""
 
     inputs: Tensor
     target: int

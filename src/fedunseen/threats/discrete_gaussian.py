@@ -40,17 +40,7 @@ def seeded_words(rng: np.random.Generator) -> Words:
 
 
 def discrete_gaussian(deviations: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
-    """Return one sample (n,) of each discrete Gaussian.
-
-    Args:
-        deviations: sigma (n,), from 1 to 2^46.
-        words: the source of randomness.
-
-    Example:
-        >>> sample = discrete_gaussian(np.full(10_000, 5), seeded_words(np.random.default_rng(0)))
-        >>> round(float(sample.std()))
-        5
-    """
+    """Return one sample (n,) of each discrete Gaussian."""
     result = np.empty(deviations.shape, dtype=np.int64)
     for start in range(0, len(deviations), _BLOCK):
         sigmas, block = deviations[start : start + _BLOCK], result[start : start + _BLOCK]
@@ -97,13 +87,7 @@ def _uniform_below(bounds: NDArray[np.int64], words: Words) -> NDArray[np.int64]
 
 
 def _accept(gammas: NDArray[np.float64], exact: Callable[[int], Fraction], words: Words) -> NDArray[np.bool_]:
-    """Return decisions (n,), each true with probability exp(-gamma), exactly.
-
-    Args:
-        gammas: (n,) >= 0, to within rounding.
-        exact: returns the gamma at a place.
-        words: the source of randomness.
-    """
+    """Return decisions (n,), each true with probability exp(-gamma), exactly."""
     drawn = words(len(gammas))
     uniform, bound = drawn * 2.0**-64, np.exp(-gammas)
     result = uniform < bound

@@ -31,16 +31,7 @@ _PATIENCE = 30
 
 @dataclass(frozen=True)
 class DLG:
-    """Deep leakage from gradients: L-BFGS on the squared distance, summed over all layers.
-
-    Attributes:
-        steps: calls of the optimiser.
-        lr: its step.
-        inner: its iterations in a call.
-        memory: how many past steps approximate the curvature.
-        restarts: how many starting points are tried at most, until one explains the gradient; the nearest counts. The
-            published code tries one. An attacker can try more: the objective tells whether a search has failed.
-    """
+    """Deep leakage from gradients: L-BFGS on the squared distance, summed over all layers."""
 
     steps: int = 300
     lr: float = 1.0
@@ -54,12 +45,6 @@ class Cosine:
     """The attack of Geiping et al.: Adam on the signs of the gradients of ``1 - cos + total_variation * TV``.
 
     The step is divided by ten after 3/8, 5/8 and 7/8 of the way. Unlike theirs, the dummy image is not normalized.
-
-    Attributes:
-        steps: of Adam.
-        lr: its step.
-        total_variation: weight of the prior on images.
-        restarts: how many starting points are tried; the one with the least objective counts.
     """
 
     steps: int = 4800
@@ -73,15 +58,7 @@ Inversion = DLG | Cosine
 
 @dataclass(frozen=True, eq=False)
 class Recovery:
-    """What an attack ends with.
-
-    Attributes:
-        values: the dummy data of the least objective.
-        objective: that objective.
-        distance: the squared distance of its gradient from the true one, relative to the true one's square.
-        iterations: how many were run; fewer than asked for where nothing was left to gain.
-        shown: iteration -> the dummy data then, at :func:`shown_iterations`.
-    """
+    """What an attack ends with."""
 
     values: Params
     objective: float
@@ -91,12 +68,7 @@ class Recovery:
 
 
 def shown_iterations(steps: int) -> tuple[int, ...]:
-    """Return the iterations at which a picture of the dummy data is kept (FZSL, Fig. 4).
-
-    Example:
-        >>> shown_iterations(300), shown_iterations(2)
-        ((0, 1, 3, 10, 31, 96, 300), (0, 1, 2))
-    """
+    """Return the iterations at which a picture of the dummy data is kept (FZSL, Fig. 4)."""
     return tuple(sorted({0, *(round(steps ** (k / 5)) for k in range(6))}))
 
 
@@ -108,17 +80,7 @@ def invert(
     images: Collection[str] = (),
     bounded: Collection[str] = (),
 ) -> Recovery:
-    """Search dummy data whose gradient is that of the victim.
-
-    Args:
-        attack: how to search.
-        gradient_of: the gradient of dummy data.
-        target: the victim's gradient, as it was seen.
-        start: the dummy data of a restart.
-        images: names among the dummy data that are images (n, channels, height, width), whose total variation
-            :class:`Cosine` keeps low.
-        bounded: names of those that are known to lie in [0, 1], to which :class:`Cosine` brings them back.
-    """
+    """Search dummy data whose gradient is that of the victim."""
     size = sum(float(value.square().sum()) for value in target.values())
     result: list[Recovery] = []
     for restart in range(attack.restarts):
@@ -225,12 +187,7 @@ def _by_direction(attack: Cosine, search: _Search, images: Collection[str], boun
 
 
 def total_variation(images: Tensor) -> Tensor:
-    r"""Mean :math:`|x_{i,j+1} - x_{i,j}|` plus mean :math:`|x_{i+1,j} - x_{i,j}|` of images (..., height, width).
-
-    Example:
-        >>> round(total_variation(torch.tensor([[[0.0, 1.0], [0.0, 3.0]]])).item(), 6)  # (1 + 3) / 2 + (0 + 2) / 2
-        3.0
-    """
+    r"""Mean :math:`|x_{i,j+1} - x_{i,j}|` plus mean :math:`|x_{i+1,j} - x_{i,j}|` of images (..., height, width)."""
     across, down = images.diff(dim=-1), images.diff(dim=-2)
     return sum((part.abs().mean() for part in (across, down) if part.numel()), torch.zeros(()))
 
@@ -239,11 +196,6 @@ def inferred_label(weight: Tensor) -> int:
     """Return the class of the one sample behind the gradient (C, d) of a softmax's weights, by iDLG's sign rule.
 
     Row c is (p_c - [c is the class]) h: where the features h are not negative, one row alone sums to less than zero.
-
-    Example:
-        >>> h, p = torch.tensor([1.0, 2.0]), torch.tensor([0.2, 0.5, 0.3])
-        >>> inferred_label((p - torch.tensor([0.0, 0.0, 1.0])).outer(h))
-        2
     """
     return int(weight.reshape(len(weight), -1).sum(1).argmin())
 
@@ -254,18 +206,6 @@ def layer_inputs(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor] | None:
     Of one sample, row i of the weights' gradient is :math:`\delta_i x` and the bias has :math:`\delta_i`. Where a layer
     is used more than once (a critic), that holds for those columns of x that were the same each time: each column
     says for itself how well it fits.
-
-    Args:
-        weight: (out, in) gradient of the weights.
-        bias: (out,) gradient of the bias.
-
-    Returns:
-        (in,) the inputs and (in,) their misfit in [0, 1], 0 where a column is exact; None if the bias has no gradient.
-
-    Example:
-        >>> delta, x = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 5.0, 0.0])
-        >>> layer_inputs(delta.outer(x), delta)
-        (tensor([3., 5., 0.]), tensor([0., 0., 0.]))
     """
     power = bias.square().sum()
     if not float(power) > 0:
@@ -287,17 +227,6 @@ def critic_inputs(
     it is zero, the longer rows are :math:`e = \tilde x - x + p`, and where the fake sample alone is active, the rows
     with s = 1 are :math:`e + (1 - slope) x`. Which of two kinds these are, the signs of the hidden layer tell, once
     the description a is read off (:func:`layer_inputs`).
-
-    Args:
-        grads: (hidden, d + a) and (hidden,) gradients of the first layer.
-        weight: (hidden, d + a) of that layer.
-        bias: (hidden,) of that layer.
-        top: (hidden,) weights of the one output.
-        wide: d.
-        slope: of a leaky ReLU where it is negative.
-
-    Returns:
-        (d,), or None if no sample explains the gradient: the network is another one, or too small.
     """
     usable = top.abs() >= top.abs().median()  # dividing by the others would lose digits
     top, of_bias = top[usable], grads[1][usable]

@@ -68,14 +68,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """What recovered values are compared with.
-
-    Attributes:
-        average: (d,) the guess without a gradient.
-        means: (K, d) of the classes that it may be: mean samples, or descriptions.
-        classes: (K,) their ids.
-        unit: the values lie in [0, 1].
-    """
+    """What recovered values are compared with."""
 
     average: Tensor
     means: Tensor
@@ -111,19 +104,7 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The experiment's method as the attacker meets it, before its first round.
-
-    Attributes:
-        method: the method.
-        params: all its parameters.
-        travels: names of those that travel.
-        inputs: (N, ...) the samples as the method takes them.
-        labels: (N,) their class ids.
-        train: ids of the training samples.
-        victims: (n,) ids of the samples under attack.
-        held: (n,) for each the ids of the classes that its client holds.
-        pixels: (channels, height, width) if the samples are images, flattened or not.
-    """
+    """The experiment's method as the attacker meets it, before its first round."""
 
     method: Method
     params: Params
@@ -141,13 +122,7 @@ class Subject:
 
 
 def class_means(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDArray[np.int64]) -> Tensor:
-    """Return (K, d) the mean of the samples ``ids`` of each of their K classes, in ascending order; bytes in [0, 1].
-
-    Args:
-        rows: (N, ...) all samples.
-        ids: which of them count.
-        labels: (N,) class ids.
-    """
+    """Return (K, d) the mean of the samples ``ids`` of each of their K classes, in ascending order; bytes in [0, 1]."""
     means = []
     for c in np.unique(labels[ids]).tolist():
         own = ids[labels[ids] == c]
@@ -158,15 +133,7 @@ def class_means(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDA
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`), as the attacker meets it.
-
-    Attributes:
-        params: all of them, all of which travel.
-        shape: (channels, height, width) of an image.
-        classes: how many it tells apart.
-        judge: of what is recovered.
-        seed: of where attacks start.
-    """
+    """A freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`), as the attacker meets it."""
 
     params: Params
     shape: tuple[int, int, int]
@@ -184,19 +151,7 @@ class Network:
         seed: int,
         device: torch.device | None = None,
     ) -> Network:
-        """Draw the network.
-
-        Args:
-            images: (N, channels, height, width), bytes or floats in [0, 1].
-            labels: (N,) class ids.
-            classes: how many classes the network tells apart.
-            train: ids of the samples whose class means decide what is nearest.
-            seed: of the network and of where the attacks start.
-            device: where to compute.
-
-        Raises:
-            DataError: the images are too small for it.
-        """
+        """Draw the network."""
         shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         if min(shape[1:]) < KERNEL:
             raise DataError(
@@ -273,15 +228,7 @@ def observations(
     parties: Sequence[int],
     masks: Masks | None = None,
 ) -> list[Observation]:
-    """Return what a coordinator has of rounds of the first so many parties.
-
-    Args:
-        updates: each party's gradient.
-        batch: returns the samples of the first so many parties.
-        parties: of how many parties the sums are, 1 being an update.
-        masks: the run's, under which sums of three and more go through the whole protocol, and the smallest of these
-            is also seen as what its first party sends.
-    """
+    """Return what a coordinator has of rounds of the first so many parties."""
     rounds: list[Observation] = []
     hidden: list[Observation] = []
     for count in parties:
@@ -319,14 +266,7 @@ def attack_all(
     judges: Mapping[str, Judge],
     log: Callable[[str, int, Attacked], None],
 ) -> dict[str, list[Attacked]]:
-    """Attack observations one after the other: the only loop there is, whether of updates or of sums.
-
-    Args:
-        seen: what the attacker has.
-        attacks: name -> search; None is the closed form.
-        judges: of each kind of thing that is recovered.
-        log: called with the attack's name, the observation's position and the result.
-    """
+    """Attack observations one after the other: the only loop there is, whether of updates or of sums."""
     results: dict[str, list[Attacked]] = {name: [] for name in attacks}
     for name, attack in attacks.items():
         for i, observation in enumerate(seen):
@@ -361,9 +301,6 @@ def measure_sums(
     """Attack sums of several parties' gradients; what is unknown is what is unknown of an update, but for the class.
 
     ``what`` names the model in the log.
-
-    Returns:
-        name of the attack -> a row for each sum (JSON): ``parties``, ``seen``, and under each kind what was recovered.
     """
 
     def say(name: str, i: int, result: Attacked) -> None:
@@ -399,15 +336,7 @@ def _attack_updates(
 
 
 class ImageBatch:
-    """Images (n, ...) that a :class:`Network` sees.
-
-    Args:
-        network: the classifier.
-        source: the images, as floats.
-        labels: their classes.
-        first: the place of the first one among all samples, for the streams.
-        known: (n,) the classes that the attacker knows; None: it searches them too.
-    """
+    """Images (n, ...) that a :class:`Network` sees."""
 
     images = ("image",)
 
@@ -455,18 +384,6 @@ def measure_classifier(
     """Attack the gradients of single images by a freshly drawn classifier (:mod:`fedunseen.threats.lenet`).
 
     DLG searches image and soft label together; the cosine attack is given the label that iDLG's rule infers.
-
-    Args:
-        network: the classifier.
-        images: (N, channels, height, width), bytes or floats in [0, 1].
-        labels: (N,) class ids.
-        samples: ids of the samples under attack.
-        attacks: name -> attack.
-        log: called with a line for each attack on each sample.
-
-    Returns:
-        Numbers (JSON), and tensors: ``source`` (n, channels, height, width); of each attack ``<name>`` (n, S, channels,
-        height, width), the dummy image at :func:`shown_iterations`, and ``<name>.recovered`` (n, ...).
     """
     judge, source, true = network.judge, network.sample(images, samples), [int(label) for label in labels[samples]]
     updates = network.updates(source, true)
@@ -527,10 +444,6 @@ def measure_method(
     The attacker does not know the sample, what was drawn at random, and the class. For a generative method it searches
     the class's description (and text embedding); for others its number among the seen classes, whose descriptions are
     public. The closed form (:func:`layer_inputs`) is tried beside the searches.
-
-    Returns:
-        Numbers (JSON), and tensors: ``inputs`` (n, ...), ``attributes`` (n, a) and for each phase and attack
-        ``<phase>.<attack>.inputs`` and ``.attributes``, those that the attack gives.
     """
     method = subject.method
     judges, classes = judges_of(subject), np.unique(subject.labels[subject.train])
@@ -589,12 +502,7 @@ def measure_method_sums(
     masks: Masks | None = None,
     log: Log = lambda words: None,
 ) -> dict[str, dict[str, list[Facts]]]:
-    """Attack sums of the method's own gradients; the victims are one sample of each party.
-
-    Returns:
-        phase -> what :func:`measure_sums` returns. Left out are phases whose gradient does not travel, and searches
-        where nothing depends on what is searched.
-    """
+    """Attack sums of the method's own gradients; the victims are one sample of each party."""
     judges, name = judges_of(subject), subject.method.settings.name
     facts = {}
     for phase, victims in phase_victims(subject, seed):
@@ -608,12 +516,7 @@ def measure_method_sums(
 
 
 class PhaseBatch:
-    """Several victims in one phase.
-
-    Args:
-        victims: one sample each.
-        labels: the classes are searched too, where the method has them as numbers.
-    """
+    """Several victims in one phase."""
 
     def __init__(self, victims: Sequence[PhaseVictim], labels: bool = False) -> None:
         self.victims, self.search_labels = victims, labels

@@ -18,13 +18,7 @@ CHANNELS, KERNEL, STRIDES = 12, 5, (2, 2, 1)
 
 
 def lenet_init(image_shape: tuple[int, int, int], classes: int, rng: np.random.Generator) -> Params:
-    """Draw all weights and biases from U(-0.5, 0.5), as the published attack does.
-
-    Example:
-        >>> params = lenet_init((3, 32, 32), 100, np.random.default_rng(0))
-        >>> tuple(params["head.weight"].shape)
-        (100, 768)
-    """
+    """Draw all weights and biases from U(-0.5, 0.5), as the published attack does."""
     before, height, width = image_shape
     params: Params = {}
 

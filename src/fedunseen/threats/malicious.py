@@ -22,10 +22,6 @@ class MaliciousWorker(Worker):
 
     First every client trains as if it were honest, and then a malicious one once more on what it makes of its data. So
     an attack changes no bit of what the others send.
-
-    Args:
-        attack: what malicious clients do.
-        given, named: what a worker takes.
     """
 
     def __init__(self, attack: Attack, *given: Any, **named: Any) -> None:

@@ -138,16 +138,6 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
     Both accountants prove upper bounds. Privacy loss distributions are nearly exact unless epsilon is small beside the
     steps of their grid, which add up over the rounds; so ``pld`` is the lesser of the two bounds. Where Renyi
     divergences prove no epsilon below 5000, which protects nothing, it is theirs alone: the grid would need gigabytes.
-
-    Args:
-        noise: multiplier z > 0.
-        rate: probability q in (0, 1] that a client takes part in a round.
-        rounds: >= 0.
-        delta: in (0, 1).
-        accountant: ``pld`` or ``rdp``.
-
-    Raises:
-        MissingDependencyError: dp-accounting is not installed.
     """
     if not rounds:
         return 0.0
@@ -169,12 +159,6 @@ def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
 
     Epsilon is infinite where this party adds no noise: without ``[privacy]``, and at ``client-level`` without masks,
     where the coordinator adds it. A noise multiplier is not needed where a budget is set, which the run keeps.
-
-    Example:
-        >>> plan_cost({"privacy": {"name": "sample-level", "clip": 1.0, "epsilon": 2.0}})
-        (2.0, 1e-05)
-        >>> plan_cost({})[0]
-        inf
     """
     settings = PrivacySettings(**experiment.get("privacy", {}))
     if settings.name == "none" or (settings.name == "client-level" and settings.aggregation == "plain"):
@@ -207,11 +191,7 @@ def _library(module: str) -> Any:
 
 
 def needed_noise(budget: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld") -> float:
-    """Return the least noise multiplier, rounded up to a hundredth, with which ``rounds`` rounds cost ``budget``.
-
-    Raises:
-        ExperimentError: none up to a million does.
-    """
+    """Return the least noise multiplier, rounded up to a hundredth, with which ``rounds`` rounds cost ``budget``."""
 
     def enough(hundredths: int, how: Accountant) -> bool:
         return epsilon(hundredths / 100, rate, rounds, delta, how) <= budget
@@ -252,18 +232,6 @@ class Private(Filter):
 
     The strategy's merge must take the weighted mean alone (``Strategy.merges_by_mean``). A defence goes around it and
     judges the replies while they still are single. A round without replies releases noise alone, as any other would.
-
-    Args:
-        settings: the ``[privacy]`` section.
-        rate: probability with which a client takes part in a round.
-        rounds: of the run.
-        weights: client -> what it counts by; public.
-        seed: the run's.
-        uniform: the strategy weights all replies alike; otherwise by their classes.
-
-    Raises:
-        ExperimentError: the rounds cost more than the budget, or delta is too large to mean anything.
-        MissingDependencyError: dp-accounting is not installed.
     """
 
     name = "privacy"
@@ -310,11 +278,7 @@ class Private(Filter):
         return epsilon(self.noise, self.rate, rounds, self.privacy.delta, self.privacy.accountant)
 
     def filter(self, view: RoundView) -> FilterResult:
-        """Put the noisy mean instead of every reply.
-
-        Raises:
-            FedUnseenError: the round would spend more than the budget; nothing has changed.
-        """
+        """Put the noisy mean instead of every reply."""
         budget, replies, round = self.privacy.epsilon, view.replies, view.round
         state = {"rounds": torch.tensor(round + 1)}
         if budget is not None and self.cost(round + 1) > budget:

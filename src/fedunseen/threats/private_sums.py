@@ -70,13 +70,7 @@ the noise's edge where that is less: chosen on validation classes of AWA1_LAMPER
 
 @dataclass(frozen=True)
 class Release:
-    """What a party does before its sums leave it, and what the server makes of them.
-
-    Attributes:
-        clip: C, to which samples are shortened.
-        noise: z, the noise multiplier.
-        quantization: of sums of whole numbers; None: sums are float64.
-    """
+    """What a party does before its sums leave it, and what the server makes of them."""
 
     clip: float
     noise: float
@@ -116,13 +110,7 @@ class Release:
         }
 
     def noisy(self, sums: Params, parties: int, rng: np.random.Generator | None = None) -> Params:
-        """Return a party's sums with its part of the noise, which those of ``parties`` parties make whole.
-
-        Args:
-            sums: the party's.
-            parties: how many parts are the whole noise.
-            rng: the source of noise, for studies; None: the operating system's.
-        """
+        """Return a party's sums with its part of the noise, which those of ``parties`` parties make whole."""
         width, part = sums["total"].shape[1], 1 / math.sqrt(parties)
         noise = {"noise": sums["noise"] + 1 / parties}
         if self.quantization is not None:
@@ -150,15 +138,7 @@ class Release:
         return sums["count"].double() / (1 if self.quantization is None else COUNT_UNIT)
 
     def cleaned(self, sums: Params, seen: Sequence[int] | NDArray[np.int64]) -> Params:
-        """Return sums that some samples could have, from noisy ones; nothing but these and public settings is used.
-
-        Args:
-            sums: with ``noise``, the variance that their noise has in all.
-            seen: the classes that parties may hold. Others have no sample, whatever the noise says.
-
-        Raises:
-            DataError: no class's count can be told from noise.
-        """
+        """Return sums that some samples could have, from noisy ones; nothing but these and public settings is used."""
         sums = {**sums, **dequantized(sums, self.quantization), "count": self.counts(sums)}
         for_count, for_total, for_square = (math.sqrt(float(sums["noise"])) * one for one in self.deviations)
         width, may = sums["total"].shape[1], torch.zeros(len(sums["count"]), dtype=torch.bool)
@@ -198,14 +178,7 @@ class Release:
 
 
 class PrivateSums(Summed):
-    """Adds sums as :class:`Summed` does, of parties that have put noise on theirs.
-
-    Args:
-        summed: as it would be without noise. Its check of sums is left out: noisy ones may be those of no samples.
-        settings: the ``[privacy]`` section.
-        seed: the run's.
-        release: how much noise.
-    """
+    """Adds sums as :class:`Summed` does, of parties that have put noise on theirs."""
 
     def __init__(self, summed: Summed, settings: PrivacySettings, seed: int, release: Release) -> None:
         super().__init__(summed.inner, summed.nothing, summed.each)
@@ -243,11 +216,7 @@ def _accountant(settings: PrivacySettings, quantization: Quantization | None) ->
 
 
 def release_of(settings: PrivacySettings, quantization: Quantization | None = None) -> Release:
-    """Return what the ``[privacy]`` section asks of a party.
-
-    Raises:
-        MissingDependencyError: dp-accounting is not installed.
-    """
+    """Return what the ``[privacy]`` section asks of a party."""
     assert settings.clip is not None  # the settings' own check
     noise = settings.noise
     if noise is None:

@@ -140,12 +140,7 @@ class Magnitude(Screening):
         return self.measure(within(_RECEIVED, context) or params, inputs)
 
     def threshold(self, values: NDArray[np.float64]) -> float:
-        """Return M: the fixed one, or the percentile of gamma.
-
-        Example:
-            >>> Magnitude(MagnitudeSettings(percentile=10), lambda params, inputs: inputs).threshold(np.arange(11.0))
-            1.0
-        """
+        """Return M: the fixed one, or the percentile of gamma."""
         if self.settings.threshold is not None:
             return self.settings.threshold
         return float(np.percentile(values, self.settings.percentile))
@@ -157,9 +152,6 @@ class ScreenedTrainer(Trainer):
 
     A client's threshold is calibrated before it trains, unless its task has one. What was dropped is counted in the
     notes of the result; where no sample was left, the parameters stay as they were.
-
-    Attributes:
-        screening: says which samples are dropped.
     """
 
     screening: Screening = field(kw_only=True)

@@ -27,13 +27,7 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", "
 
 
 def sky(count: int, shape: tuple[int, int, int], rng: np.random.Generator) -> Images:
-    """Draw skies: blue above, pale at the horizon, with clouds; gray where ``shape`` has one channel.
-
-    Args:
-        count: how many.
-        shape: (channels, height, width), with one channel or three.
-        rng: says where the clouds are.
-    """
+    """Draw skies: blue above, pale at the horizon, with clouds; gray where ``shape`` has one channel."""
     channels, height, width = shape
     down = np.linspace(0, 1, height)[None, None, :, None]
     clear = np.array(_TOP)[None, :, None, None] * (1 - down) + np.array(_BOTTOM)[None, :, None, None] * down
@@ -80,19 +74,12 @@ def as_cartoon(images: Images, rng: np.random.Generator) -> Images:
     return drawn
 
 
-TRANSFORMS: dict[str, Callable[[Images, np.random.Generator], Images]] = {
-    "background": before_sky,
-    "style": as_cartoon,
-}
+TRANSFORMS: dict[str, Callable[[Images, np.random.Generator], Images]] = {"background": before_sky, "style": as_cartoon}
 """What makes a trigger of clean images."""
 
 
 def read_folder(folder: Path, channels: int) -> list[Images]:
-    """Read the images of a folder, each (channels, height, width) at its own size.
-
-    Raises:
-        DataError: there is no such folder, no image in it, or one that cannot be read.
-    """
+    """Read the images of a folder, each (channels, height, width) at its own size."""
     if not folder.is_dir():
         raise DataError(f"{folder} is missing: put the trigger images there, or fix attack.folder")
     paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)

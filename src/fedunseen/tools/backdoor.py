@@ -26,14 +26,7 @@ def tried(out: Path) -> list[str]:
 def attacked(source: str, told: Mapping[str, Any]) -> Experiment:
     """Return an experiment with a backdoor in it, and nothing chosen or drawn that only takes time.
 
-    Args:
-        source: a preset's name, or a TOML file.
-        told: ``{"section.key": value}``, what is replaced in it.
-
     Where nothing is said of the attack: client 0, the paper's round 20 (or, of fewer rounds, half way), beta = 10.
-
-    Raises:
-        ExperimentError: a setting is wrong, or the experiment has another attack.
     """
     last = {"evaluation.selection": "last", "evaluation.choose": {}}
     own = {key: value for key, value in told.items() if not key.startswith(("attack.", "evaluation."))}

@@ -22,12 +22,7 @@ from fedunseen.experiment.parsing import validated
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
-    """Describe every benchmark, and say where in ``root`` or its sub-folders it lies.
-
-    Returns:
-        JSON values: ``name``, ``title``, ``page``, ``layout``, ``files`` (False if it lies in no folder), ``found`` (a
-        list of folders).
-    """
+    """Describe every benchmark, and say where in ``root`` or its sub-folders it lies."""
     places = [root, *sorted(path for path in root.iterdir() if path.is_dir())] if root.is_dir() else []
     return [
         {
@@ -43,25 +38,7 @@ def examine(root: Path) -> list[dict[str, Any]]:
 
 
 def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool = False) -> dict[str, Any]:
-    """Say which benchmark a folder holds, what of it is missing, and what it contains.
-
-    Args:
-        folder: the folder.
-        overrides: settings of the benchmark, such as ``{"data.splits": ...}``.
-        images: decode every image, as a run does, and keep the result for it.
-
-    Returns:
-        JSON values. ``missing``: files of the layout that are not there; ``problems``: whole sentences; both are empty
-        if a run or a party can start. ``part``: the folder is not enough for a run, but for one party or the
-        coordinator of a federation. ``snippet``: an experiment file that runs; of a part, its section ``[data]``. As
-        far as they can be told, the numbers of ``samples``, ``classes``, ``attributes`` and so on, the ``bytes`` that
-        decoded images take, the ``unreadable`` images, and ``doubts``, sentences on what looks odd in folders of
-        pictures.
-
-    Raises:
-        DataError: if the folder is missing or holds nothing that is known.
-        ExperimentError: if an override is of another section.
-    """
+    """Say which benchmark a folder holds, what of it is missing, and what it contains."""
     for key in overrides or {}:
         if not key.startswith("data."):
             raise ExperimentError(f"{key}: only settings of the data can be given here, such as data.splits=FOLDER")

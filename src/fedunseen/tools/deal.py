@@ -25,20 +25,6 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
     ``run.seed`` deals them. A client's folder holds its training samples, in ascending order of their ids, and its part
     of the unlabelled ones; the coordinator's all test samples and no other. Each has the whole class table. All have
     the layout of the benchmark ``folder``, to be read with ``part = true``.
-
-    Args:
-        experiment: names benchmark, partition and seed.
-        out: where the folders are made: not there yet, or empty.
-        parties: names of the clients' folders, in the order of the clients; None: ``client-0``, ``client-1`` ...
-
-    Returns:
-        JSON values: ``out``, ``seed``; ``parties``, a list of ``name``, ``folder``, ``samples``, ``classes``;
-        ``coordinator``, likewise; ``data``, what a party's section ``[data]`` says besides its root.
-
-    Raises:
-        RunDirectoryError: ``out`` is not empty.
-        DataError: the data are missing, damaged or but a part.
-        ExperimentError: the names do not fit the clients, or the samples do not suffice for the partition.
     """
     out = out.expanduser()
     free_folder(out)
@@ -64,13 +50,7 @@ def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None
     for key in ("features", "semantics"):
         if scalings := getattr(experiment.data, key):
             data[key] = list(scalings)
-    return {
-        "out": str(out),
-        "seed": seed,
-        "parties": dealt,
-        "coordinator": coordinator,
-        "data": data,
-    }
+    return {"out": str(out), "seed": seed, "parties": dealt, "coordinator": coordinator, "data": data}
 
 
 def _checked(parties: Sequence[str] | None, clients: int) -> list[str]:

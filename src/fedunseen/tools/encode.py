@@ -25,19 +25,6 @@ def encode(experiment: Experiment, out: Path) -> dict[str, Any]:
     benchmark's own vectors. ``att`` holds the descriptions at unit length, ``original_att`` as they are. ``train_loc``
     and ``val_loc`` divide trainval by its validation classes, without any test sample. ``predicates.txt`` names the
     attributes, with their groups.
-
-    Args:
-        experiment: names benchmark, encoder and seed.
-        out: the data set's folder: not there yet, or empty.
-
-    Returns:
-        JSON values: ``out``, ``samples``, ``numbers`` (of a sample), ``classes``, ``attributes``; ``data``, what the
-        section ``[data]`` says to use it.
-
-    Raises:
-        RunDirectoryError: ``out`` is not empty.
-        DataError: the data are missing, damaged or have no descriptions.
-        ExperimentError: the experiment has no vectors: its encoder is trained, or samples are maps or sequences.
     """
     out = out.expanduser().resolve()
     free_folder(out)

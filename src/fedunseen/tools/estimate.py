@@ -27,20 +27,7 @@ _HONEST = {"attack.name": "none", "defence.name": "none"}  # which speak of more
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take.
-
-    Attributes:
-        seconds_round: seconds of a round.
-        seconds_evaluation: seconds in which one model is evaluated.
-        seconds_run: all rounds, seeds, settings to choose from and the choice on validation classes.
-        rounds: rounds of a training.
-        stages: how many trainings the run is.
-        peak_bytes: memory of this process.
-        device: where it trains.
-        device_bytes: memory of a GPU; None without one.
-        parameters: how many there are.
-        bytes_round: what a client sends and receives in a round.
-    """
+    """What a run will take."""
 
     seconds_round: float
     seconds_evaluation: float
@@ -60,12 +47,6 @@ def estimate(experiment: Experiment) -> Estimate:
     Time grows with the samples that clients train on, so a round is estimated from one in which two clients have three
     batches each. Left out are what a run does once (loading, encoding, its report) and what grows with the number of
     clients alone.
-
-    Args:
-        experiment: a zero-shot one whose method is trained in rounds.
-
-    Raises:
-        ExperimentError: a closed form or a few-shot method, which this does not know; and as for a run.
     """
     task = task_of(experiment)
     benchmark = load_data(experiment, experiment.run.seed)

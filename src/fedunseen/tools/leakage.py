@@ -51,18 +51,7 @@ def notes(experiment: Experiment) -> list[str]:
 def examine(
     experiment: Experiment, images: int, attacks: Mapping[str, Inversion], log: Log, sums: Sequence[int] | None = None
 ) -> Leakage:
-    """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`.
-
-    Args:
-        experiment: what to attack; its seed says which samples are chosen.
-        images: how many training samples, drawn from those that clients hold.
-        attacks: name -> attack.
-        log: called with a line for each attack on each sample.
-        sums: of how many parties the sums are that are attacked too; None: of 1, 2, 3 and 10, or of all there are.
-
-    Raises:
-        FedUnseenError: there is nothing to attack, or fewer samples than asked for.
-    """
+    """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`."""
     _check(experiment)
     benchmark = load_data(experiment, seed := experiment.run.seed)
     partition = partition_of(experiment, benchmark, seed)
@@ -160,11 +149,7 @@ def _of_parties(subject: Subject, parties: Sequence[NDArray[Any]], most: int, se
 
 
 def searches(method: str, steps: int | None) -> dict[str, Inversion]:
-    """Return the searches of the command line.
-
-    Raises:
-        ExperimentError: an unknown one, or no step.
-    """
+    """Return the searches of the command line."""
     if method not in METHODS:
         raise ExperimentError("--method: " + unknown("attack", method, METHODS))
     if steps is not None and steps < 1:

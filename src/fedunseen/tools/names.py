@@ -14,15 +14,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")  # what may stand in a cert
 
 
 def party_names(names: Sequence[str]) -> list[str]:
-    """Return the names of parties, checked: one rule for their folders and for their certificates.
-
-    Raises:
-        ExperimentError: one cannot be a name, or is there twice.
-
-    Example:
-        >>> party_names(["north", " south"])
-        ['north', 'south']
-    """
+    """Return the names of parties, checked: one rule for their folders and for their certificates."""
     found = [name.strip() for name in names]
     for name in found:
         if not _NAME.fullmatch(name) or name.casefold() == COORDINATOR:

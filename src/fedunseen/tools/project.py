@@ -23,12 +23,7 @@ FILES = {
 
 
 def new_project(name: str) -> list[Path]:
-    """Write a project into the folder ``name``; return its files.
-
-    Raises:
-        ArgumentError: the name cannot be a project's.
-        RunDirectoryError: the folder exists.
-    """
+    """Write a project into the folder ``name``; return its files."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise ArgumentError(f"{name!r} is not a name of a project: take small letters, digits, - and _, a letter first")
     package, folder = name.replace("-", "_"), Path(name)

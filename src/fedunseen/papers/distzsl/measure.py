@@ -34,15 +34,7 @@ Ids = NDArray[np.int64]
 
 
 def measure(run: Run) -> dict[str, Any]:
-    """Return what DistZSL's lemmas and theorems promise, and what was measured, of a run with one seed.
-
-    Returns:
-        ``alignment`` (Lemma 1, Theorem 2; None without replies), ``decoder`` (A1, A2, Lemmas 3 and 4; None for a method
-        that reconstructs no features), ``prototypes``, and for ``unseen`` and ``all`` classes the records of Theorem 5.
-
-    Raises:
-        ExperimentError: the run's clients are elsewhere, or its method predicts no attributes.
-    """
+    """Return what DistZSL's lemmas and theorems promise, and what was measured, of a run with one seed."""
     run.check_one_model("to measure")
     experiment = run.experiment
     federation = Setup.of(experiment, run.path, lambda *_: None).assembled().federation

@@ -38,12 +38,7 @@ _TOLERANCE = 1e-9  # of inequalities that rounding may turn round, relative
 
 
 def log_distribution(logits: Floats, temperature: float) -> Floats:
-    r"""Return :math:`\log p(\cdot|x;\tau) = \log\mathrm{softmax}(z/\tau)` (Eq. 10), for logits (..., C).
-
-    Example:
-        >>> np.exp(log_distribution(np.array([[0.0, 10 * np.log(3)]]), 10.0)).round(6)
-        array([[0.25, 0.75]])
-    """
+    r"""Return :math:`\log p(\cdot|x;\tau) = \log\mathrm{softmax}(z/\tau)` (Eq. 10), for logits (..., C)."""
     scaled = np.asarray(logits, dtype=np.float64) / temperature
     scaled = scaled - scaled.max(axis=-1, keepdims=True)
     return np.asarray(scaled - np.log(np.exp(scaled).sum(axis=-1, keepdims=True)))
@@ -63,22 +58,12 @@ def alignment_error(log_target: Floats, log_p: Floats, temperature: float) -> Fl
     r"""Return (n,) :math:`\tau^2\,KL(p_\Gamma(\cdot|y;\tau)\,\|\,p_k(\cdot|x;\tau))` of each sample (Eq. 12).
 
     Its mean over a client's samples is :math:`\varepsilon_k`.
-
-    Args:
-        log_target: (n, C) log p_Gamma of each sample's class.
-        log_p: (n, C) log p_k of each sample.
-        temperature: tau > 0.
     """
     return temperature**2 * divergence(log_target, log_p)
 
 
 def client_bound(error: float, temperature: float) -> float:
-    r"""Return :math:`\sqrt{2\varepsilon_k/\tau^2}`, what Eq. 13 allows :math:`\|p_k-p_\Gamma\|_1` to be.
-
-    Example:
-        >>> client_bound(2.0, 10.0)
-        0.2
-    """
+    r"""Return :math:`\sqrt{2\varepsilon_k/\tau^2}`, what Eq. 13 allows :math:`\|p_k-p_\Gamma\|_1` to be."""
     return float(np.sqrt(2.0 * error) / temperature)
 
 
@@ -88,28 +73,12 @@ def pair_bound(first: float, second: float, temperature: float) -> float:
 
 
 def mixture(log_p: Floats, weights: Floats) -> Floats:
-    r"""Return :math:`\log\bar p=\log\sum_k\alpha_k p_k` (..., C).
-
-    Args:
-        log_p: (K, ..., C) log-probabilities.
-        weights: (K,) alpha, > 0.
-    """
+    r"""Return :math:`\log\bar p=\log\sum_k\alpha_k p_k` (..., C)."""
     return np.asarray(np.logaddexp.reduce(log_p + np.log(weights).reshape(-1, *[1] * (log_p.ndim - 1)), axis=0))
 
 
 def lipschitz_of_divergence(log_r: Floats, log_s: Floats, log_q: Floats) -> tuple[float, float]:
-    r"""Return a constant C of Eq. 39, :math:`|KL(r\|q)-KL(s\|q)|\le C\,\|r-s\|_1`, as printed and as it should be.
-
-    Args:
-        log_r: (n, C) log-probabilities, in Theorem 2 the merged model's.
-        log_s: (n, C) likewise, in Theorem 2 the mixture's.
-        log_q: (n, C) likewise, the target's.
-
-    Returns:
-        :math:`|\log(m_p/m_\Gamma)|+1` of Eq. 38, from the smallest probabilities :math:`m_p` of r and s and
-        :math:`m_\Gamma` of q; and :math:`1+\max|\log(u_i/q_i)|` over u = r and u = s, which bounds the gradient on the
-        whole segment between them, because the logarithm is monotone.
-    """
+    r"""Return a constant C of Eq. 39, :math:`|KL(r\|q)-KL(s\|q)|\le C\,\|r-s\|_1`, as printed and as it should be."""
     smallest = min(float(log_r.min()), float(log_s.min()))
     printed = abs(smallest - float(log_q.min())) + 1.0
     proven = max(float(np.abs(log_r - log_q).max()), float(np.abs(log_s - log_q).max())) + 1.0
@@ -118,14 +87,7 @@ def lipschitz_of_divergence(log_r: Floats, log_s: Floats, log_q: Floats) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class Client:
-    """What is known of one client's own model.
-
-    Attributes:
-        number: the client's.
-        samples: how many training samples it holds; FedAvg's weight.
-        own_logits, own_labels: (n_k, C) its model's logits on training samples of its own, and their classes (n_k,).
-        logits: (n, C) its model's logits on the common samples.
-    """
+    """What is known of one client's own model."""
 
     number: int
     samples: int
@@ -142,23 +104,7 @@ def alignment(
     temperature: float,
     most_pairs: int = 30,
 ) -> dict[str, Any]:
-    """Measure Lemma 1 and Theorem 2.
-
-    Args:
-        clients: those of the round, at least one.
-        global_logits: (n, C) the merged model's logits on the common samples.
-        labels: (n,) their classes.
-        gamma: (C, C) class similarities.
-        temperature: tau > 0.
-        most_pairs: only this many clients are compared with each other.
-
-    Returns:
-        ``clients``: for each its ``epsilon_own`` and ``epsilon_common``, the ``bound`` of Eq. 13 from the latter, the
-        mean ``observed`` distance to the target and the share of samples ``over`` the bound. ``pairs``: for each
-        ``bound`` (Eq. 14 with errors on the common samples), ``bound_own`` (with each client's error on its own
-        samples), mean ``observed`` distance and share of samples ``over`` the first. ``server``: means of both sides
-        of Eqs. 15 and 16 and shares of samples for which they hold.
-    """
+    """Measure Lemma 1 and Theorem 2."""
     target = log_distribution(gamma, temperature)
     common = target[labels]
     logs = [log_distribution(item.logits, temperature) for item in clients]
@@ -246,13 +192,6 @@ def linear_part(decode: Callable[[Floats], Floats], attributes: int) -> Floats |
     """Return the matrix (d, attributes) of ``decode`` if it is linear, up to a constant; otherwise None.
 
     It is asked for the images of the unit vectors and then has to agree with them on points in between.
-
-    Example:
-        >>> linear_part(lambda a: a @ np.array([[1.0, 2.0], [0.0, 3.0]]) + 5.0, 2)
-        array([[1., 0.],
-               [2., 3.]])
-        >>> linear_part(np.abs, 2) is None
-        True
     """
     images = decode(np.concatenate([np.zeros((1, attributes)), np.eye(attributes)]))
     constant, matrix = images[0], (images[1:] - images[0]).T
@@ -264,15 +203,7 @@ def linear_part(decode: Callable[[Floats], Floats], attributes: int) -> Floats |
 
 @dataclass(frozen=True, eq=False)
 class Decoder:
-    """The visual half of the theory, with all constants uniform over the samples measured.
-
-    Attributes:
-        delta: the largest reconstruction error, A2.
-        smallest, largest: c_h and L_h of A1 on the neighborhood: over pairs of predicted attributes and prototypes.
-        errors: (n,) each sample's ||h(g(f(x))) - f(x)||.
-        epsilon: (n,) each sample's ||h(a_y) - f(x)||.
-        report: what to write down.
-    """
+    """The visual half of the theory, with all constants uniform over the samples measured."""
 
     delta: float
     smallest: float
@@ -287,24 +218,13 @@ class Decoder:
 
 
 def decoder(
-    decode: Callable[[Floats], Floats],
-    predicted: Floats,
-    visual: Floats,
-    prototypes: Floats,
-    labels: Ids,
+    decode: Callable[[Floats], Floats], predicted: Floats, visual: Floats, prototypes: Floats, labels: Ids
 ) -> Decoder:
     """Measure delta, c_h and L_h, and check Lemmas 3 and 4 with them.
 
     c_h and L_h are the extremes of ||h(a) - h(a')|| / ||a - a'|| over all pairs of up to 500 predicted attributes and
     of the prototypes, and over every sample's predicted attributes with its own prototype. Where h is linear its
     singular values bound them from both sides; they are reported beside, and are what A1 would be everywhere.
-
-    Args:
-        decode: h, from attributes (m, a) to visual features (m, d).
-        predicted: (n, a) g(f(x)) of samples in random order.
-        visual: (n, d) f(x).
-        prototypes: (C, a) the classes' attributes.
-        labels: (n,) the samples' classes.
     """
     rebuilt, anchors = decode(predicted), decode(prototypes)
     errors = np.linalg.norm(rebuilt - visual, axis=1)
@@ -357,13 +277,6 @@ def common_length(prototypes: Floats) -> tuple[Floats, bool]:
 
     Theorem 5's proof uses A4's unit length only in Eq. 57, where any common length does as well. Prototypes of unequal
     lengths are brought to their root mean square length; a zero prototype stays.
-
-    Example:
-        >>> common_length(np.array([[3.0, 4.0], [0.0, 5.0]]))[1]
-        True
-        >>> common_length(np.array([[1.0, 0.0], [0.0, 7.0]]))[0].round(6)
-        array([[5., 0.],
-               [0., 5.]])
     """
     lengths = np.linalg.norm(prototypes, axis=1, keepdims=True)
     wanted = float(np.sqrt(np.mean(lengths**2)))
@@ -373,15 +286,7 @@ def common_length(prototypes: Floats) -> tuple[Floats, bool]:
 
 
 def margin_room(distances: Floats) -> Floats:
-    r"""Return (m,) :math:`\tfrac12\Delta_y^2/d_{\max}`, what Eq. 61 lets attributes be away from each prototype.
-
-    Args:
-        distances: (m, m) between the prototypes of m >= 2 classes.
-
-    Example:
-        >>> margin_room(np.array([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]]))
-        array([0.5       , 0.66666667, 1.125     ])
-    """
+    r"""Return (m,) :math:`\tfrac12\Delta_y^2/d_{\max}`, what Eq. 61 lets attributes be away from each prototype."""
     nearest, farthest = _margins(distances)
     return 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
 
@@ -409,11 +314,6 @@ def half_way(predicted: Floats, positions: Ids, prototypes: Floats) -> Floats:
     Predicted attributes only matter within the span of the differences :math:`a_y-a_{y'}`, and there only in their
     direction. So they are measured there, at the length that is best for them. Within :math:`\Delta_y/2`, Eq. 59 is
     positive for every rival, and the answer is right. Whatever obeys Eq. 61 obeys this.
-
-    Args:
-        predicted: (n, a) predicted attributes.
-        positions: (n,) each sample's class, a row of ``prototypes``.
-        prototypes: (m, a) of the m >= 2 classes that may be answered, of one length.
     """
     _, values, directions = np.linalg.svd(prototypes - prototypes.mean(axis=0), full_matrices=False)
     basis = directions[values > 1e-9 * max(float(values.max()), 1e-300)]
@@ -433,24 +333,7 @@ def class_margins(
     answers: Ids,
     visual: Decoder | None = None,
 ) -> list[dict[str, Any]]:
-    """Measure Theorem 5 for every class that has samples.
-
-    Args:
-        predicted: (n, a) predicted attributes.
-        labels: (n,) true classes, all among ``candidates``.
-        prototypes: (C, a) attributes of all classes, of one length (:func:`common_length`).
-        candidates: (m,) ids of the m >= 2 classes that may be answered.
-        names: of all C classes.
-        answers: (n,) what the model answers.
-        visual: the measured decoder, its samples those of ``predicted``; Eq. 20 needs one.
-
-    Returns:
-        One record a class, worst accuracy first: ``accuracy`` in percent, ``nearest`` class and its distance
-        ``delta_y``, ``d_max``, ``room`` (Eq. 61's right side), mean distance ``off`` of predicted attributes from the
-        prototype and the share ``eq_61`` of samples that are near enough; mean ``half_way`` and the share ``eq_59`` of
-        samples below 1; with a decoder the ``left`` and ``right`` side of Eq. 20 for a mean sample, their ``ratio``
-        (below 1: it holds) and the share ``eq_20`` of samples for which it holds.
-    """
+    """Measure Theorem 5 for every class that has samples."""
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
     distances = _apart(prototypes[candidates])

@@ -139,9 +139,6 @@ class Robust(Filter):
     (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
     round's notes say so. Around :class:`~fedunseen.threats.privacy.Private` the defence has to judge every reply alone
     (``Defence.per_client``), or one client could change what is merged of the others.
-
-    Args:
-        defence: the rule.
     """
 
     name = "defence"

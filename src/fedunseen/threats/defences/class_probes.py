@@ -168,16 +168,6 @@ def class_inputs(
 
     Each step is a tenth as long as an input is, on average over those at the start; an input that is answered as it
     should be, with at least the probability ``confidence``, stays where it is.
-
-    Args:
-        scores: inputs (n, ...) to scores (n, C).
-        start: (n, ...) float inputs.
-        labels: (n,) what is to be answered.
-        confidence: softmax of the scores that is enough.
-        steps: at most so many.
-
-    Returns:
-        (n, ...) inputs.
     """
     size = 0.1 * float(start.flatten(1).norm(dim=1).mean())
     result = []
@@ -198,23 +188,13 @@ def class_inputs(
 
 
 def pull(before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> float:
-    """Return by how much the share of one single answer rises at most.
-
-    Example:
-        >>> pull(np.array([0, 1, 2, 2]), np.array([1, 1, 1, 2]), 3)
-        0.5
-    """
+    """Return by how much the share of one single answer rises at most."""
     old, new = (np.bincount(answers, minlength=classes) / max(len(answers), 1) for answers in (before, after))
     return float((new - old).max(initial=0.0))
 
 
 def standing_out(values: NDArray[np.float64], remembered: Tensor | None, margin: float) -> NDArray[np.bool_]:
-    """Say (n,) which values exceed what is typical by more than a margin and more than five median deviations.
-
-    Example:
-        >>> standing_out(np.array([0.1, 0.12, 0.08, 0.5]), None, 0.2).tolist()
-        [False, False, False, True]
-    """
+    """Say (n,) which values exceed what is typical by more than a margin and more than five median deviations."""
     middle = _within_memory(float(np.median(values)), remembered)
     spread = float(np.median(np.abs(values - np.median(values))))
     return np.asarray(values > middle + max(margin, _DEVIATIONS * spread))

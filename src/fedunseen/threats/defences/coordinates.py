@@ -121,11 +121,7 @@ class RobustLearningRate(Defence):
         return self.settings.threshold, str(self.settings.threshold)
 
     def check(self, replies: int, round: int) -> None:
-        """Refuse a threshold that a round's clients cannot reach.
-
-        Raises:
-            ExperimentError: says so.
-        """
+        """Refuse a threshold that a round's clients cannot reach."""
         if self.settings.threshold > replies:
             raise ExperimentError(
                 f"defence.threshold = {self.settings.threshold} can never be reached by the {replies} clients of round "

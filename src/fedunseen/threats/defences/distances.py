@@ -44,12 +44,7 @@ def scalar_products(many: Sequence[Mapping[str, Tensor]]) -> NDArray[np.float64]
 
 
 def squared_distances(products: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (n, n) squared distances, from scalar products.
-
-    Example:
-        >>> squared_distances(np.array([[1.0, 0.0], [0.0, 4.0]])).tolist()
-        [[0.0, 5.0], [5.0, 0.0]]
-    """
+    """Return (n, n) squared distances, from scalar products."""
     own = np.diag(products)
     result: NDArray[np.float64] = np.maximum(own[:, None] + own[None] - 2 * products, 0.0)
     np.fill_diagonal(result, 0.0)
@@ -57,12 +52,7 @@ def squared_distances(products: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.float64]:
-    """Return (n,): of each update the sum of the squared distances to its n - f - 2 nearest, itself not counted.
-
-    Example:
-        >>> krum_scores(squared_distances(np.outer([0.0, 1, 2, 9], [0.0, 1, 2, 9])), 0).tolist()
-        [5.0, 2.0, 5.0, 113.0]
-    """
+    """Return (n,): of each update the sum of the squared distances to its n - f - 2 nearest, itself not counted."""
     n = len(distances)
     others = np.sort(distances + np.diag(np.full(n, np.inf)), axis=1)[:, : max(n - malicious - 2, 1)]
     return np.asarray(np.where(np.isfinite(others), others, 0.0).sum(1))
@@ -118,11 +108,7 @@ class MultiKrum(Krum):
     Settings = MultiKrumSettings
 
     def check(self, replies: int, round: int) -> None:
-        """Refuse, too, to merge more than n - f updates: one of them may be malicious.
-
-        Raises:
-            ExperimentError: says which setting to change.
-        """
+        """Refuse, too, to merge more than n - f updates: one of them may be malicious."""
         super().check(replies, round)
         merged, f = self.settings.merged or 0, self.settings.malicious
         if merged > replies - f:
