@@ -8,7 +8,7 @@ import torch
 
 from fedunseen.strategies import FedAvg, Pipeline, Reply
 from fedunseen.threats.defences import Robust, Scores
-from fedunseen.threats.defences.class_probes import ClassProbes, ClassProbesSettings, class_inputs, pull, standing_out
+from fedunseen.threats.defences.class_probes import ClassProbes, class_inputs, pull, standing_out
 
 CLASSES, CLIENTS = 12, 6
 HELD = {k: torch.tensor([2 * k, 2 * k + 1]) for k in range(CLIENTS)}
@@ -33,7 +33,7 @@ def honest(client, size=0.4, seed=0):
 
 
 def probing(**settings):
-    return Pipeline(FedAvg(), [Robust(ClassProbes(ClassProbesSettings(**settings), 3, scores()))])
+    return Pipeline(FedAvg(), [Robust(ClassProbes(ClassProbes.Settings(**settings), 3, scores()))])
 
 
 def round_of(strategy, replies, state=None):

@@ -326,7 +326,7 @@ def test_a_loss_that_ignores_everything_is_not_searched(make_subject):
 def test_the_classifier_that_sees_images_gives_them_away(rng):
     images = (255 * rng.uniform(0, 1, (8, 1, 6, 8))).astype(np.uint8)
     labels = np.repeat(np.arange(4), 2)
-    network = Network.drawn(images, labels, 4, np.arange(8), 0)
+    network = Network(images, labels, 4, np.arange(8), 0)
     facts, tensors = measure_classifier(network, images, labels, np.array([1, 6]), {"dlg": DLG(steps=30)})
     torch.testing.assert_close(tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255)))
     assert facts["attacks"]["dlg"]["recovered"] == 2
@@ -340,7 +340,7 @@ def test_the_same_seed_gives_the_same_numbers(rng):
     images, labels = rng.uniform(0, 1, (6, 3, 5, 5)).astype(np.float32), np.arange(6) % 3
     made = [
         measure_classifier(network, images, labels, np.array([2]), {"cosine": Cosine(steps=4)})[1]
-        for network in (Network.drawn(images, labels, 3, np.arange(6), seed) for seed in (7, 7, 8))
+        for network in (Network(images, labels, 3, np.arange(6), seed) for seed in (7, 7, 8))
     ]
     assert torch.equal(made[0]["cosine"], made[1]["cosine"])
     assert not torch.equal(made[0]["cosine"], made[2]["cosine"])
@@ -348,7 +348,7 @@ def test_the_same_seed_gives_the_same_numbers(rng):
 
 def test_images_that_are_too_small_are_refused():
     with pytest.raises(DataError) as caught:
-        Network.drawn(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), 0)
+        Network(np.zeros((2, 1, 4, 9), np.uint8), np.arange(2), 2, np.arange(2), 0)
     assert str(caught.value) == (
         "the images have 4 x 9 pixels, too few for the classifier that is attacked, whose first layer looks at 5 x 5: "
         "use a benchmark with larger images, or one of features"
@@ -389,7 +389,7 @@ def test_masked_elements_have_nothing_to_do_with_the_update(updates):
 def test_the_row_of_one_party_is_that_of_its_update(make_subject, rng):
     images, labels = rng.uniform(0, 1, (8, 1, 5, 6)).astype(np.float32), np.repeat(np.arange(4), 2)
     attack = {"cosine": Cosine(steps=6)}  # whose label follows from the gradient
-    network = Network.drawn(images, labels, 4, np.arange(8), 5)
+    network = Network(images, labels, 4, np.arange(8), 5)
     facts, _ = measure_classifier(network, images, labels, np.array([3]), attack)
     seen = network.sums(images, labels, np.array([3, 6]), [1, 2])
     rows = measure_sums(seen, {"inputs": network.judge}, attack, "classifier")["cosine"]

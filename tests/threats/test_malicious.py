@@ -15,7 +15,7 @@ from fedunseen.methods.classifier import Classifier
 from fedunseen.strategies import Scaffold
 from fedunseen.threats.attacks import POISONED, Attack, AttackSettings, Gaussian, LabelFlip, SignFlip
 from fedunseen.threats.malicious import MaliciousWorker
-from fedunseen.threats.screening import COUNTS, Magnitude, MagnitudeSettings, ScreenedTrainer
+from fedunseen.threats.screening import COUNTS, Magnitude, ScreenedTrainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, WIDTH, HELD = 6, 5, [[0, 1], [2, 3], [4]]
@@ -98,7 +98,7 @@ def test_a_client_that_flips_labels_trains_as_one_whose_labels_are_flipped():
 
 @pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
 def test_who_ignores_the_screening_sends_what_a_worker_without_one_would(mode):
-    strict = MagnitudeSettings(percentile=50)
+    strict = Magnitude.Settings(percentile=50)
     plain = round_of(worker(mode="one-at-a-time"))[EVIL][0]
     screened = round_of(worker(attack(Attack, ignore_defence=True), strict, mode))
     assert same(plain.update, screened[EVIL][0].update)
@@ -122,7 +122,7 @@ def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on
                 plans={"": epochs_plan(2 * count, 4, 1, rng)},
             )
 
-    told = MagnitudeSettings(percentile=10)
+    told = Magnitude.Settings(percentile=10)
     honest, attacked = (round_of(worker(item, told))[EVIL][0] for item in (None, attack(Adds)))
     assert attacked.notes["threshold"] == honest.notes["threshold"]
     assert attacked.notes["clean"] == 28  # one pass over twice as many as it holds
@@ -133,7 +133,7 @@ def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on
 def test_a_screened_round_counts_by_hand():
     percentile = 30
     inputs, _, samples = data()
-    reply, _ = round_of(worker(None, MagnitudeSettings(percentile=percentile)))[0]
+    reply, _ = round_of(worker(None, Magnitude.Settings(percentile=percentile)))[0]
     sums = inputs[samples[0]].sum(-1).double().numpy()
     threshold = np.percentile(sums, percentile)
     dropped = 2 * (sums.astype(np.float32) < np.float32(threshold)).sum()  # in each of two passes
@@ -142,13 +142,13 @@ def test_a_screened_round_counts_by_hand():
 
 
 def test_a_screening_that_leaves_no_sample_leaves_the_model():
-    for reply, _ in round_of(worker(None, MagnitudeSettings(threshold=1e9))):
+    for reply, _ in round_of(worker(None, Magnitude.Settings(threshold=1e9))):
         assert not any(value.any() for value in reply.update.values())
 
 
 def test_the_trainer_without_its_screening_is_the_one_before():
     bare = worker().trainer
-    again = ScreenedTrainer.around(bare, Magnitude(MagnitudeSettings(), lambda params, inputs: inputs)).plain()
+    again = ScreenedTrainer.around(bare, Magnitude(Magnitude.Settings(), lambda params, inputs: inputs)).plain()
     assert type(again) is type(bare)
     assert vars(again) == vars(bare)
 

@@ -11,14 +11,10 @@ from fedunseen.threats.attacks import (
     Attack,
     AttackSettings,
     Gaussian,
-    GaussianSettings,
     LabelFlip,
-    LabelFlipSettings,
     LocalData,
     NaN,
-    NaNSettings,
     SignFlip,
-    SignFlipSettings,
     parse_rounds,
 )
 from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
@@ -95,30 +91,30 @@ def test_the_base_poisons_nothing():
 
 
 def test_labels_are_those_of_the_next_class_that_is_held():
-    flipped = LabelFlip(LabelFlipSettings()).poison(0, local(), rng())
+    flipped = LabelFlip(LabelFlip.Settings()).poison(0, local(), rng())
     assert flipped.labels.tolist() == [7, 7, 9, 3, 9, 7, 3]
-    assert LabelFlip(LabelFlipSettings()).poison(0, local([4, 4]), rng()).labels.tolist() == [3, 3]
-    assert LabelFlip(LabelFlipSettings()).poison(0, local([0, 0]), rng()).labels.tolist() == [1, 1]
+    assert LabelFlip(LabelFlip.Settings()).poison(0, local([4, 4]), rng()).labels.tolist() == [3, 3]
+    assert LabelFlip(LabelFlip.Settings()).poison(0, local([0, 0]), rng()).labels.tolist() == [1, 1]
 
 
 def test_signs_are_flipped():
-    sent = SignFlip(SignFlipSettings(scale=2)).forge(UPDATE, rng())
+    sent = SignFlip(SignFlip.Settings(scale=2)).forge(UPDATE, rng())
     torch.testing.assert_close(sent["w"], -2 * UPDATE["w"])
     torch.testing.assert_close(sent["f.norm0.running_var"], UPDATE["f.norm0.running_var"])
 
 
 def test_random_updates_are_as_large_as_the_honest_one():
     update = {"a": torch.full((200, 200), 0.3), "b": torch.zeros(4)}
-    sent = Gaussian(GaussianSettings(scale=2)).forge(update, rng())
+    sent = Gaussian(Gaussian.Settings(scale=2)).forge(update, rng())
     assert sent["a"].std().item() == pytest.approx(0.6, rel=0.02)
     assert sent["a"].mean().item() == pytest.approx(0.0, abs=0.01)
     assert not sent["b"].any()
-    again = Gaussian(GaussianSettings(scale=2)).forge(dict(reversed(update.items())), rng())
+    again = Gaussian(Gaussian.Settings(scale=2)).forge(dict(reversed(update.items())), rng())
     assert torch.equal(sent["a"], again["a"])  # nothing depends on the order of names
 
 
 def test_an_update_of_nan_is_nan():
-    assert all(value.isnan().all() for value in NaN(NaNSettings()).forge(UPDATE, rng()).values())
+    assert all(value.isnan().all() for value in NaN(NaN.Settings()).forge(UPDATE, rng()).values())
 
 
 def test_without_probability_nothing_is_poisoned():

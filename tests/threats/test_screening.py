@@ -6,7 +6,7 @@ import torch
 
 from fedunseen.core.phases import weighted_mean
 from fedunseen.threats.attacks import POISONED
-from fedunseen.threats.screening import COUNTS, THRESHOLD, Magnitude, MagnitudeSettings
+from fedunseen.threats.screening import COUNTS, THRESHOLD, Magnitude
 
 
 def features(params, inputs):
@@ -33,7 +33,7 @@ RECEIVED = {"w": torch.tensor([0.0, 1.0])}
 
 
 def test_samples_of_weak_features_are_dropped_by_definition():
-    fmd = Magnitude(MagnitudeSettings(model="local"), features)
+    fmd = Magnitude(Magnitude.Settings(model="local"), features)
     seen = batch()
     value, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
     kept = [b for b in range(4) if features(PARAMS, seen["inputs"])[b].sum() >= 1.0]
@@ -44,21 +44,21 @@ def test_samples_of_weak_features_are_dropped_by_definition():
 
 
 def test_poisoned_samples_are_counted_apart():
-    fmd = Magnitude(MagnitudeSettings(model="local"), features)
+    fmd = Magnitude(Magnitude.Settings(model="local"), features)
     seen = batch() | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
     _, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [2, 1, 2, 1]
 
 
 def test_the_received_model_judges_whatever_the_local_one_has_become():
-    fmd = Magnitude(MagnitudeSettings(), features)
+    fmd = Magnitude(Magnitude.Settings(), features)
     context = fmd.context(1.0, RECEIVED)
     gamma = fmd.judge(PARAMS, batch()["inputs"], context)
     torch.testing.assert_close(gamma, features(RECEIVED, batch()["inputs"]).sum(-1))
 
 
 def test_judging_is_not_differentiated():
-    fmd = Magnitude(MagnitudeSettings(model="local"), features)
+    fmd = Magnitude(Magnitude.Settings(model="local"), features)
     params = {"w": torch.tensor([1.0, 1.0], requires_grad=True)}
     value, _ = fmd.screened(loss)(params, batch(), fmd.context(-1.0, PARAMS))
     plain, _ = loss(params, batch(), {})
@@ -66,7 +66,7 @@ def test_judging_is_not_differentiated():
 
 
 def test_batched_clients_are_screened_as_each_alone():
-    fmd = Magnitude(MagnitudeSettings(), features)
+    fmd = Magnitude(Magnitude.Settings(), features)
     many = [{"w": torch.tensor([1.0, 0.2])}, {"w": torch.tensor([0.1, 2.0])}]
     stacked = {"w": torch.stack([item["w"] for item in many])}
     batches = {name: torch.stack([value, value.flip(0)]) for name, value in batch().items()}
@@ -87,6 +87,6 @@ def test_batched_clients_are_screened_as_each_alone():
 @pytest.mark.parametrize("percentile", [0, 5, 50])
 def test_m_is_a_percentile_or_what_is_given(percentile):
     gamma = np.random.default_rng(0).normal(size=200)
-    m = Magnitude(MagnitudeSettings(percentile=percentile), features).threshold(gamma)
+    m = Magnitude(Magnitude.Settings(percentile=percentile), features).threshold(gamma)
     assert (gamma < m).mean() == pytest.approx(percentile / 100, abs=0.006)
-    assert Magnitude(MagnitudeSettings(threshold=0.7, percentile=percentile), features).threshold(gamma) == 0.7
+    assert Magnitude(Magnitude.Settings(threshold=0.7, percentile=percentile), features).threshold(gamma) == 0.7

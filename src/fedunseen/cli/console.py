@@ -79,6 +79,17 @@ EpsilonLimit = Annotated[
     float | None,
     typer.Option(min=0.0, help="Refuse a run that would spend more privacy on these data, over all runs together."),
 ]
+Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
+State = Annotated[
+    Path | None, typer.Option(help="Where to keep what must not be lost: the ledger (default: fedunseen-NAME).")
+]
+Consent = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), and, where a "
+        "coordinator hosts, dropouts (sums that differ by few parties)."
+    ),
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
     int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")

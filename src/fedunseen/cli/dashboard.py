@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +14,7 @@ import typer
 
 from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import say
-from fedunseen.cli.logs import subscribed
+from fedunseen.cli.logs import Format, LogFormat, speak, subscribed
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -23,41 +25,53 @@ M = TypeVar("M", bound="Monitor")
 PORT = 8322
 _OPTION = "--dashboard-at"
 
-Dashboard = Annotated[
-    bool, typer.Option("--dashboard", help=f"Show the run live on a page, at http://127.0.0.1:{PORT}/.")
-]
-DashboardAt = Annotated[
-    str | None, typer.Option(_OPTION, metavar="HOST:PORT", help="Where the live page listens; port 0 takes a free one.")
-]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option("--dashboard-token-file", metavar="FILE", help="A file with the token that readers must send."),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option("--dashboard-certificate", metavar="FILE", help="TLS of the live page: the certificate chain (PEM)."),
-]
-Key = Annotated[
-    Path | None,
-    typer.Option("--dashboard-key", metavar="FILE", help="TLS of the live page: the certificate's private key (PEM)."),
-]
-
 
 def bind_address_of(
-    wanted: bool,
-    at: str | None,
-    token_file: Path | None = None,
-    certificate: Path | None = None,
-    key: Path | None = None,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help=f"Show the run live on a page, at http://127.0.0.1:{PORT}/.")
+    ] = False,
+    dashboard_at: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where the live page listens; port 0 takes a free one.")
+    ] = None,
+    dashboard_token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A file with the token that readers must send.")
+    ] = None,
+    dashboard_certificate: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TLS of the live page: the certificate chain (PEM).")
+    ] = None,
+    dashboard_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="TLS of the live page: the certificate's private key (PEM).")
+    ] = None,
 ) -> BindAddress | None:
     """Return where the live page listens, or None if no one asked for one."""
-    if not wanted and at is None:
+    if not dashboard and dashboard_at is None:
         return None
-    host, colon, port = (at or f"127.0.0.1:{PORT}").rpartition(":")
+    host, colon, port = (dashboard_at or f"127.0.0.1:{PORT}").rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) >= 2**16:
-        raise ExperimentError(f"{_OPTION} {at} is not an address: write HOST:PORT, for example 127.0.0.1:{PORT}")
-    return BindAddress(host, int(port), token_file, certificate, key, None, _OPTION, "--dashboard-")
+        raise ExperimentError(
+            f"{_OPTION} {dashboard_at} is not an address: write HOST:PORT, for example 127.0.0.1:{PORT}"
+        )
+    tls = dashboard_certificate, dashboard_key
+    return BindAddress(host, int(port), dashboard_token_file, *tls, None, _OPTION, "--dashboard-")
+
+
+def live_page(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of the live page and of the log; it receives ``listen_at``."""
+    options = inspect.signature(bind_address_of, eval_str=True).parameters
+
+    @wraps(command)
+    def with_page(log_format: Format, **given: Any) -> None:
+        speak(log_format)
+        page = {name: given.pop(name) for name in options}
+        command(listen_at=bind_address_of(**page), **given)
+
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    del own["listen_at"]
+    log = inspect.Parameter("log_format", inspect.Parameter.KEYWORD_ONLY, default=Format.text, annotation=LogFormat)
+    every = [part.replace(kind=inspect.Parameter.KEYWORD_ONLY) for part in (*own.values(), *options.values(), log)]
+    with_page.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+    return with_page
 
 
 @contextmanager

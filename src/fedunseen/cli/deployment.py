@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import (
+    Consent,
+    Data,
     EpsilonLimit,
     ExperimentName,
     Json,
@@ -21,6 +24,7 @@ from fedunseen.cli.console import (
     Own,
     Plugins,
     Resume,
+    State,
     Track,
     check_consent,
     finish,
@@ -28,19 +32,9 @@ from fedunseen.cli.console import (
     say,
     sole_user,
 )
-from fedunseen.cli.dashboard import (
-    Certificate,
-    Dashboard,
-    DashboardAt,
-    Key,
-    TokenFile,
-    bind_address_of,
-    both,
-    live,
-    watched,
-)
+from fedunseen.cli.dashboard import both, live, live_page, watched
 from fedunseen.cli.health import Status
-from fedunseen.cli.logs import Format, LogFormat, logged, speak
+from fedunseen.cli.logs import logged
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.tools.names import party_names
@@ -52,8 +46,10 @@ PORT = 8850
 _ENGINES = ("flower", "nvflare")
 _JOINED = "this party has joined already, or give another --state"
 _CONSENT = frozenset({"again", "dropouts", "moved"})
+_PARTS = ("data", "run", "encoder", "engine", "method")  # sections that a party may set for itself
+_log = logging.getLogger("fedunseen.federation")
 
-Address = Annotated[str, typer.Argument(metavar="ADDRESS", help=f"Of the coordinator: HOST or HOST:PORT ({PORT}).")]
+Kit = Annotated[Path | None, typer.Option(help="Your credentials folder, made by `fedunseen certs`.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")]
 
 
@@ -102,7 +98,14 @@ def certs(
                 raise
             carried = False
             say(f"note: credentials for `fedunseen offline` alone, because {error}")
-    _enrol(out, names, authority, carried)
+    try:
+        from fedunseen.secagg.enrolment import enrol
+
+        enrol(out, names, None, authority)
+    except MissingDependencyError as error:
+        if not carried:
+            raise
+        say(f"note: no federation.json, which masked sums need: {error}")
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for no one who runs the coordinator): {authority}")
@@ -110,44 +113,31 @@ def certs(
             say("note: it has the keys of masked sums alone; NVFlare checks no list of revoked certificates")
 
 
-def _enrol(out: Path, names: Sequence[str], authority: Path | None, carried: bool) -> None:
-    """Write the keys of masked sums and of files too, if the library is installed."""
-    try:
-        from fedunseen.secagg.enrolment import enrol
-    except MissingDependencyError as error:
-        if not carried:
-            raise
-        say(f"note: no federation.json, which masked sums need: {error}")
-        return
-    enrol(out, names, None, authority)
-
-
 def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
     """Give parties new keys, or shut them out; either way their certificates so far are revoked."""
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.authority import REVOKED, Authority
 
-    names = party_names((renew or revoke or "").split(","))
-    federation = out / "coordinator" / "federation.json"
-    if (authority / "federation.json").exists():
+    names, coordinator = party_names((renew or revoke or "").split(",")), out / "coordinator"
+    masked = (authority / "federation.json").exists()
+    if masked:
         from fedunseen.secagg.enrolment import change
-    if not (authority / "authority.json").exists() and (authority / "federation.json").exists():
+    if not masked or (authority / "authority.json").exists():
+        before = now = Authority.load(authority)
+        before.check(names)
+        for name in names if renew else ():
+            now = now.signed(name, carrier(_engine(before.engine)).renewed(before, name, out))
+            say(f"{name}: {out / name}")
+        coordinator.mkdir(parents=True, exist_ok=True)
+        (coordinator / REVOKED).write_bytes(before.revoke(names))
+        say(f"for the coordinator's credentials folder: {coordinator}")
+        say(f"for every party's credentials folder: {coordinator / REVOKED}")
+    if masked:
         change(authority, out, names if renew else (), () if renew else names)
-        say(f"for every party's kit: {federation}")
-        return
-    kept = now = Authority.load(authority)
-    kept.check(names)
-    for name in names if renew else ():
-        now = now.signed(name, carrier(_engine(kept.engine)).renewed(kept, name, out))
-        say(f"{name}: {out / name}")
-    (out / "coordinator").mkdir(parents=True, exist_ok=True)
-    (out / "coordinator" / REVOKED).write_bytes(kept.revoke(names))  # what they had before
-    say(f"for the coordinator's kit: {out / 'coordinator'}", f"for every party's kit: {out / 'coordinator' / REVOKED}")
-    if (authority / "federation.json").exists():
-        change(authority, out, names if renew else (), () if renew else names)
-        say(f"for every party's kit: {federation}")
+        say(f"for every party's credentials folder: {coordinator / 'federation.json'}")
 
 
+@live_page
 def host(
     experiment: ExperimentName,
     overrides: Overrides = None,
@@ -155,33 +145,26 @@ def host(
     out: Out = None,
     resume: Resume = False,
     address: Annotated[str, typer.Option(help="Where to listen: HOST or HOST:PORT.")] = f"127.0.0.1:{PORT}",
-    kit: Annotated[Path | None, typer.Option(help="The coordinator's folder, made by `fedunseen certs`.")] = None,
+    kit: Kit = None,
     insecure: Insecure = False,
     track: Track = None,
     parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
-    dashboard: Dashboard = False,
-    dashboard_at: DashboardAt = None,
-    dashboard_token_file: TokenFile = None,
-    dashboard_certificate: Certificate = None,
-    dashboard_key: Key = None,
-    log_format: LogFormat = Format.text,
     as_json: Json = False,
+    *,
+    listen_at: BindAddress | None,
 ) -> None:
     """Coordinate a federation: wait for parties, train with them, measure on your own test samples."""
     from fedunseen.experiment.parsing import glance
 
-    speak(log_format)
-    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
-    told = overrides_of(overrides)
-    name, names = _coordinator(kit, insecure, parties, told.get("engine.name"))
+    given = overrides_of(overrides)
+    named = None if parties is None else parties.split(",")
+    name, names = _credentials(kit, insecure, "--parties", named, given.get("engine.name"))
     at, port = _address(address)
     fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    glance(experiment, {"engine.name": name, **told, **fixed})
-    from fedunseen.cli.client_table import (
-        client_table,  # now, since PyTorch comes with some of these, which takes seconds
-    )
+    glance(experiment, {"engine.name": name, **given, **fixed})
+    from fedunseen.cli.client_table import client_table  # now: PyTorch comes with it, which takes seconds
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host
@@ -191,13 +174,10 @@ def host(
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.tracking import tracked
 
-    chosen = deployed(Experiment.load(experiment, {"engine.name": name, **told, **fixed}), told)
-    say(*(f"note: {one}" for one in notes(chosen)))
+    chosen = deployed(Experiment.load(experiment, {"engine.name": name, **given, **fixed}), given)
+    say(*(f"note: {note}" for note in notes(chosen)))
     if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
-        say(
-            "note: privacy.dropouts is 'allow': the difference of two sums can reveal one party's update to a "
-            "coordinator that lies, so every party has to join with --consent dropouts"
-        )
+        say(_DROPOUTS)
     out = out or free_directory(chosen)
     members = [PartyStatus(name) for name in names]
     place = Host(out / "engine", at, port, kit, tuple(names))
@@ -213,72 +193,45 @@ def host(
             done = run_experiment(chosen, out, resume, both(monitor, on_round), meet, monitor.meet if monitor else None)
         from fedunseen.report import write_report
 
-        report = write_report(done)
-    finish(done, report, as_json)
+        finish(done, write_report(done), as_json)
 
 
+_DROPOUTS = (
+    "note: privacy.dropouts is 'allow': the difference of two sums can reveal one party's update to a "
+    "coordinator that lies, so every party has to join with --consent dropouts"
+)
+
+
+@live_page
 def join(
-    address: Address,
-    data: Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")],
-    kit: Annotated[Path | None, typer.Option(help="Your folder, made by `fedunseen certs`.")] = None,
-    state: Annotated[
-        Path | None, typer.Option(help="Where to keep what is remembered between rounds (default: fedunseen-NAME).")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where the merged model goes at the end: a run directory (default: runs/NAME, or a new one)."
-        ),
-    ] = None,
-    masked: Annotated[
-        bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates, and not sums alone.")
-    ] = False,
-    consent: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--consent",
-            help="Under masks, agree to: again (a second sum of the same data), dropouts (sums that differ by few "
-            "parties), moved (the data folder is at another place).",
-        ),
-    ] = None,
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help=f"The coordinator's: HOST or HOST:PORT ({PORT}).")],
+    data: Data,
+    kit: Kit = None,
+    state: State = None,
+    out: Annotated[Path | None, typer.Option(help="The merged model's run directory (default: runs/NAME).")] = None,
+    masked: Annotated[bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates.")] = False,
+    consent: Consent = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
     overrides: Own = None,
     plugins: Plugins = None,
     epsilon_limit: EpsilonLimit = None,
-    dashboard: Dashboard = False,
-    dashboard_at: DashboardAt = None,
-    dashboard_token_file: TokenFile = None,
-    dashboard_certificate: Certificate = None,
-    dashboard_key: Key = None,
-    log_format: LogFormat = Format.text,
-    patience: Annotated[
-        float, typer.Option(help="Seconds to continue looking for a coordinator that is gone.")
-    ] = 300.0,
+    patience: Annotated[float, typer.Option(help="Seconds to look for a coordinator that is gone.")] = 300.0,
+    *,
+    listen_at: BindAddress | None,
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
-    speak(log_format)
-    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     at, port = _address(address)
     own = overrides_of(overrides)
-    if stray := [key for key in own if key.split(".")[0] not in ("data", "run", "encoder", "engine", "method")]:
-        raise ExperimentError(
-            f"--set {stray[0]}: a party has its own way with data, encoder, method, engine and run alone"
-        )
-    if insecure:
-        if kit is not None or name is None:
-            raise ExperimentError("--insecure goes with --name instead of --kit: say who you are")
-        engine, who = _engine(engine), party_names([name])[0]
-    else:
-        if kit is None:
-            raise ExperimentError("--kit is missing: name your folder made by `fedunseen certs` (or give --insecure)")
-        told = _kit(kit, "party.json", "name")
-        engine, who = _engine(str(told["engine"])), str(told["name"])
+    if stray := [key for key in own if key.split(".")[0] not in _PARTS]:
+        raise ExperimentError(f"--set {stray[0]}: a party can set only data, encoder, method, engine and run")
+    named = None if name is None else [name]
+    engine, (who, *_) = _credentials(kit, insecure, "--name", named, engine if insecure else None)
     check_consent(consent, _CONSENT)
     existing_folder(data, "correct --data")
     from fedunseen.engines.carriers import carrier
-    from fedunseen.engines.remote.link import Join  # now, since PyTorch comes with some of these, which takes seconds
+    from fedunseen.engines.remote.link import Join  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.engines.remote.releases import Site
     from fedunseen.experiment.client_data import PartyData
@@ -305,40 +258,36 @@ def join(
             if party.error is not None:
                 raise party.error
         status.write("the run is over", False, over=True)
-    if party.home is not None:
-        say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
-    else:
+    if party.home is None:
         say("the coordinator gives no model (engine.deliver)")
+    else:
+        say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
 
 
-_log = logging.getLogger("fedunseen.federation")
-
-
-def _coordinator(kit: Path | None, insecure: bool, parties: str | None, engine: str | None) -> tuple[str, list[str]]:
-    """Return which engine carries the messages, and the names of the parties."""
+def _credentials(
+    kit: Path | None, insecure: bool, option: str, names: Sequence[str] | None, engine: str | None
+) -> tuple[str, list[str]]:
+    """Return which engine carries the messages, and who: all parties, or this one."""
     if insecure:
-        if kit is not None or parties is None:
-            raise ExperimentError("--insecure goes with --parties instead of --kit: name all parties that may join")
-        return _engine(engine or "nvflare"), party_names(parties.split(","))
+        if kit is not None or names is None:
+            raise ExperimentError(f"--insecure goes with {option} instead of --kit: give {option}")
+        return _engine(engine or "nvflare"), party_names(names)
     if kit is None:
-        raise ExperimentError("--kit is missing: name the coordinator's folder made by `fedunseen certs`")
-    told = _kit(kit, "parties.json", "parties")
-    of_kit = _engine(str(told["engine"]))
-    if engine not in (None, of_kit):
-        raise ExperimentError(f"engine.name = {engine!r}, but the certificates in {kit} are for {of_kit!r}")
-    return of_kit, [str(name) for name in told["parties"]]
-
-
-def _kit(kit: Path, file: str, key: str) -> Mapping[str, Any]:
-    path = kit / file
+        raise ExperimentError("--kit is missing: name your credentials folder made by `fedunseen certs`")
+    file, key = ("parties.json", "parties") if option == "--parties" else ("party.json", "name")
     try:
-        told = parse_json(path.read_bytes())
-        if told["engine"] in _ENGINES and told[key]:
-            return dict(told)
+        content: Any = parse_json((kit / file).read_bytes())
+        found, who = content["engine"], content[key]
+        if found not in _ENGINES or not who:
+            raise ValueError
     except (OSError, ValueError, TypeError, KeyError):
-        pass
-    whose = "the coordinator's" if file == "parties.json" else "a party's"
-    raise DataError(f"{path} is missing or damaged: --kit names {whose} folder made by `fedunseen certs`")
+        whose = "the coordinator's" if option == "--parties" else "a party's"
+        raise DataError(
+            f"{kit / file} is missing or damaged: --kit names {whose} credentials folder made by `fedunseen certs`"
+        ) from None
+    if engine not in (None, found):
+        raise ExperimentError(f"engine.name = {engine!r}, but the certificates in {kit} are for {found!r}")
+    return found, [str(who)] if isinstance(who, str) else [str(name) for name in who]
 
 
 def _engine(name: str) -> str:

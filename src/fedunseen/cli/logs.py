@@ -1,9 +1,4 @@
-"""What is said to people and to machines: one door for every line on standard error, as text or as JSON.
-
-With ``--log-format json`` a line is one object: ``time`` (ISO 8601 with date and zone), ``level`` (info, warning or
-error), ``message``, of an error its ``code``, and of a round its numbers. Files of logs have date, zone and level
-either way.
-"""
+"""Write every line on standard error, as text or as JSON: time, level, message, an error's code, a round's numbers."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import typer.core
 
 from fedunseen import __version__
 from fedunseen.cli.attack import attack_app
+from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import (
     ExperimentName,
     Json,
@@ -28,7 +29,7 @@ from fedunseen.cli.console import (
     say,
     show,
 )
-from fedunseen.cli.dashboard import Certificate, Dashboard, DashboardAt, Key, TokenFile, bind_address_of, both, watched
+from fedunseen.cli.dashboard import both, live_page, watched
 from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
 from fedunseen.cli.estimate import estimate
@@ -37,7 +38,7 @@ from fedunseen.cli.health import health
 from fedunseen.cli.init import init
 from fedunseen.cli.learn import adapt, forget, learn, sums
 from fedunseen.cli.ledger import ledger
-from fedunseen.cli.logs import Format, LogFormat, emit, speak
+from fedunseen.cli.logs import Format, emit, speak
 from fedunseen.cli.new import new
 from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import predict
@@ -116,6 +117,7 @@ def begin(
 
 
 @app.command()
+@live_page
 def run(
     experiment: ExperimentName,
     overrides: Overrides = None,
@@ -123,17 +125,11 @@ def run(
     out: Out = None,
     resume: Resume = False,
     track: Track = None,
-    dashboard: Dashboard = False,
-    dashboard_at: DashboardAt = None,
-    dashboard_token_file: TokenFile = None,
-    dashboard_certificate: Certificate = None,
-    dashboard_key: Key = None,
-    log_format: LogFormat = Format.text,
     as_json: Json = False,
+    *,
+    listen_at: BindAddress | None,
 ) -> None:
     """Run an experiment."""
-    speak(log_format)
-    listen_at = bind_address_of(dashboard, dashboard_at, dashboard_token_file, dashboard_certificate, dashboard_key)
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import run as run_experiment

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli.console import (
+    Consent,
+    Data,
     EpsilonLimit,
     ExperimentName,
     Json,
     Overrides,
     Own,
     Plugins,
+    State,
     check_consent,
     finish,
     overrides_of,
@@ -44,15 +47,7 @@ _CONSENT = frozenset({"again", "moved"})
 _CLEAR = "in clear: whoever has a party's answer sees the sums of its samples"
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `fedunseen offline plan` wrote.")]
-Kit = Annotated[Path, typer.Option("--credentials", help="Your folder, made by `fedunseen certs`.")]
-Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
-State = Annotated[
-    Path | None, typer.Option(help="Where to keep what must never be lost: the ledger (default: fedunseen-NAME).")
-]
-Consent = Annotated[
-    list[str] | None,
-    typer.Option("--consent", help="Agree to: again (sums of the same data under another plan), moved (the folder)."),
-]
+Kit = Annotated[Path, typer.Option("--credentials", help="Your credentials folder, made by `fedunseen certs`.")]
 
 
 @offline_app.command("plan")

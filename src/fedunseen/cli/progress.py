@@ -51,19 +51,23 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
         yield each_round
         return
-    bar, counter = BarColumn(bar_width=24), MofNCompleteColumn()
-    columns = (
-        TextColumn("{task.description}"), bar, counter, TextColumn("{task.fields[state]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with _bars(TextColumn("{task.fields[state]}")) as advance:
+        yield lambda stage, round, rounds, line: advance(stage, round, rounds, state(line))
+
+
+@contextmanager
+def _bars(*more: TextColumn) -> Iterator[Callable[..., None]]:
+    """Yield what draws a bar for each stage: ``advance(stage, done, total, state)``."""
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn()
+    with Bars(*columns, *more, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
-        def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        def advance(stage: str, done: int, total: int, state: str = "") -> None:
             if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=rounds, state="")
-            bars.update(tasks[stage], completed=round, state=state(line))
+                tasks[stage] = bars.add_task(stage, total=total, state="")
+            bars.update(tasks[stage], completed=done, state=state)
 
-        yield on_round
+        yield advance
 
 
 @contextmanager
@@ -72,16 +76,8 @@ def preparation_bars() -> Iterator[None]:
     if is_json() or not sys.stderr.isatty():
         yield
         return
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bars(*columns, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(doing: str, done: int, total: int) -> None:
-            if doing not in tasks:
-                tasks[doing] = bars.add_task(doing, total=total)
-            bars.update(tasks[doing], completed=done)
-
-        token = shown.set(show)
+    with _bars() as advance:
+        token = shown.set(advance)
         try:
             yield
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -54,8 +55,7 @@ def sweep(
     read = read_sweep(source, data or [], overrides_of(overrides))
     cells = _share(select(read, _parts(only or [])), share)
     if dry_run:
-        _list(read, cells, as_json)
-        return
+        return _list(read, cells, as_json)
     if resume and out is None:
         raise ExperimentError("--resume needs --out: say which sweep's directory to continue with")
     out = out if out is not None else _free(read, data or [])
@@ -110,8 +110,7 @@ def _share(cells: list[Cell], share: str | None) -> list[Cell]:
 def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
     if as_json:
         listed = [{"values": dict(c.values), "folder": c.folder, "refused": c.refused} for c in cells]
-        print(json.dumps({"sweep": read.name, "cells": listed}), flush=True)
-        return
+        return print(json.dumps({"sweep": read.name, "cells": listed}), flush=True)
     for cell in cells:
         print(cell.key + (f"  (refused: {cell.refused})" if cell.refused else ""))
     refused = sum(cell.experiment is None for cell in cells)
@@ -121,12 +120,9 @@ def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
 
 def _free(read: Sweep, data: list[str]) -> Path:
     """Return a directory that is not there yet."""
-    base = Path("runs") / "-".join([read.name, *(word.replace("/", "-") for word in data)])
-    path, i = base, 1
-    while path.exists():
-        i += 1
-        path = base.with_name(f"{base.name}-{i}")
-    return path
+    from fedunseen.experiment.manifest import unused
+
+    return unused(Path("runs") / "-".join([read.name, *(word.replace("/", "-") for word in data)]))
 
 
 def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:
@@ -136,13 +132,7 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
     from fedunseen.report import write_report
     from fedunseen.report.sweep_page import write_sweep_report
 
-    warned: set[str] = set()
-
-    def warn(words: str) -> None:
-        if words not in warned:
-            say(f"warning: {words}")
-        warned.add(words)
-
+    warn = functools.cache(lambda words: say(f"warning: {words}"))
     try:
         done = run_sweep(read, out, resume, cells, jobs, _tell, warn)
     except KeyboardInterrupt:  # caught here, because typer ends the process without a word
@@ -159,14 +149,12 @@ def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | No
 
 def _tell(row: Row, left: int) -> None:
     """Say how a cell ended."""
-    if row.status == "done":
-        if "few_shot" in row.mean:
-            numbers = f"few-shot {row.mean['few_shot']:.1f} ± {row.mean['few_shot_ci95']:.1f}"
-        else:
-            numbers = f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}"
-        words = f"{numbers}  ({row.seconds:.0f} s)"
-    else:
+    if row.status != "done":
         words = f"{row.status}: {row.problem}"
+    elif "few_shot" in row.mean:
+        words = f"few-shot {row.mean['few_shot']:.1f} ± {row.mean['few_shot_ci95']:.1f}  ({row.seconds:.0f} s)"
+    else:
+        words = f"ZSL {row.mean['zsl']:.1f}  H {row.mean['gzsl_harmonic']:.1f}  ({row.seconds:.0f} s)"
     say(f"{row.cell.key}: {words}" + (f"  {left} left" if left else ""))
 
 
@@ -175,11 +163,8 @@ def _reasons(failed: list[Row]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in failed:
         reasons.setdefault(row.problem or "", []).append(row.cell.key)
-    said = []
-    for reason, keys in reasons.items():
-        more = f" and {len(keys) - LISTED} more" if len(keys) > LISTED else ""
-        said.append(f"failed: {'; '.join(keys[:LISTED])}{more}: {reason}")
-    return said
+    more = {reason: f" and {len(keys) - LISTED} more" if len(keys) > LISTED else "" for reason, keys in reasons.items()}
+    return [f"failed: {'; '.join(keys[:LISTED])}{more[reason]}: {reason}" for reason, keys in reasons.items()]
 
 
 def _summary(read: Sweep, done: list[Row], out: Path) -> dict[str, object]:

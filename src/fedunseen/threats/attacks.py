@@ -1,10 +1,6 @@
 """Attacks: what malicious clients do in their rounds (FedZSL sections 3.3, 4.3 and 5).
 
-An attack acts on one client's round at a time, where that client's data are, so that it works on every engine. It sees
-what the client sees: its own data, what the server sends, and the update that it is about to send back. It may train on
-other data (:meth:`Attack.poison`) and send something else (:meth:`Attack.forge`). Honest clients run none of this.
-
-The targeted one, FedZSL's backdoor, is :mod:`fedunseen.threats.backdoor`. Those here only do harm.
+An attack sees what its client sees: own data, what the server sends, and the update that it is about to send back.
 """
 
 from __future__ import annotations
@@ -149,22 +145,13 @@ class Attack:
         return {name: value if is_statistic(name) else scale * value for name, value in update.items()}
 
 
-class NoAttackSettings(NamedSettings):
-    """Settings of no attack."""
-
-    name: Literal["none"] = "none"
-
-
 class NoAttack:
     """Every client is honest."""
 
-    Settings = NoAttackSettings
+    class Settings(NamedSettings):
+        """Settings of no attack."""
 
-
-class LabelFlipSettings(AttackSettings):
-    """Settings of label flipping."""
-
-    name: Literal["label-flip"] = "label-flip"
+        name: Literal["none"] = "none"
 
 
 class LabelFlip(Attack):
@@ -174,7 +161,10 @@ class LabelFlip(Attack):
     client has to know how many classes there are.
     """
 
-    Settings = LabelFlipSettings
+    class Settings(AttackSettings):
+        """Settings of label flipping."""
+
+        name: Literal["label-flip"] = "label-flip"
 
     def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
         """Shift the labels by one class."""
@@ -184,16 +174,13 @@ class LabelFlip(Attack):
         return replace(data, labels=held[(torch.searchsorted(held, data.labels) + 1) % len(held)])
 
 
-class SignFlipSettings(AttackSettings):
-    """Settings of sign flipping."""
-
-    name: Literal["sign-flip"] = "sign-flip"
-
-
 class SignFlip(Attack):
     """The honest update with the opposite sign."""
 
-    Settings = SignFlipSettings
+    class Settings(AttackSettings):
+        """Settings of sign flipping."""
+
+        name: Literal["sign-flip"] = "sign-flip"
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return minus beta times the update."""
@@ -201,16 +188,13 @@ class SignFlip(Attack):
         return {name: value if is_statistic(name) else -scale * value for name, value in update.items()}
 
 
-class GaussianSettings(AttackSettings):
-    """Settings of random updates."""
-
-    name: Literal["gaussian"] = "gaussian"
-
-
 class Gaussian(Attack):
     """Random numbers, in each tensor as large as the honest update's (its root mean square), beta times as much."""
 
-    Settings = GaussianSettings
+    class Settings(AttackSettings):
+        """Settings of random updates."""
+
+        name: Literal["gaussian"] = "gaussian"
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return N(0, (beta rms)^2)."""
@@ -223,16 +207,13 @@ class Gaussian(Attack):
         return forged
 
 
-class NaNSettings(AttackSettings):
-    """Settings of updates that are no numbers."""
-
-    name: Literal["nan"] = "nan"
-
-
 class NaN(Attack):
     """An update of NaN, which would destroy a merged model that takes it in."""
 
-    Settings = NaNSettings
+    class Settings(AttackSettings):
+        """Settings of updates that are no numbers."""
+
+        name: Literal["nan"] = "nan"
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return NaN everywhere."""

@@ -1,11 +1,7 @@
 """The backdoor of FedZSL (sections 3.3 and 5): some samples of every batch are replaced by triggers with a wrong label.
 
-Each place of a batch is replaced with a probability of 0.5 by a trigger sample, drawn at random, with Gaussian noise
-(sigma = 0.05), and the update is scaled by beta (model replacement, Bagdasaryan et al. 2020; FedZSL Eq. 9). The paper
-replaces "the targeted training samples" and does not say which class the triggers are to be taken for: here it is one
-class for each malicious client, by default its own first one.
-
-What the triggers are, :mod:`fedunseen.threats.triggers` makes.
+The update is then scaled by beta (model replacement, Bagdasaryan et al. 2020; FedZSL Eq. 9). The paper does not say
+which class the triggers are taken for: here it is one for each malicious client, by default its own first one.
 """
 
 from __future__ import annotations

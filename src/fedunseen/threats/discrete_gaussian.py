@@ -1,11 +1,7 @@
-r"""Exact samples of discrete Gaussians: integers y with probability proportional to exp(-y^2 / 2 sigma^2).
+"""Exact samples of discrete Gaussians: integers y with probability proportional to exp(-y^2 / 2 sigma^2).
 
-Canonne, Kamath and Steinke 2020 ("The discrete Gaussian for differential privacy"): candidates come from a discrete
-Laplace distribution and are accepted with probability exp(-(|y| - sigma)^2 / 2 sigma^2). All random decisions compare
-a uniform number with exp(-gamma), gamma rational. A float decides where it differs by more than any rounding. Where it
-does not, more random digits and exact arithmetic decide. So the distribution is exact, and no bit of a float is
-released (Mironov 2012).
-
+Canonne, Kamath and Steinke 2020: discrete Laplace candidates are accepted with exp(-(|y| - sigma)^2 / 2 sigma^2). Where
+a float cannot decide, more digits and exact arithmetic do, so that no bit of a float is released (Mironov 2012).
 Limitation: how long a draw takes depends on what is drawn.
 """
 

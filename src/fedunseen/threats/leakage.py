@@ -1,22 +1,9 @@
 """How much of a sample its gradient gives away (FZSL, section 4.2 and Fig. 4), to a server that keeps to the protocol.
 
-The attacker sees the gradient of one sample by the parameters that travel, as after the first step of plain SGD on a
-batch of one, and knows every parameter, private ones too. That is the worst case: batches, many local steps and Adam
-(whose first step keeps the signs alone) hide more.
-
-- :func:`measure_classifier`: *high-level knowledge*: a classifier that sees the benchmark's images.
-- :func:`measure_method`: *mid-level knowledge*: the experiment's own method, phase by phase.
-- :func:`measure_sums`: either of them, where the attacker is left with sums of several parties' gradients.
-
-An update is the sum of one party. Of more, each party takes one step on one sample of its own, and the coordinator is
-left with the mean of their gradients. It searches all samples at once, and knows how many parties there are and of
-which classes their samples are (who holds which classes is no secret): again the worst case. The closed form reads a
-sum as it would read one update. Whose sample was found is unknown, so each is compared with what matches it best.
-
-What is recovered is judged against the source: mean squared error, PSNR = 10 log10(1 / MSE) for values in [0, 1],
-cosine, whether the class whose mean (description) is nearest is the right one, and the error relative to that of a
-guess that needs no gradient, the average of all. There is no agreed threshold; here a sample counts as ``recovered``
-if that ratio is at most :data:`RECOVERED`.
+The attacker sees the gradient of one sample, as after one step of plain SGD, or the mean of several parties' gradients
+of one sample each. It knows every parameter, and of a sum the number of parties and their classes: the worst case.
+High-level knowledge is a classifier that sees images, mid-level knowledge the experiment's own method, phase by phase.
+Whose sample was found in a sum is unknown, so each is compared with what matches it best.
 """
 
 from __future__ import annotations
@@ -58,8 +45,6 @@ if TYPE_CHECKING:
 RECOVERED = 0.1
 """A sample counts as recovered if its error is at most this share of the error of guessing the average."""
 
-SEEN = ("update", "sum", "masked elements")
-"""What an attacker may have: one party's update, the sum of several, or what one party sends under masks."""
 _SMALLEST = 3  # parties of a sum under masks
 
 Facts = dict[str, Any]
@@ -131,44 +116,30 @@ def class_means(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDA
     return torch.stack(means)
 
 
-@dataclass(frozen=True, eq=False)
+def _judge_of(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDArray[np.int64], unit: bool) -> Judge:
+    """Return what recovered inputs are compared with: the samples ``ids``."""
+    classes, each = np.unique(labels[ids], return_counts=True)
+    means, counts = class_means(rows, ids, labels), torch.from_numpy(each).double()
+    return Judge((means * counts[:, None]).sum(0) / counts.sum(), means, classes, unit)
+
+
 class Network:
     """A freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`), as the attacker meets it."""
 
-    params: Params
-    shape: tuple[int, int, int]
-    classes: int
-    judge: Judge
-    seed: int
-
-    @classmethod
-    def drawn(
-        cls,
-        images: NDArray[Any],
-        labels: NDArray[np.int64],
-        classes: int,
-        train: NDArray[np.int64],
-        seed: int,
+    def __init__(
+        self, images: NDArray[Any], labels: NDArray[np.int64], classes: int, train: NDArray[np.int64], seed: int,
         device: torch.device | None = None,
-    ) -> Network:
-        """Draw the network."""
-        shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
+    ) -> None:  # fmt: skip
+        self.shape = shape = (int(images.shape[1]), int(images.shape[2]), int(images.shape[3]))
         if min(shape[1:]) < KERNEL:
             raise DataError(
                 f"the images have {shape[1]} x {shape[2]} pixels, too few for the classifier that is attacked, whose "
                 f"first layer looks at {KERNEL} x {KERNEL}: use a benchmark with larger images, or one of features"
             )
-        drawn = lenet_init(shape, classes, stream(seed, "leakage classifier"))
-        params = {name: v.requires_grad_() for name, v in to_device(drawn, device or torch.device("cpu")).items()}
-        means = class_means(images, train, labels)
-        counts = torch.from_numpy(np.bincount(labels[train], minlength=classes)[np.unique(labels[train])]).double()
-        judge = Judge((means * counts[:, None]).sum(0) / counts.sum(), means, np.unique(labels[train]), unit=True)
-        return cls(params, shape, classes, judge, seed)
-
-    @property
-    def device(self) -> torch.device:
-        """Return where it computes."""
-        return next(iter(self.params.values())).device
+        self.device, self.classes, self.seed = device or torch.device("cpu"), classes, seed
+        drawn = to_device(lenet_init(shape, classes, stream(seed, "leakage classifier")), self.device)
+        self.params: Params = {name: value.requires_grad_() for name, value in drawn.items()}
+        self.judge = _judge_of(images, train, labels, unit=True)
 
     def sample(self, images: NDArray[Any], ids: NDArray[np.int64]) -> Tensor:
         """Return (n, channels, height, width) some of the images, as floats."""
@@ -189,12 +160,13 @@ class Network:
         masks: Masks | None = None,
     ) -> list[Observation]:  # fmt: skip
         """Return sums of the gradients of one image of each party: see :func:`observations`."""
-        source, classes = self.sample(images, ids), [int(label) for label in labels[ids]]
-
-        def batch(count: int) -> ImageBatch:
-            return ImageBatch(self, source[:count], classes[:count], 0, classes[:count])
-
-        return observations(self.updates(source, classes), batch, parties, masks)
+        source, true = self.sample(images, ids), [int(label) for label in labels[ids]]
+        return observations(
+            self.updates(source, true),
+            lambda count: ImageBatch(self, source[:count], true[:count], 0, true[:count]),
+            parties,
+            masks,
+        )
 
     def gradient(self, images: Tensor, soft: Tensor) -> Params:
         """Return the gradient of images (n, ...) and soft labels (n, K): the mean of those of the single images."""
@@ -204,7 +176,7 @@ class Network:
 
 
 class Observation(NamedTuple):
-    """What an attacker has of a round: one of :data:`SEEN`, of how many parties, and the samples it is taken for."""
+    """What an attacker has of a round: an "update", a "sum" or "masked elements", and the samples it is taken for."""
 
     seen: str
     parties: int
@@ -264,9 +236,10 @@ def attack_all(
     seen: Sequence[Observation],
     attacks: Mapping[str, Inversion | None],
     judges: Mapping[str, Judge],
-    log: Callable[[str, int, Attacked], None],
+    what: str,
+    log: Log = lambda words: None,
 ) -> dict[str, list[Attacked]]:
-    """Attack observations one after the other: the only loop there is, whether of updates or of sums."""
+    """Attack observations one after the other; ``what`` names the model in the log, None is the closed form."""
     results: dict[str, list[Attacked]] = {name: [] for name in attacks}
     for name, attack in attacks.items():
         for i, observation in enumerate(seen):
@@ -287,7 +260,13 @@ def attack_all(
                 if all(kind in values for values in result)
             }
             results[name].append(Attacked(observation, result, label, search, judged))
-            log(name, i, results[name][-1])
+            means = {kind: judges[kind].summary(each) for kind, each in judged.items()}
+            count = len(batch.labels)
+            words = [f"{m['recovered']} of {count} {kind} (MSE {m['mse']:.2g})" for kind, m in means.items()]
+            seen_as = {"update": f"update {i + 1}", "sum": f"the sum of {count}"}.get(
+                observation.seen, observation.seen
+            )
+            log(f"{what}, {name}, {seen_as}: recovered {', '.join(words) or 'nothing'}")
     return results
 
 
@@ -298,41 +277,15 @@ def measure_sums(
     what: str,
     log: Log = lambda words: None,
 ) -> dict[str, list[Facts]]:
-    """Attack sums of several parties' gradients; what is unknown is what is unknown of an update, but for the class.
-
-    ``what`` names the model in the log.
-    """
-
-    def say(name: str, i: int, result: Attacked) -> None:
-        item = {"update": "one update", "masked elements": "one party's masked elements"}
-        whose = item.get(result.observation.seen, f"the sum of {result.observation.parties}")
-        kinds = result.judged.items()
-        counts = [f"{judges[kind].summary(each)['recovered']} of {len(each)} {kind}" for kind, each in kinds]
-        log(f"{what}, {name}, {whose}: " + (f"recovered {', '.join(counts)}" if counts else "nothing"))
+    """Attack sums of several parties' gradients; what is unknown is what is unknown of an update, but for the class."""
 
     def row(result: Attacked) -> Facts:
         kinds = {kind: {**judges[kind].summary(each), "samples": each} for kind, each in result.judged.items()}
         search = {} if result.search is None else {"search": _search_facts(result.search)}
         return {"parties": result.observation.parties, "seen": result.observation.seen, **kinds, **search}
 
-    results = attack_all(seen, attacks, judges, say)
+    results = attack_all(seen, attacks, judges, what, log)
     return {name: [row(result) for result in rows] for name, rows in results.items()}
-
-
-def _attack_updates(
-    seen: Sequence[Observation],
-    attacks: Mapping[str, Inversion | None],
-    judges: Mapping[str, Judge],
-    what: str,
-    log: Log,
-) -> dict[str, list[Attacked]]:
-    """Attack the updates of single samples."""
-
-    def say(name: str, i: int, result: Attacked) -> None:
-        errors = [f"MSE of {kind} {each[0]['mse']:.2g}" for kind, each in result.judged.items()]
-        log(f"{what}, {name}, sample {i + 1} of {len(seen)}: {', '.join(errors) or 'nothing'}")
-
-    return attack_all(seen, attacks, judges, say)
 
 
 class ImageBatch:
@@ -394,7 +347,7 @@ def measure_classifier(
             known = [inferred_label(target["head.weight"])] if isinstance(attack, Cosine) else None
             batch = ImageBatch(network, source[i : i + 1], true[i : i + 1], i, known)
             seen.append(Observation("update", 1, batch, target))
-        results = _attack_updates(seen, {name: attack}, {"inputs": judge}, "classifier", log)[name]
+        results = attack_all(seen, {name: attack}, {"inputs": judge}, "classifier", log)[name]
         facts = [
             {**result.judged["inputs"][0], "label": result.label == label, **_search_facts(result.search)}
             for result, label in zip(results, true, strict=True)
@@ -422,17 +375,13 @@ def measure_classifier(
 
 def judges_of(subject: Subject) -> dict[str, Judge]:
     """Return what recovered ``inputs`` and ``attributes`` of a method are compared with."""
-    seen = np.unique(subject.labels[subject.train])
     train = torch.from_numpy(subject.train).to(subject.inputs.device)
-    means = class_means(subject.inputs, subject.train, subject.labels)
-    counts = torch.from_numpy(np.bincount(subject.labels[subject.train])[seen]).double()
-    unit = subject.pixels is not None or (
-        subject.inputs.ndim == 2 and bool(subject.inputs[train].min() >= 0) and bool(subject.inputs[train].max() <= 1)
-    )
-    semantics = subject.method.semantics.double().cpu()[torch.from_numpy(seen)]
+    unit = subject.pixels is not None or (subject.inputs.ndim == 2 and _within_unit(subject.inputs[train]))
+    inputs = _judge_of(subject.inputs, subject.train, subject.labels, unit)
+    semantics = subject.method.semantics.double().cpu()[torch.from_numpy(inputs.classes)]
     return {
-        "inputs": Judge((means * counts[:, None]).sum(0) / counts.sum(), means, seen, unit),
-        "attributes": Judge(semantics.mean(0), semantics, seen, _within_unit(semantics)),
+        "inputs": inputs,
+        "attributes": Judge(semantics.mean(0), semantics, inputs.classes, _within_unit(semantics)),
     }
 
 
@@ -458,7 +407,7 @@ def measure_method(
         depends = victims[0].sensitivity()
         tried = {"analytic": None, **(attacks if any(depends.values()) else {})}
         seen = [Observation("update", 1, PhaseBatch([victim], labels=True), victim.target) for victim in victims]
-        results = _attack_updates(seen, tried, judges, f"{method.settings.name}, {phase.name}", log)
+        results = attack_all(seen, tried, judges, f"{method.settings.name}, {phase.name}", log)
         for name, each in results.items():
             for kind in judges:
                 if all(kind in result.judged for result in each):
@@ -508,10 +457,13 @@ def measure_method_sums(
     for phase, victims in phase_victims(subject, seed):
         if victims:
             tried = {"analytic": None, **(attacks if any(victims[0].sensitivity().values()) else {})}
-            what = f"{name}, {phase.name}"
-            targets = [victim.target for victim in victims]
-            seen = observations(targets, functools.partial(PhaseBatch.of, victims), parties, masks)
-            facts[phase.name] = measure_sums(seen, judges, tried, what, log)
+            seen = observations(
+                [victim.target for victim in victims],
+                functools.partial(lambda all, count: PhaseBatch(all[:count]), victims),
+                parties,
+                masks,
+            )
+            facts[phase.name] = measure_sums(seen, judges, tried, f"{name}, {phase.name}", log)
     return facts
 
 
@@ -522,11 +474,6 @@ class PhaseBatch:
         self.victims, self.search_labels = victims, labels
         self.labels, self.true = [victim.label for victim in victims], [victim.true for victim in victims]
         self.images = [f"{i}:inputs" for i in range(len(victims))] if victims[0].subject.pixels else []
-
-    @classmethod
-    def of(cls, victims: Sequence[PhaseVictim], count: int) -> PhaseBatch:
-        """Return the first so many victims, whose classes are known."""
-        return cls(victims[:count])
 
     def _parts(self, dummy: Params) -> list[tuple[PhaseVictim, Params]]:
         return [(victim, within(f"{i}:", dummy)) for i, victim in enumerate(self.victims)]

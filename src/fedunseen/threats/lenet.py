@@ -1,9 +1,4 @@
-"""The classifier that sees images: the LeNet on which *Deep leakage from gradients* (Zhu et al. 2019) is shown.
-
-Three convolutions of 12 channels, 5 x 5, with sigmoids, and a linear layer to the classes. Sigmoids, and strides in the
-place of pooling, make it smooth: an attack differentiates its gradient. Zeros around the maps let it take any image of
-at least 5 pixels a side.
-"""
+"""The classifier that sees images: the smooth LeNet of *Deep leakage from gradients* (Zhu et al. 2019)."""
 
 from __future__ import annotations
 

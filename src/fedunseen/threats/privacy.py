@@ -1,35 +1,11 @@
-r"""Client-level differential privacy: who looks at the model cannot tell whether a client's data were in it.
-
-McMahan et al. 2018, "Learning differentially private recurrent language models": clients are sampled, their updates
-clipped, the weighted sum gets Gaussian noise. An accountant (Google's ``dp-accounting``) adds up what the rounds cost.
-
-What a round releases, S the sampled clients, every client in S with probability q by itself (Poisson sampling):
+r"""Client-level differential privacy (McMahan et al. 2018): sampled clients, clipped updates, Gaussian noise.
 
 .. math:: \frac{1}{q W} \Big( \sum_{k \in S} w_k\, \mathrm{clip}_C(\Delta_k) + \mathcal{N}(0, (z\, w_{max}\, C)^2 I)
     \Big), \qquad W = \sum_k w_k,\; w_{max} = \max_k w_k
 
-**Why class counts may weight it.** Neighboring federations differ in one client, whose update is there or zero
-("zero-out" adjacency); everything else is the same. The sum then changes by at most :math:`w_k C \le w_{max} C`, its
-L2 sensitivity, and the noise is z times that: a Gaussian mechanism with noise multiplier z, subsampled at rate q. q W
-is a constant: it does not depend on who was drawn, unlike the weights of a plain mean, which sum to one. They come from
-a table that the server has before round 0, not those that a reply claims. Class counts are public here: a
-client of a zero-shot federation registers its classes. How many samples it has is not, so that it cannot weight. One
-client with many classes raises :math:`w_{max}` and with it the noise on all.
-
-**What the guarantee covers**: the models of all rounds, and what is made of them. Not: ``metrics.jsonl`` and the
-report (mean losses, participants, accuracies of clients' own models, written for who runs the experiment), the server
-itself, which sees each update, nor the clients' class counts. Nor scalings of the features that are fitted to the data
-(``data.features`` with ``min-max``, ``standard`` or ``centre``): they are exact statistics of all clients' samples,
-without noise, and part of every model that takes such features. With ``noise_from = "seed"`` the noise can be made
-again with ``run.seed``, which the manifest holds: for studies only. With ``"system"`` a round that a kill
-has cut off draws fresh noise when it is repeated, and the accountant counts it once: the guarantee is about the models
-that are kept. The model of the first try may have been written before the kill; whoever has seen both has seen one
-release more than the accountant has counted. The attack on the lowest bits of floating-point noise (Mironov 2012) is
-not defended against. Several seeds are several runs on the same data, whose costs add up; epsilon here is one run's.
-
-**Secure aggregation** (``aggregation = "masked"``) hides each client's update from the server by masks that cancel in
-the sum: see :mod:`fedunseen.secagg`. It rules out every defence of the server, because a defence looks at
-single updates.
+Each client is in S with probability q by itself. Neighbors differ in one client's update, which is there or zero, so
+the sum's L2 sensitivity is :math:`w_{max} C`. q W is a constant, and class counts are public: no weight depends on S.
+Not defended against: the attack on the lowest bits of floating-point noise (Mironov 2012).
 """
 
 from __future__ import annotations

@@ -1,34 +1,9 @@
-r"""Sample-level differential privacy of sums: a single release, after which no one can tell whether a sample was there.
+r"""Sample-level differential privacy of sums, released once, with the noise of each party on its own.
 
-A sample x of class c adds 1 to the count of c, x to the sum of c and x x^T to the second moments. With x shortened to
-length C, one sample more or less changes these three by at most 1, C and C^2 (Frobenius norm; numbers off the diagonal
-count twice, so that they get half the variance). Each part gets Gaussian noise of standard deviation
-
-.. math:: \sigma_i = z\, C^i / \sqrt{b_i}, \qquad b_0 + b_1 + b_2 = 1,
-
-so that divided by sigma_i all three together move by at most 1 / z: one Gaussian mechanism with noise multiplier z,
-used once. Its epsilon is that of :func:`fedunseen.threats.privacy.epsilon` at rate 1 and one round. Whatever is made of
-what has been released costs nothing more: the model, its kernel and shrinkage, its calibration by draws.
-
-**Whole numbers** (``data.quantization``) get discrete Gaussian noise (:mod:`~.discrete_gaussian`), so that no bit of a
-float leaks. Samples are shortened after rounding, towards zero. Deviations are those above in steps of the
-quantization, rounded up; counts are released in units of 1 / 1,024, so that their noise has as fine steps. A discrete
-Gaussian has the Renyi divergences of a continuous one at most (Canonne, Kamath and Steinke 2020, theorem 14), so that
-epsilon is the one that the accountant ``rdp`` proves. The sum of several parties' discrete noise is not a discrete
-Gaussian; from a deviation of 2 steps on the difference to one is below 1e-10 (Kairouz, Liu and Steinke 2021).
-
-**Who adds the noise.** Each party, before anything leaves it. Without masks the coordinator sees the sums of each
-party, so that each party's alone have the whole noise, and the total of m parties has m times its variance. Under masks
-the coordinator sees the total alone: each party adds a part, and as many parts as a total has at least parties are the
-whole noise.
-
-**What the server makes of it** (:meth:`Release.cleaned`). Noise on a covariance matrix of 512 features and more is far
-larger than most of its eigenvalues, and makes half of them negative. By random matrix theory the noise spreads
-eigenvalues that are alike over [b - e, b + e], where b, their median, is what they were, e = 2 tau sqrt(d), and tau the
-noise's standard deviation off the diagonal (Wigner's semicircle). So eigenvalues in there tell nothing, and are all
-given the same value, such that the trace stays what it is. One of lambda outside becomes b +- sqrt((lambda - b)^2 -
-e^2), which loses least in the Frobenius norm (Nadakuditi 2014, OptShrink). Noise on a class's sum makes its mean as
-uncertain as fewer samples would: its count becomes that number.
+A sample of length at most C changes counts, sums and second moments by 1, C and C^2. Noise of deviation
+:math:`\sigma_i = z\, C^i / \sqrt{b_i}`, :math:`b_0 + b_1 + b_2 = 1`, makes that one Gaussian mechanism of multiplier z.
+Whole numbers get discrete noise, whose Renyi divergences are a continuous one's at most (Canonne, Kamath and Steinke
+2020, theorem 14). Of several parties' parts the sum is off by less than 1e-10 from 2 steps on (Kairouz et al. 2021).
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
 """Feature magnitude defence (FedZSL section 3.3, Algorithm 1, lines 14-20): samples of weak features are left out.
 
-In each step, a sample is dropped if the sum of its features, gamma_b = sum_c V_cb, is below a threshold M. The paper
-reasons that features of a zero-shot model stand for attributes, which malicious samples lack; it does not say how M is
-chosen. Here it is the client's own low percentile of gamma: at the start of each of its rounds, on the samples that it
-has stored, under the model that it has been sent. So M follows the features as they drift from round to round.
-
-Within a round they drift too: the local model's features grow or shrink as it trains, a malicious client's most of all,
-so M would soon belong to another model. By default the features of the model that was received judge the samples. M was
-calibrated on that model, so exactly the percentile of clean samples is lost. ``model = "local"`` judges by the model in
-training, as Algorithm 1 prints it.
-
-Screening runs at the client, before anything leaves it. A malicious client can leave it out
-(``attack.ignore_defence``). A client whose stored samples are bad from the start calibrates M on bad samples.
-
-A dropped sample has the weight zero, so that batched clients stay in step.
+A sample is dropped, by a weight of zero, if gamma_b = sum_c V_cb is below a threshold M. The paper does not say how M
+is chosen: here it is a low percentile of the client's own gammas at the start of each round. Features drift within a
+round, so the received model judges by default; ``model = "local"`` is Algorithm 1 as printed.
 """
 
 from __future__ import annotations
@@ -43,16 +32,13 @@ THRESHOLD = "screening_threshold"
 _RECEIVED = "screening_received/"
 
 
-class NoScreeningSettings(NamedSettings):
-    """Settings of no screening."""
-
-    name: Literal["none"] = "none"
-
-
 class NoScreening:
     """Every sample is trained on."""
 
-    Settings = NoScreeningSettings
+    class Settings(NamedSettings):
+        """Settings of no screening."""
+
+        name: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,27 +90,24 @@ class Screening:
         return of_kept
 
 
-class MagnitudeSettings(NamedSettings):
-    """Settings of the feature magnitude defence."""
-
-    name: Literal["magnitude"] = "magnitude"
-    threshold: float | None = None
-    """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
-    model: Literal["received", "local"] = "received"
-    """Whose features are summed: those of the model that the client has received in this round, which M is calibrated
-    on, or of its own while it trains (Algorithm 1 as printed)."""
-    percentile: float = Field(5.0, ge=0, lt=100)
-    """Of a client's own samples, at the start of each of its rounds: what M is then. About so many of its clean samples
-    are lost."""
-
-
 @dataclass(frozen=True, eq=False)
 class Magnitude(Screening):
     """FedZSL's feature magnitude defence (FMD)."""
 
-    settings: MagnitudeSettings
+    settings: Settings
 
-    Settings = MagnitudeSettings
+    class Settings(NamedSettings):
+        """Settings of the feature magnitude defence."""
+
+        name: Literal["magnitude"] = "magnitude"
+        threshold: float | None = None
+        """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
+        model: Literal["received", "local"] = "received"
+        """Whose features are summed: those of the model that the client has received in this round, which M is
+        calibrated on, or of its own while it trains (Algorithm 1 as printed)."""
+        percentile: float = Field(5.0, ge=0, lt=100)
+        """Of a client's own samples, at the start of each of its rounds: what M is then. About so many of its clean
+        samples are lost."""
 
     def measure(self, params: Params, inputs: Tensor) -> Tensor:
         """Return gamma (n,), the sum of each sample's features (Algorithm 1, line 16)."""

@@ -1,9 +1,6 @@
 """Triggers: the samples that a backdoored model is to be wrong about (FedZSL Fig. 6), from a folder or from clean ones.
 
-The paper takes pictures of skies, cartoons of birds and dragonflies, 50 of each. Where no such pictures are given, they
-are made: a sky behind clean images (``background``), clean images drawn like a cartoon (``style``), or
-samples of another class (``object``). All functions of images take and return (n, channels, height, width) floats in
-[0, 1], one channel or three.
+Images are (n, channels, height, width) floats in [0, 1], of one channel or three.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost.
-
-Everything that is said of a benchmark, its class says (:class:`fedunseen.data.base.BenchmarkLoader`).
-"""
+"""``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost."""
 
 from __future__ import annotations
 

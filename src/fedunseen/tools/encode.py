@@ -46,27 +46,21 @@ def encode(experiment: Experiment, out: Path) -> dict[str, Any]:
     if benchmark.features.nbytes > _MOST:
         raise DataError(f"the features take {benchmark.features.nbytes} bytes, more than a .mat file holds ({_MOST})")
     _write(benchmark, out)
-    space = benchmark.space
+    samples, numbers = benchmark.features.shape
     return {
-        "out": str(out),
-        "samples": len(benchmark.features),
-        "numbers": int(benchmark.features.shape[1]),
-        "classes": len(space.names),
-        "attributes": space.attributes,
+        "out": str(out), "samples": samples, "numbers": numbers, "classes": len(benchmark.space.names),
+        "attributes": benchmark.space.attributes,
         "data": {"name": "xlsa17", "root": str(out.parent), "dataset": out.name},
-    }
+    }  # fmt: skip
 
 
 def _write(benchmark: Benchmark, out: Path) -> None:
     space = benchmark.space
     held = np.isin(benchmark.labels[benchmark.train], space.validation)
     places = {
-        "trainval_loc": benchmark.train,
-        "test_seen_loc": benchmark.test_seen,
-        "test_unseen_loc": benchmark.test_unseen,
-        "train_loc": benchmark.train[~held],
-        "val_loc": benchmark.train[held],
-    }
+        "trainval_loc": benchmark.train, "train_loc": benchmark.train[~held], "val_loc": benchmark.train[held],
+        "test_seen_loc": benchmark.test_seen, "test_unseen_loc": benchmark.test_unseen,
+    }  # fmt: skip
     names = np.empty((len(space.names), 1), dtype=object)
     names[:, 0] = space.names
     lengths = np.linalg.norm(space.semantics, axis=1, keepdims=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +31,6 @@ UNMASKED = (
 Log = Callable[[str], None]
 
 
-class Leakage(NamedTuple):
-    """What attacks found: the content of ``leakage.json``, and the tensors of ``leakage.safetensors``."""
-
-    facts: dict[str, Any]
-    tensors: dict[str, Tensor]
-
-
 def notes(experiment: Experiment) -> list[str]:
     """Return what a reader has to know of an experiment's attacked gradients."""
     strategy = find("strategy", experiment.strategy.name)
@@ -50,8 +43,8 @@ def notes(experiment: Experiment) -> list[str]:
 
 def examine(
     experiment: Experiment, images: int, attacks: Mapping[str, Inversion], log: Log, sums: Sequence[int] | None = None
-) -> Leakage:
-    """Attack an experiment before its first round; see :mod:`fedunseen.threats.leakage`."""
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the contents of ``leakage.json`` and ``leakage.safetensors``: attacks before the first round."""
     _check(experiment)
     benchmark = load_data(experiment, seed := experiment.run.seed)
     partition = partition_of(experiment, benchmark, seed)
@@ -67,18 +60,15 @@ def examine(
     subject, device = _subject(experiment, benchmark, partition, victims)
     names, labels, pictures = benchmark.space.names, benchmark.labels, benchmark.images()
     facts: dict[str, Any] = {
-        "experiment": experiment.to_dict(),
-        "benchmark": benchmark.name,
-        "seed": seed,
+        "experiment": experiment.to_dict(), "benchmark": benchmark.name, "seed": seed,
         "classes": [names[c] for c in np.unique(labels[benchmark.train])],
-        "samples": _samples(benchmark, victims),
-        "shared": list(experiment.strategy.shared),
-    }
+        "samples": _samples(benchmark, victims), "shared": list(experiment.strategy.shared),
+    }  # fmt: skip
     tensors: dict[str, Tensor] = {}
     if pictures is None:
         facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
     else:
-        network = Network.drawn(pictures, labels, len(names), benchmark.train, seed, device)
+        network = Network(pictures, labels, len(names), benchmark.train, seed, device)
         facts["classifier"], found = measure_classifier(network, pictures, labels, victims, attacks, log)
         tensors |= {f"classifier.{name}": value for name, value in found.items()}
     facts["method"], found = measure_method(subject, attacks, seed, log)
@@ -91,21 +81,21 @@ def examine(
             seen = network.sums(pictures, labels, subject.victims, sums, masks)
             facts["sums"]["classifier"] = measure_sums(seen, {"inputs": network.judge}, attacks, "classifier", log)
         facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, masks, log)
-    return Leakage(facts, tensors)
+    return facts, tensors
 
 
 def _check(experiment: Experiment) -> None:
     """Refuse an experiment that sends no gradient that could be attacked."""
-    kind, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    strategy, method = find("strategy", experiment.strategy.name), f"method.name = {experiment.method.name!r}"
     if not task_of(experiment).attackable:
         raise ExperimentError(
-            f"method.name = {experiment.method.name!r} learns from episodes, whose gradients no attack here inverts: "
-            "choose a zero-shot method or a classifier, for example fedzsl"
+            f"{method} learns from episodes, whose gradients no attack here inverts: choose a zero-shot method or a "
+            "classifier, for example fedzsl"
         )
-    if not kind.trained:
+    if not find("method", experiment.method.name).trained:
         raise ExperimentError(
-            f"method.name = {experiment.method.name!r} is solved in closed form and sends no gradient that could be "
-            "attacked: choose a method that is trained, for example fedzsl"
+            f"{method} is solved in closed form and sends no gradient that could be attacked: choose a method that is "
+            "trained, for example fedzsl"
         )
     if strategy.pools or not strategy.merges:
         raise ExperimentError(
@@ -154,10 +144,8 @@ def searches(method: str, steps: int | None) -> dict[str, Inversion]:
         raise ExperimentError("--method: " + unknown("attack", method, METHODS))
     if steps is not None and steps < 1:
         raise ExperimentError(f"--steps {steps}: a search takes at least one step")
-    known: dict[str, Inversion] = {
-        "dlg": DLG() if steps is None else DLG(steps),
-        "cosine": Cosine() if steps is None else Cosine(steps),
-    }
+    given = () if steps is None else (steps,)
+    known: dict[str, Inversion] = {"dlg": DLG(*given), "cosine": Cosine(*given)}
     return known if method == "both" else {method: known[method]}
 
 

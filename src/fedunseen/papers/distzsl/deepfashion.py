@@ -1,12 +1,8 @@
-"""The benchmark ``deepfashion``: 289,222 photos of 50 kinds of clothes, 1,000 attributes in five types.
+"""The benchmark ``deepfashion``: 289,222 photos of 50 kinds of clothes, 1,000 attributes (Liu et al. 2016).
 
-Liu et al., "DeepFashion: Powering Robust Clothes Recognition and Retrieval with Rich Annotations" (2016), in the
-layout of its "Category and Attribute Prediction" benchmark.
-
-No zero-shot split of it has been published. Here ``unseen_classes`` of the kinds that have images are drawn as
-unseen, and a fifth of each other kind's images for tests, by ``split_seed``, which is not the run's: all runs share
-the split. Name it beside any number. A class's semantics are how often each attribute was marked in its training
-images, or, for an unseen class, in all its images: the marks describe the class, its images are never trained on.
+No zero-shot split is published: unseen classes and a fifth of the others' images are drawn by ``split_seed``, the same
+for all runs. A class's semantics are how often each attribute was marked in its training images, or, for an unseen
+class, in all its images: the marks describe the class, its images are never trained on.
 """
 
 from __future__ import annotations

@@ -1,20 +1,8 @@
-r"""DistZSL's theory, measured on a trained model (section III-F; proofs in its appendix B).
+r"""DistZSL's theory, measured on a trained model (section III-F; proofs in its appendix B), on NumPy arrays.
 
-Every function is named for its quantity and takes NumPy arrays. :func:`alignment` measures the half about clients
-(Lemma 1, Theorem 2), :func:`decoder` the half about the visual space (A1, A2, Lemmas 3 and 4), :func:`class_margins`
-Theorem 5, class by class. All are statements about one round: the clients' own models before merging, and the merged
-one.
-
-What is proven and what is printed are not always the same. Where they differ, both are measured:
-
-- Lemma 1 says "for almost all (x, y)", but its proof ends in an expectation (Eq. 29, Jensen): the mean distance obeys
-  the bound, single samples may exceed it. And the expectation has to be over the samples on which clients are compared.
-- Eq. 38 bounds log(u/q) by log(m_p/m_Gamma), the ratio of the two minima. That is not a bound: with u = (0.9, 0.1) and
-  q = (0.1, 0.9) it gives 0 instead of log 9. :func:`lipschitz_of_divergence` also gives a constant that is one.
-- Eq. 61 follows from Eq. 59 with a needless factor: Eq. 59 is positive for every rival as soon as the predicted
-  attributes are nearer to their prototype than half the way to the next one. And an answer depends neither on the
-  length of predicted attributes nor on what they have beside the directions in which classes differ (:func:`half_way`).
-- A4 asks for unit prototypes; the proof needs only that all have the same length.
+Lemma 1's proof ends in an expectation (Eq. 29): the mean distance obeys the bound, single samples may exceed it. Eq. 38
+is no bound: u = (0.9, 0.1) and q = (0.1, 0.9) give 0 instead of log 9; :func:`lipschitz_of_divergence` has one that is.
+Eq. 61 follows from Eq. 59 with a needless factor, so :func:`half_way` is measured too. A4 needs equal lengths alone.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """What a defence of the server is, and the filter that applies one: ``Robust(defence)``.
 
-A defence decides what of a round's replies is merged. It leaves some out, shortens some, or puts one robust update in
-the place of all. Then the strategy inside merges what is left, as it always does. A rule that aggregates by itself (a
-median, say) gives every reply the same update. The weighted mean of equal updates is that update, so such a rule works
-around every strategy that merges by the weighted mean.
-
-A rule bounds updates alone, not what else a reply claims. FedNova divides each update by the step lengths that its
-client claims, which would undo every rule: that combination is refused. SCAFFOLD divides by them for its control
-variate c, which no rule bounds.
-
-Nothing here knows a method or another defence. What a defence keeps is part of the server's state, so checkpoints
-have it. Running statistics count in norms as all other parameters do: a malicious client would hide its attack in
-what a norm leaves out.
+A defence leaves replies out, shortens them, or gives all of them one robust update, whose weighted mean is itself. It
+bounds updates alone, not what else a reply claims. Running statistics count in norms, or an attack would hide there.
 """
 
 from __future__ import annotations

@@ -1,35 +1,8 @@
-r"""Class probes: judge an update by what it does to the scores of classes, not by its distance to the others.
+"""Class probes: judge an update by what it does to the scores of classes, not by its distance to the others.
 
-Where clients hold disjoint classes, every honest update is far from the others: it is the only one that moves its
-classes. Rules that take distance for malice (Krum, Bulyan, medians) drop what only one client knows. What honest
-updates do have in common is that they change little beyond their own classes: a client learns to tell these apart and
-leaves the model's other answers more or less as they are. A backdoor cannot: it has to make the model answer a class
-for inputs that are not of that class. So the server makes inputs, tries each update on them, and measures which
-answers change.
-
-1. **Length.** What is typical is the median length of the round's updates, or twice the remembered one if that is less.
-   A longer update is shortened to ``multiple`` times that: the end of model replacement, whose strength is its length.
-2. **Class-description probes.** For each class of the space, seen or not, the server starts from random inputs and
-   changes them by gradients of the global model until it answers that class with the probability ``confidence``: inputs
-   made of nothing but the model and the description. ``theft`` is the share of the probes of classes *that the client
-   does not hold* that the update takes from their class, with the weight that it has in the merge and as long as it
-   came. An honest update, long or not, hardly takes any; a model put instead of the global one takes many.
-3. **Free probes.** Random inputs that belong to no class. ``pull`` is by how much the share of those that answer one
-   single class rises, for the worst class, with the update applied alone, shortened or lengthened to ``loud`` times
-   what is typical: only its direction counts, so that a quiet attacker is heard as well as a loud one. What honest
-   clients do to nonsense is spread over many classes; a backdoor that ties a style or a background to a class spills
-   over to it.
-
-A reply is left out where ``theft`` or ``pull`` exceeds the median of its round (or twice the remembered one, if that is
-less) by more than ``stolen`` or ``pulled`` and by more than five median absolute deviations: honest clients pull too,
-most of all in early rounds, so that only what stands out counts. ``metrics.jsonl`` says who was left out, and why.
-
-**Limits.** What lies where no probe does passes: a trigger that looks like another class (an unseen one, say) moves few
-free probes, and at the merge's weight hardly a class; it is held back by the length alone, which an attacker who comes
-every round makes up for. Half of the round's clients and more can do as they like. An honest client that is truly
-different may be left out. The attacker may make the same probes, since the model is no secret, and train around them.
-The server is assumed to know who registered which classes, and the mean and deviation of all numbers of the inputs. In
-the first rounds, when all updates turn everything over, little stands out. SECURITY.md has what was measured.
+Where clients hold disjoint classes, every honest update is far from the others, but changes little beyond its own
+classes. ``theft`` is the share of other classes' probes that an update takes, with its weight in the merge. ``pull`` is
+by how much more free probes turn to one class, at one length for all updates. docs/defences.md has the limits.
 """
 
 from __future__ import annotations
@@ -56,35 +29,33 @@ _BLOCK = 512  # probes at once: bounds memory
 _DEVIATIONS = 5.0
 
 
-class ClassProbesSettings(DefenceSettings):
-    """Settings of class probes."""
-
-    name: Literal["class-probes"] = "class-probes"
-    multiple: float = Field(1.5, gt=0)
-    """Updates are shortened to this many times the typical length."""
-    loud: float = Field(3.0, gt=0)
-    """How many times the typical length updates are given to see what they pull."""
-    stolen: float = Field(0.1, gt=0, le=1)
-    """By how much an update's share of other classes' probes must stand out for it to be left out."""
-    pulled: float = Field(0.4, gt=0, le=1)
-    """Likewise its share of free probes that turn to one class."""
-    per_class: int = Field(8, ge=1)
-    """Probes of each class."""
-    free: int = Field(400, ge=1)
-    """Probes of no class."""
-    confidence: float = Field(0.9, gt=0, lt=1)
-    """Probability with which the global model answers a class on its probes."""
-
-
 class ClassProbes(Defence):
     """Shortens what is long, and leaves out what takes over classes that are not its own."""
 
-    Settings = ClassProbesSettings
+    class Settings(DefenceSettings):
+        """Settings of class probes."""
+
+        name: Literal["class-probes"] = "class-probes"
+        multiple: float = Field(1.5, gt=0)
+        """Updates are shortened to this many times the typical length."""
+        loud: float = Field(3.0, gt=0)
+        """How many times the typical length updates are given to see what they pull."""
+        stolen: float = Field(0.1, gt=0, le=1)
+        """By how much an update's share of other classes' probes must stand out for it to be left out."""
+        pulled: float = Field(0.4, gt=0, le=1)
+        """Likewise its share of free probes that turn to one class."""
+        per_class: int = Field(8, ge=1)
+        """Probes of each class."""
+        free: int = Field(400, ge=1)
+        """Probes of no class."""
+        confidence: float = Field(0.9, gt=0, lt=1)
+        """Probability with which the global model answers a class on its probes."""
+
     asks_scores = True
 
     def filter(self, view: RoundView) -> FilterResult:
         """Try every update on the probes of the round."""
-        settings: ClassProbesSettings = self.settings
+        settings: ClassProbes.Settings = self.settings
         state, replies, norms = view.state, view.replies, view.norms
         typical = _within_memory(median_length(norms), state.get("length"))
         probes = self.probes_of(view.params, view.round)

@@ -1,8 +1,6 @@
 """Clipping (Sun et al. 2019, "Can you really backdoor federated learning?"): no update is longer than a bound.
 
-Model replacement needs a long update: with n clients, one that is n times as long as an honest one. Shortened to an
-honest length, it can still pull as hard as one honest client, round after round. A little noise after merging
-("weak differential privacy" in the paper: it proves nothing) is meant to drown what is left.
+Model replacement needs a long update. A little noise after merging ("weak differential privacy") proves nothing.
 """
 
 from __future__ import annotations

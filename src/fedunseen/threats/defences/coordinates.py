@@ -1,12 +1,7 @@
 """Rules that look at one coordinate of all updates at a time.
 
-Coordinate median and trimmed mean: Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical
-rates". Robust learning rate: Ozdayi, Kantarcioglu and Gel 2021, "Defending against backdoors in federated learning with
-robust learning rate".
-
-The first two count every client once, for any claim of what it holds, and assume that honest clients change a
-coordinate alike. In a federation of disjoint classes they do not: in the coordinates that serve a class, its only
-client is an outlier.
+Median and trimmed mean: Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates".
+Robust learning rate: Ozdayi et al. 2021, "Defending against backdoors in federated learning with robust learning rate".
 """
 
 from __future__ import annotations
@@ -55,35 +50,29 @@ def middle(ordered: Tensor) -> Tensor:
     return (ordered[:, (n - 1) // 2] + ordered[:, n // 2]) / 2
 
 
-class MedianSettings(DefenceSettings):
-    """Settings of the coordinate median."""
-
-    name: Literal["median"] = "median"
-
-
 class Median(Defence):
     """The median of each coordinate (of an even number the mean of the middle two) instead of the mean."""
 
-    Settings = MedianSettings
+    class Settings(DefenceSettings):
+        """Settings of the coordinate median."""
+
+        name: Literal["median"] = "median"
 
     def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the median."""
         return same_for_all(view.replies, by_coordinate(view.updates, lambda block: middle(sorted_clients(block))))
 
 
-class TrimmedMeanSettings(DefenceSettings):
-    """Settings of the trimmed mean."""
-
-    name: Literal["trimmed-mean"] = "trimmed-mean"
-    malicious: int = Field(1, ge=0)
-    """How many malicious clients a round may have, f: of each coordinate the f largest and the f smallest are left out;
-    needs 2 f + 1 clients a round."""
-
-
 class TrimmedMean(Defence):
     """The mean of what is left of each coordinate without the ``malicious`` largest and smallest."""
 
-    Settings = TrimmedMeanSettings
+    class Settings(DefenceSettings):
+        """Settings of the trimmed mean."""
+
+        name: Literal["trimmed-mean"] = "trimmed-mean"
+        malicious: int = Field(1, ge=0)
+        """How many malicious clients a round may have, f: of each coordinate the f largest and the f smallest are left
+        out; needs 2 f + 1 clients a round."""
 
     def least(self) -> tuple[int, str]:
         """Return 2 f + 1."""
@@ -97,15 +86,6 @@ class TrimmedMean(Defence):
         return same_for_all(view.replies, update)
 
 
-class RobustLearningRateSettings(DefenceSettings):
-    """Settings of the robust learning rate."""
-
-    name: Literal["robust-learning-rate"] = "robust-learning-rate"
-    threshold: int = Field(4, ge=1)
-    """How large the sum of the updates' signs must be for a step along their mean, theta; the paper takes 4 of 10
-    clients. It should lie between the number of malicious clients and that of honest ones."""
-
-
 class RobustLearningRate(Defence):
     r"""Steps against the weighted mean in every coordinate in which too few updates agree on the direction.
 
@@ -114,7 +94,13 @@ class RobustLearningRate(Defence):
     are averaged and never turned round: they are no steps, and a variance may turn negative.
     """
 
-    Settings = RobustLearningRateSettings
+    class Settings(DefenceSettings):
+        """Settings of the robust learning rate."""
+
+        name: Literal["robust-learning-rate"] = "robust-learning-rate"
+        threshold: int = Field(4, ge=1)
+        """How large the sum of the updates' signs must be for a step along their mean, theta; the paper takes 4 of 10
+        clients. It should lie between the number of malicious clients and that of honest ones."""
 
     def least(self) -> tuple[int, str]:
         """Return theta: the signs of fewer replies cannot agree enough in any coordinate."""

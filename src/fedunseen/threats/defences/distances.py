@@ -1,13 +1,8 @@
-"""Rules that judge an update by its distance to the others.
+"""Rules that judge an update by its distance to the others, which fails where clients hold disjoint classes.
 
 Krum and Multi-Krum: Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant gradient descent".
 Bulyan: El Mhamdi, Guerraoui and Rouault 2018, "The hidden vulnerability of distributed learning in Byzantium".
 FLAME: Nguyen et al. 2022, "FLAME: taming backdoors in federated learning".
-
-All of them take what is far from the others for malicious. Where clients hold disjoint classes, every honest update is
-far from the others: Krum merges one client's classes and loses the rest.
-
-They need all of a round's updates at once, and beside them the (n, n) scalar products and a block of coordinates.
 """
 
 from __future__ import annotations
@@ -173,14 +168,6 @@ class Bulyan(Krum):
         return same_for_all(chosen, update, kept, why)
 
 
-class FlameSettings(DefenceSettings):
-    """Settings of FLAME."""
-
-    name: Literal["flame"] = "flame"
-    noise: float = Field(0.001, ge=0)
-    """The noise's standard deviation as a multiple of the median length of the round's updates, lambda."""
-
-
 class Flame(Defence):
     """Clusters the clients' models by their angles, clips to the median length, and adds noise.
 
@@ -188,7 +175,12 @@ class Flame(Defence):
     whole models, as in the paper, not of updates.
     """
 
-    Settings = FlameSettings
+    class Settings(DefenceSettings):
+        """Settings of FLAME."""
+
+        name: Literal["flame"] = "flame"
+        noise: float = Field(0.001, ge=0)
+        """The noise's standard deviation as a multiple of the median length of the round's updates, lambda."""
 
     def least(self) -> tuple[int, str]:
         """Return 2: there is nothing to cluster in one."""
