@@ -82,7 +82,7 @@ def test_a_party_refuses_in_these_words(party, change, without, sentence):
     growing, rows = greeting(party, without)
     change(growing, rows)
     with pytest.raises(RefusedError) as said:
-        party._told(party.benchmark, growing, rows)
+        party._known(party.benchmark, growing, rows)
     assert str(said.value) == sentence.format(folder=party.folder, table=party.folder / "classes.csv")
 
 
@@ -90,7 +90,7 @@ def test_a_new_class_that_looks_like_a_known_one_is_refused(party):
     growing, rows = greeting(party, ("two words",))
     alike(growing, rows)
     with pytest.raises(RefusedError) as said:
-        party._told(party.benchmark, growing, rows)
+        party._known(party.benchmark, growing, rows)
     assert str(said.value).startswith(f"{party.folder / 'classes.csv'}: ")
     assert "'two words'" in str(said.value)
     assert "'Two Words'" in str(said.value)
@@ -98,7 +98,7 @@ def test_a_new_class_that_looks_like_a_known_one_is_refused(party):
 
 def test_a_class_that_nobody_described_is_refused(party):
     with pytest.raises(RefusedError) as said:
-        party._told(party.benchmark, greeting(party)[0], None)
+        party._known(party.benchmark, greeting(party)[0], None)
     assert str(said.value) == ("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
 
 
@@ -110,7 +110,7 @@ def test_what_fits_is_taken(party):
     space = party.benchmark.space
     corrected(growing, rows)
     growing["former"] = {"e": [described_as(space.semantics[space.names.index("e")])]}
-    told = party._told(party.benchmark, growing, rows)
+    told = party._known(party.benchmark, growing, rows)
     assert "f" not in told.names
 
 

@@ -43,19 +43,18 @@ def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
     labels = benchmark.labels[rows]
     names, sums = [], []
     for c in np.unique(labels).tolist():
-        own = rows[labels == c]
-        samples = benchmark.features[own] if images is None else run.encoded(images[own])
+        chosen = rows[labels == c]
+        samples = benchmark.features[chosen] if images is None else run.encoded(images[chosen])
         names.append(space.names[c])
         sums.append(summed(run, method, names[-1], samples))
-    ids = [space.names.index(name) for name in names]
     tensors = {
-        "count": torch.tensor([one.count for one in sums], dtype=torch.float64),
-        "total": torch.stack([one.total for one in sums]),
-        "semantics": torch.from_numpy(space.semantics[ids].astype(np.float64)),
+        "count": torch.tensor([part.count for part in sums], dtype=torch.float64),
+        "total": torch.stack([part.total for part in sums]),
+        "semantics": torch.from_numpy(space.semantics[np.unique(labels)].astype(np.float64)),
     }
     about = {"classes": {"names": names, "attributes": space.attribute_names}, "made": _digests(run)}
     write_tensors(out, tensors, {key: json.dumps(value) for key, value in about.items()})
-    return {name: int(one.count) for name, one in zip(names, sums, strict=True)}
+    return {name: int(part.count) for name, part in zip(names, sums, strict=True)}
 
 
 def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[str, ClassSum]]:

@@ -34,8 +34,8 @@ from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
-from fedunseen.federation.growth import check_new_name, described_as, seen_through
-from fedunseen.federation.partition import NEVER, Partition
+from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
+from fedunseen.federation.partition import Partition
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
@@ -74,42 +74,25 @@ class PartyData:
         """Make the party's client ready for the experiment that a coordinator's greeting describes."""
         client, clients = int(header["client"]), int(header["clients"])
         tree = dict(header["experiment"])
-        if self.masked and tree.get("privacy", {}).get("aggregation") != "masked":
-            raise RefusedError(
-                "the coordinator would see this party's updates one by one: ask it to set privacy.aggregation = "
-                "'masked', or join without --masked"
-            )
-        privacy = tree.get("privacy", {})
-        if privacy.get("aggregation") == "masked" and "growing" in header:
-            raise RefusedError(
-                "the coordinator's class space grows, so that it would see which classes this party holds: ask it to "
-                "leave out growth, or privacy.aggregation = 'masked'"
-            )
-        if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
-            raise RefusedError(
-                "the coordinator could draw the noise that this party adds, and take it off (privacy.noise_from = "
-                "'seed'): ask it to set privacy.noise_from = 'system'"
-            )
-        places = {section: tree.get(section, {}) for section in ("data", "encoder", "method")}
-        _check_places(places, self.own)
+        _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
+        _check_places({section: tree.get(section, {}) for section in ("data", "encoder", "method")}, self.own)
         self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
         tree["data"] = self.settings.model_dump(mode="json", exclude_none=True)
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
         experiment = Experiment.from_dict(tree, {k: v for k, v in self.own.items() if not k.startswith("data.")})
-        benchmark = encode(experiment, self.benchmark)
-        for one in misplaced_pictures(misplaced_files(benchmark)):
-            warnings.warn(f"{one.what} {one.remedy}", stacklevel=2)  # said to the party alone
+        benchmark = encode(experiment, own)
+        for finding in misplaced_pictures(misplaced_files(benchmark)):
+            warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=2)  # said to the party alone
         if "validation" in header:
             benchmark = self._without(benchmark, header["validation"], experiment.run.seed)
         growing, semantics = header.get("growing"), statistics.get(SEMANTICS)
-        told: ClassSpace | None = None
-        if growing is None:
+        if growing is not None:
+            known = self._known(benchmark, growing, semantics)
+        else:
             if semantics is not None:
                 benchmark = replace(benchmark, space=benchmark.space.with_bits_of(semantics.double().numpy()))
             self._compare(benchmark, header["space"])
-        else:
-            told = self._told(benchmark, growing, semantics)
         benchmark = task_of(experiment).client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
@@ -117,88 +100,67 @@ class PartyData:
                 f"takes {tuple(header['shape'])}: give features of the same kind"
             )
         names: tuple[str, ...] = ()
-        if told is not None:
-            names = tuple(benchmark.space.names[c] for c in np.unique(benchmark.labels[benchmark.train]))
-            if any(name not in told.names or told.names.index(name) not in told.seen for name in names):
+        if growing is not None:
+            names = _held(benchmark)
+            if any(name not in known.names or known.names.index(name) not in known.seen for name in names):
                 new = {name: benchmark.space.semantics[benchmark.space.names.index(name)] for name in names}
-                brought = {name: row for name, row in new.items() if name not in told.names}
+                brought = {name: row for name, row in new.items() if name not in known.names}
                 return Ready(None, len(names), len(benchmark.train), None, names, brought)
-            benchmark = seen_through(benchmark, told)
-        nobody = np.zeros(0, dtype=np.int64)
-        held = tuple(benchmark.train if k == client else nobody for k in range(clients))
-        partition = Partition(held, np.zeros(clients, dtype=np.int64), np.full(clients, NEVER))
+            benchmark = seen_through(benchmark, known)
+        empty = np.zeros(0, dtype=np.int64)
+        partition = Partition.of([benchmark.train if k == client else empty for k in range(clients)])
         fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
         scaler = Scaler(experiment.data.features or (), fitted)
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
         samples = federation.partition.clients[client]
-
-        def keep(farewell: Mapping[str, Any], model: Params) -> Path:
-            assert self.home is not None
-            result = read_farewell(farewell, model, federation.first if federation.method.trained else {})
-            _check_solved(federation, model)
-            bring_home(experiment, benchmark, scaler, result, model, self.home)
-            return self.home
-
-        held_classes = len(np.unique(benchmark.labels[samples]))
+        classes = len(np.unique(benchmark.labels[samples]))
         rows = own.unlabelled if getattr(self.settings, "unlabelled", False) == "summed" else own.train
-        take = keep if self.home is not None else None
-        return Ready(
-            _in_process(federation), held_classes, len(samples), take, names, raw=partial(_raw, self.folder, own, rows)
-        )
+        keep = partial(_keep, experiment, benchmark, federation, self.home) if self.home is not None else None
+        raw = partial(_raw, self.folder, own, rows)
+        return Ready(_in_process(federation), classes, len(samples), keep, names, raw=raw)
 
-    def _told(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
+    def _known(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
         """Return the class space that a coordinator describes, once it agrees with what is held here."""
         space, table = benchmark.space, self.folder / "classes.csv"
         if semantics is None:
             raise RefusedError("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
         try:
-            told = ClassSpace(
-                names=tuple(growing["classes"]),
-                semantics=semantics.numpy(),
-                attribute_names=tuple(growing["attributes"]),
-                seen=np.array(growing["seen"], dtype=np.int64),
-                validation=np.array([], dtype=np.int64),
-                unseen=np.array(growing["unseen"], dtype=np.int64),
-                attribute_groups={name: tuple(columns) for name, columns in growing["groups"].items()},
-            )
+            known = read_space(growing, semantics.numpy())
             former, tested, is_open = dict(growing["former"]), set(growing["tested"]), bool(growing["open"])
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise RefusedError(f"the coordinator's greeting describes no class space: {error}") from None
-        same = space.attribute_names == told.attribute_names
-        if not same or dict(space.attribute_groups) != dict(told.attribute_groups):
+        same = space.attribute_names == known.attribute_names
+        if not same or dict(space.attribute_groups) != dict(known.attribute_groups):
             raise RefusedError(
                 f"the attributes of {table} are not those of the coordinator, in their order: copy the coordinator's "
                 "classes.csv and add a line for each new class"
             )
-        place = {name: i for i, name in enumerate(told.names)}
-        for name in (space.names[c] for c in np.unique(benchmark.labels[benchmark.train])):
+        for name in _held(benchmark):
             row = space.semantics[space.names.index(name)]
-            if name not in place:
+            if name not in known.names:
                 if not is_open:
                     raise RefusedError(
                         f"{self.folder} holds samples of {name!r}, which the coordinator does not know, and this "
                         "federation takes no new classes (growth.name = 'unknown'): leave them out"
                     )
                 try:
-                    check_new_name(name, told.names)
+                    check_new_name(name, known.names)
                 except DataError as error:
                     raise RefusedError(f"{table}: {error}") from None
-            elif name in tested:
+                continue
+            if name in tested:
                 raise RefusedError(
                     f"{self.folder} holds samples of {name!r}, which the coordinator tests as a class that no one "
                     "holds: leave them out, or let the coordinator mark the class as seen"
                 )
-            elif (space.from_texts and same_text(row, told.semantics[place[name]])) or described_as(row) in (
-                described_as(told.semantics[place[name]]),
-                *former.get(name, ()),
-            ):
-                continue
-            else:
+            there = known.semantics[known.names.index(name)]
+            alike = space.from_texts and same_text(row, there)
+            if not alike and described_as(row) not in (described_as(there), *former.get(name, ())):
                 raise RefusedError(
                     f"{table} describes the class {name!r} otherwise than the coordinator does: copy its line, or give "
                     "the class another name if it is another"
                 )
-        return told
+        return known
 
     def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
         """Return what is left to train on while the coordinator's validation classes play the unseen ones."""
@@ -221,6 +183,45 @@ class PartyData:
                 f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ in the "
                 f"{' and the '.join(different)}: copy the coordinator's classes.csv"
             )
+
+
+def _check_privacy(privacy: Mapping[str, Any], growing: bool, masked: bool) -> None:
+    """Refuse a coordinator that would learn more than it says, or than the party allows."""
+    if masked and privacy.get("aggregation") != "masked":
+        raise RefusedError(
+            "the coordinator would see this party's updates one by one: ask it to set privacy.aggregation = "
+            "'masked', or join without --masked"
+        )
+    if growing and privacy.get("aggregation") == "masked":
+        raise RefusedError(
+            "the coordinator's class space grows, so that it would see which classes this party holds: ask it to "
+            "leave out growth, or privacy.aggregation = 'masked'"
+        )
+    if privacy.get("name", "none") != "none" and privacy.get("noise_from", "seed") != "system":
+        raise RefusedError(
+            "the coordinator could draw the noise that this party adds, and take it off (privacy.noise_from = "
+            "'seed'): ask it to set privacy.noise_from = 'system'"
+        )
+
+
+def _held(benchmark: Benchmark) -> tuple[str, ...]:
+    """Return the names of the classes that there are samples of."""
+    return tuple(benchmark.space.names[c] for c in np.unique(benchmark.labels[benchmark.train]))
+
+
+def _keep(
+    experiment: Experiment,
+    benchmark: Benchmark,
+    federation: Federation,
+    home: Path,
+    farewell: Mapping[str, Any],
+    model: Params,
+) -> Path:
+    """Write the merged model that came with a farewell as a run directory of the party's own."""
+    result = read_farewell(farewell, model, federation.first if federation.method.trained else {})
+    _check_solved(federation, model)
+    bring_home(experiment, benchmark, federation.scaler, result, model, home)
+    return home
 
 
 def _raw(folder: Path, benchmark: Benchmark, rows: NDArray[np.int64]) -> Iterator[bytes]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
 from fedunseen.core.registry import find
+from fedunseen.data import Benchmark
 from fedunseen.engines import DistributedSettings, RoundResult
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.removal import record_removal, removed, without
@@ -44,105 +47,114 @@ def forget(
     again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
     start. That is the run without the party, bit for bit, unless the rounds before were drawn (``strategy.fraction``)
     from clients of whom the party was one. What features were scaled by stays.
+
+    Args:
+        run: one seed; its data are read again.
+        party: the name of a party of a deployment, or the number of a client, counted from 0.
+        out: the new run directory.
+        samples: positions among the party's training samples, counted from 0; none: all. For a closed form.
+        removal: a file of the party's statistics (:func:`~fedunseen.experiment.removal.write_removal`), where its
+            samples are elsewhere.
+        consent: remove fewer samples than ``method.removal_batch``.
+
+    Raises:
+        FedUnseenError: the party, or a part of it, cannot be removed; nothing is written.
     """
-    if find("method", run.experiment.method.name).trained:
-        if samples or removal is not None:
-            raise ExperimentError(
-                f"method.name = {run.method_name!r} is trained, so that single samples are in every parameter: leave "
-                "--samples and --removal out, or use a method in closed form"
-            )
-        return _train_again(run, party, out)
     experiment = run.experiment
-    _check_sums(run)
-    folder = free_folder(out)
-    client = _client(run, party)
+    _check(run, bool(samples or removal is not None))
+    folder, client = free_folder(out), _client(run, party)
+    if find("method", experiment.method.name).trained:
+        return _train_again(run, party, client, folder)
     benchmark = load_data(experiment, experiment.run.seed)
-    directory = RunDirectory(run.path)
-    checkpoint = directory.newest_checkpoint(torch.device("cpu"))
+    checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
-    kept = client in kept_sums(checkpoint.server)
-    record = record_removal(run, party, client, samples, removal, kept)
-    if kept and not samples and removal is None:
+    kept = kept_sums(checkpoint.server)
+    record = record_removal(run, party, client, samples, removal, client in kept)
+    if client in kept and not samples and removal is None:
         server, params = without_party(checkpoint.server, client)
-        gone = kept_sums(checkpoint.server)[client]["count"]
+        gone = kept[client]["count"]
     else:
         part = removed(run, benchmark, client, samples, removal, consent)
         server, params = without(run, checkpoint.server, checkpoint.params, client, part)
         gone = part["count"]
-    federation, task, space = judged(run, benchmark, checkpoint.round, params)
-    state = State(checkpoint.round, server, params, {})
+    what = f"{int(gone.sum())} samples of {party}" if samples else party
+    noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": record}
+    _write(run, benchmark, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
+    return run.reopened(folder)
+
+
+def _write(
+    run: Run, benchmark: Benchmark, folder: Path, state: State, client: int, gone: Tensor, noted: Mapping[str, Any]
+) -> None:
+    """Write the run whose state is that without ``gone`` samples of a client, measured again."""
+    federation, task, space = judged(run, benchmark, state.round, state.params)
     replies = [
         Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
-        for k, sums in kept_sums(server).items()
+        for k, sums in kept_sums(state.server).items()
     ]
-    result = RoundResult(server, params, replies, lambda place: dict(replies[place].update), {}, 0, 0)
-    choice = Choice(None, float(run.result["calibration_factor"]))
+    result = RoundResult(
+        state.server, state.params, replies, lambda place: dict(replies[place].update), {}, 0, 0
+    )  # fmt: skip
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)
-    line = {**round_metrics(federation, state, result), **task.measure(loop, [model], choice)}
-    what = f"{int(gone.sum())} samples of {party}" if samples else party
-    forgotten = [*run.manifest.get("forgotten", ()), what]
+    measured = task.measure(loop, [model], Choice(None, float(run.result["calibration_factor"])))
+    lines = [dict(line) for line in run.metrics]
+    lines[-1] |= {**round_metrics(federation, state, result), **measured}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
-        write_json(partial / "manifest.json", {**run.manifest, "forgotten": forgotten, "removed": record})
+        write_json(partial / "manifest.json", {**run.manifest, **noted})
         directory = RunDirectory(partial)
-        lines = [{**old, **(line if i == len(run.metrics) - 1 else {})} for i, old in enumerate(run.metrics)]
-        for one in lines:
-            directory.add_metrics(one)
+        for line in lines:
+            directory.add_metrics(line)
         write_tensors(directory.model_path, model)
         space.save(partial / "classes.csv")
         directory.save_checkpoint(state)
-        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(params)
+        numbers = task.numbers(lines, len(lines), directory.model_path) | federation.method.facts(state.params)
         numbers = {**run.result, **numbers}
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
         counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
-        directory.finish({**numbers, "run": str(folder), "forgotten": forgotten})
-    return run.reopened(folder)
+        directory.finish({**numbers, "run": str(folder), "forgotten": noted["forgotten"]})
 
 
-def _check_sums(run: Run) -> None:
-    """Refuse a run whose sums nothing can be taken out of."""
-    experiment = run.experiment
+def _check(run: Run, in_part: bool) -> None:
+    """Refuse a run that a party, or a part of one, cannot be taken out of."""
+    experiment, trained = run.experiment, find("method", run.method_name).trained
     if run.seeds:
         raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
+    if trained and in_part:
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} is trained, so that single samples are in every parameter: leave "
+            "--samples and --removal out, or use a method in closed form"
+        )
+    if trained and isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} is trained, so that every party is in every parameter, and the "
+            "parties' data are not here: host the run again without the party, or a method in closed form"
+        )
     if not find("strategy", experiment.strategy.name).merges or run.pooled:
         raise ExperimentError(
-            f"under strategy.name = {experiment.strategy.name!r} no party's sums are kept at a server: run with a "
-            "strategy that merges, for example fedavg"
+            f"under strategy.name = {experiment.strategy.name!r} no party's updates are merged: run with a strategy "
+            "that merges, for example fedavg"
         )
-    if experiment.privacy.name != "none":
+    if not trained and experiment.privacy.name != "none":
         raise ExperimentError(
             f"privacy.name = {experiment.privacy.name!r} has released noisy sums, from which nothing can be taken out: "
             "run it again without the party"
         )
 
 
-def _train_again(run: Run, party: str, out: str | Path) -> Run:
+def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
     """Train without a party, from the last state in which it had no share."""
     experiment = run.experiment
-    if run.seeds:
-        raise RunDirectoryError(f"{run.path} holds a run for each seed: name one of its folders, for example seed-0")
-    name = experiment.strategy.name
-    if isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
-        raise ExperimentError(
-            f"method.name = {experiment.method.name!r} is trained, so that every party is in every parameter, and the "
-            "parties' data are not here: host the run again without the party, or a method in closed form"
-        )
-    if not find("strategy", name).merges or run.pooled:
-        raise ExperimentError(
-            f"under strategy.name = {name!r} no party's updates are merged: run with a strategy that merges, for "
-            "example fedavg"
-        )
-    folder, client = free_folder(out), _client(run, party)
     gone = sorted({*experiment.partition.without, client})
     if len(gone) == experiment.partition.clients:
         raise ExperimentError(f"client {client} is the only one: without it nothing is left")
     without = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
     first = next((i for i, line in enumerate(run.metrics) if client in line["participants"]), len(run.metrics))
     old, new = RunDirectory(run.path), RunDirectory(folder)
-    # A state of the buffered engine has updates in it that are on their way, of whomever.
+    # A state of the buffered engine has updates in it that are on their way, of any client.
     kept = old.kept_checkpoint(first) if experiment.engine.name != "buffered" else None
     if kept is not None:
         done, path = kept
@@ -166,11 +178,10 @@ def _train_again(run: Run, party: str, out: str | Path) -> Run:
 def _client(run: Run, party: str) -> int:
     """Return the place of a party among the clients."""
     listed = run.path / "parties.json"
-    clients = run.experiment.partition.clients
-    names = [str(client) for client in range(clients)]
+    names = [str(client) for client in range(run.experiment.partition.clients)]
     if listed.exists():
         try:
-            names = [str(one["name"]) for one in parse_json(listed.read_bytes())]
+            names = [str(status["name"]) for status in parse_json(listed.read_bytes())]
         except (OSError, ValueError, LookupError, TypeError):
             raise RunDirectoryError(f"{listed} is damaged: restore it from the coordinator's run directory") from None
     if party not in names:

@@ -32,6 +32,7 @@ from fedunseen.federation.growth import (
     first_version,
     next_version,
     seen_through,
+    space_dict,
 )
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
@@ -203,11 +204,7 @@ class Deployed(Growth):
         assert isinstance(engine, Distributed)
         assert isinstance(engine.job, Deployment)
         growing = {
-            "classes": list(space.names),
-            "attributes": list(space.attribute_names),
-            "groups": {name: list(columns) for name, columns in space.attribute_groups.items()},
-            "seen": space.seen.tolist(),
-            "unseen": space.unseen.tolist(),
+            **space_dict(space),
             "former": {name: list(hashes) for name, hashes in version.former.items()},
             "tested": [own.names[c] for c in own.unseen],
             "open": self.experiment.growth.name == "unknown",

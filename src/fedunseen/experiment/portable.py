@@ -23,6 +23,7 @@ from fedunseen.data import Scaler, fit_semantics
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
+_INPUTS = ["samples", "semantics", "seen"]
 _SAME = 1e-3  # largest difference between the graph's scores and the run's, as a part of the scores' range
 
 
@@ -88,16 +89,40 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             "needs this package: export tables with --csv, or serve it with `fedunseen serve`"
         )
     free_folder(folder)
+    program, module = _traced(run)
+    with whole_folder(folder) as partial:
+        program.save(partial / "model.onnx")
+        _compare(partial / "model.onnx", module, run)
+        run.space.save(partial / "classes.csv")
+        about = {
+            "experiment": run.experiment.name,
+            "method": run.method_name,
+            "benchmark": run.experiment.data.name,
+            "encoder": run.experiment.encoder.name,
+            "sample_shape": list(run.manifest["input_shape"]),
+            "attributes": list(run.space.attribute_names),
+            "undescribed": {run.space.names[c]: run.space.semantics[c].tolist() for c in run.space.undescribed},
+            "inputs": _INPUTS,
+            "output": "scores",
+        }
+        write_json(partial / "model.json", about)
+        script = files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
+        write_text(partial / "predict.py", script)
+        write_text(partial / "README.md", card)
+    return [folder / name for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")]
+
+
+def _traced(run: Run) -> tuple[Any, _Scores]:
+    """Return a run's scores as an ONNX program, and as the module that it was made from."""
     try:
         import onnx  # noqa: F401 - torch says less plainly that it is missing
-        import onnxruntime
+        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
             f"exporting needs a library that is not installed ({error.name}): pip install 'fedunseen[onnx]'"
         ) from None
-    shape = tuple(run.manifest["input_shape"])
-    samples = torch.rand(3, *shape, generator=torch.Generator().manual_seed(0))
+    samples = torch.rand(3, *run.manifest["input_shape"], generator=torch.Generator().manual_seed(0))
     semantics = torch.from_numpy(run.space.semantics[:5].astype(np.float32))
     inputs = (samples, semantics, torch.zeros(len(semantics)))
     count, classes = torch.export.Dim("count", min=1), torch.export.Dim("classes", min=1)
@@ -106,12 +131,12 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program: Any = torch.onnx.export(
+            program = torch.onnx.export(
                 module,
                 inputs,
                 dynamo=True,
                 verbose=False,
-                input_names=["samples", "semantics", "seen"],
+                input_names=_INPUTS,
                 output_names=["scores"],
                 dynamic_shapes=({0: count}, {0: classes}, {0: classes}),
             )
@@ -120,34 +145,13 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
             f"method.name = {run.method_name!r} has scores that ONNX cannot express: serve the run with "
             "`fedunseen serve`"
         ) from None
-    with whole_folder(folder) as partial:
-        program.save(partial / "model.onnx")
-        session = onnxruntime.InferenceSession((partial / "model.onnx").read_bytes())
-        _compare(session, module, run)
-        run.space.save(partial / "classes.csv")
-        write_json(
-            partial / "model.json",
-            {
-                "experiment": run.experiment.name,
-                "method": run.method_name,
-                "benchmark": run.experiment.data.name,
-                "encoder": run.experiment.encoder.name,
-                "sample_shape": list(shape),
-                "attributes": list(run.space.attribute_names),
-                "undescribed": {run.space.names[c]: run.space.semantics[c].tolist() for c in run.space.undescribed},
-                "inputs": ["samples", "semantics", "seen"],
-                "output": "scores",
-            },
-        )
-        write_text(
-            partial / "predict.py", files("fedunseen.experiment").joinpath("portable_predict.py.txt").read_text("utf-8")
-        )
-        write_text(partial / "README.md", card)
-    return [folder / name for name in ("model.onnx", "model.json", "classes.csv", "predict.py", "README.md")]
+    return program, module
 
 
-def _compare(session: Any, module: _Scores, run: Run) -> None:
+def _compare(model: Path, module: _Scores, run: Run) -> None:
     """Refuse a graph that does not score as the run does, on more samples and classes than it was made with."""
+    import onnxruntime
+
     generator = torch.Generator().manual_seed(1)
     samples = torch.rand(7, *run.manifest["input_shape"], generator=generator)
     semantics = torch.from_numpy(run.space.semantics.astype(np.float32))
@@ -155,8 +159,8 @@ def _compare(session: Any, module: _Scores, run: Run) -> None:
     seen[torch.from_numpy(run.space.seen)] = 1
     with torch.no_grad():
         expected = module(samples, semantics, seen).numpy()
-    given = {"samples": samples.numpy(), "semantics": semantics.numpy(), "seen": seen.numpy()}
-    (found,) = session.run(None, given)
+    given = dict(zip(_INPUTS, (samples.numpy(), semantics.numpy(), seen.numpy()), strict=True))
+    (found,) = onnxruntime.InferenceSession(model.read_bytes()).run(None, given)
     if np.abs(found - expected).max() > _SAME * max(np.ptp(expected), 1e-6):
         raise ExperimentError(
             f"method.name = {run.method_name!r} scores otherwise under ONNX: serve the run with `fedunseen serve`"

@@ -1,10 +1,8 @@
 """Removal from the sums of a finished run: statistics of a party, or of samples that it names, are subtracted exactly.
 
-Quantized statistics are whole numbers, so nothing of what was removed remains: neither in plain nor in masked totals.
-
-Limitation: whoever kept the total from before and sees the one after learns exactly what was removed. The removal of a
-party reveals its sums, that of one sample reveals the sample. So single samples are removed in batches
-(``method.removal_batch``), or with explicit consent.
+Quantized statistics are whole numbers, so nothing of what was removed remains in plain or in masked totals. Limitation:
+whoever kept the total from before and sees the one after learns exactly what was removed. So single samples are removed
+in batches (``method.removal_batch``), or with explicit consent.
 """
 
 from __future__ import annotations
@@ -33,43 +31,14 @@ from fedunseen.methods.closed_form.statistics import check, statistics, subtract
 from fedunseen.strategies.summed import forget, kept_sums
 
 
-def named_samples(run: Run, own: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
-    """Return the samples that a party names by their positions among its training samples, counted from 0."""
-    settings = run.experiment.method
-    assert isinstance(settings, ClosedFormSettings)
-    chosen, batch = np.unique(np.asarray(samples, dtype=np.int64)), settings.removal_batch
-    if len(chosen) and (chosen[0] < 0 or chosen[-1] >= len(own)):
-        raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(own)} samples, counted from 0")
-    if len(chosen) < batch and not consent:
-        raise ExperimentError(
-            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier total: remove at least "
-            f"{batch} at once (method.removal_batch), or give --consent"
-        )
-    return own[chosen]
-
-
 def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
     """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
     benchmark = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True)).benchmark
-    rows = named_samples(run, benchmark.train, samples, consent) if samples else benchmark.train
+    rows = _named_samples(run, benchmark.train, samples, consent)
     write_tensors(out, _statistics(run, benchmark, rows), {})
     return len(rows)
-
-
-def read_removal(run: Run, path: Path) -> Params:
-    """Return the statistics of a file that :func:`write_removal` wrote."""
-    try:
-        part = dict(load_file(path))
-        check(part, run.space, _quantization(run))
-    except (OSError, SafetensorError, KeyError, IndexError) as error:
-        raise DataError(
-            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
-        ) from None
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    return part
 
 
 def removed(
@@ -77,31 +46,34 @@ def removed(
 ) -> Params:
     """Return the statistics to subtract: those of a file, or of a simulation's client."""
     if removal is not None:
-        return read_removal(run, removal)
-    engine = run.experiment.engine
-    if isinstance(engine, DistributedSettings) and engine.mode == "deployment":
+        return _read_removal(run, removal)
+    experiment = run.experiment
+    if isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
         raise ExperimentError(
             "the party's samples are not here, and its sums were not kept: let it write them with `fedunseen sums "
             "--removal`, and give the file with --removal"
         )
-    own = partition_of(run.experiment, benchmark, run.experiment.run.seed).clients[client]
-    return _statistics(run, benchmark, named_samples(run, own, samples, consent) if len(samples) else own)
+    held = partition_of(experiment, benchmark, experiment.run.seed).clients[client]
+    return _statistics(run, benchmark, _named_samples(run, held, samples, consent))
 
 
 def record_removal(
     run: Run, party: str, client: int, samples: Sequence[int], removal: Path | None, kept: bool
 ) -> dict[str, Any]:
-    """Return what has been removed of each party, this removal included: nothing is subtracted twice."""
+    """Return what has been removed of each party, this removal included: nothing is subtracted twice.
+
+    ``kept``: the party's own sums are kept, without what was removed before.
+    """
     before = dict(run.manifest.get("removed", {}))
     mine = before.get(party, [])
     if mine == "all":
         raise FedUnseenError(
             f"no sums of client {client} are kept, so it cannot be forgotten: {party} was removed from this run before"
         )
-    new: list[Any] = [int(one) for one in samples]
+    new: list[Any] = [int(sample) for sample in samples]
     if removal is not None:
         new = [hashlib.sha256(removal.read_bytes()).hexdigest()] if removal.is_file() else [str(removal)]
-    if again := [one for one in new if one in mine]:
+    if again := [item for item in new if item in mine]:
         raise DataError(
             f"sample or file {again[0]} of {party} is never a part of what is left: it was removed before, leave it out"
         )
@@ -119,11 +91,41 @@ def without(run: Run, server: Params, params: Params, client: int, part: Params)
         raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
     kept = kept_sums(server)
     if client in kept:
-        own = subtract(kept[client], part, space, quantization)
-        if not bool(own["count"].any()):
+        rest = subtract(kept[client], part, space, quantization)
+        if not bool(rest["count"].any()):
             return forget(server, client)
-        server = server | {f"client/{client}/{name}": value for name, value in own.items()}
+        server = server | {f"client/{client}/{name}": value for name, value in rest.items()}
     return server, left
+
+
+def _named_samples(run: Run, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
+    """Return the samples that a party names by their positions among those that it holds; none named: all."""
+    if not len(samples):
+        return held
+    settings = run.experiment.method
+    assert isinstance(settings, ClosedFormSettings)
+    chosen, batch = np.unique(np.asarray(samples, dtype=np.int64)), settings.removal_batch
+    if chosen[0] < 0 or chosen[-1] >= len(held):
+        raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(held)} samples, counted from 0")
+    if len(chosen) < batch and not consent:
+        raise ExperimentError(
+            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier total: remove at least "
+            f"{batch} at once (method.removal_batch), or give --consent"
+        )
+    return held[chosen]
+
+
+def _read_removal(run: Run, path: Path) -> Params:
+    try:
+        part = dict(load_file(path))
+        check(part, run.space, _quantization(run))
+    except (OSError, SafetensorError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
+        ) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return part
 
 
 def _quantization(run: Run) -> Quantization:
@@ -137,14 +139,15 @@ def _quantization(run: Run) -> Quantization:
 
 def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Params:
     """Return the statistics of some samples in the run's class space."""
-    quantization = _quantization(run)
-    missing = [name for name in benchmark.space.names if name not in run.space.names]
-    if missing:
+    quantization, names = _quantization(run), run.space.names
+    if missing := [name for name in benchmark.space.names if name not in names]:
         raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
-    ids = np.array([run.space.names.index(name) for name in benchmark.space.names])
+    ids = np.array([names.index(name) for name in benchmark.space.names])
     images = benchmark.images() if run.manifest.get("picture_shape") is not None else None
-    encoded = benchmark.pictures is None and images is not None
-    features = run.encoded(images[rows]) if encoded and images is not None else benchmark.features[rows]
+    if images is not None and benchmark.pictures is None:
+        features = run.encoded(images[rows])
+    else:
+        features = benchmark.features[rows]
     codes, beyond = run.scaler.codes(features)
     labels = torch.from_numpy(ids[benchmark.labels[rows]])
     assert isinstance(run.method, ClosedForm)

@@ -1,23 +1,24 @@
 """The path of one run: set up, then stage by stage: select, warm start, train, adapt, report.
 
 With ``evaluation.selection = "validation"`` a run has two trainings. The first is a run of its own, in ``selection/``:
-validation classes play the unseen ones, no test sample takes part, and its best round, calibration factor and settings
-are what the second one reports. With ``best-on-test`` the second makes the same choice on the test set itself, as many
-papers do.
+validation classes play the unseen ones, no test sample takes part, and the second reports its best round, calibration
+factor and settings. With ``best-on-test`` the second chooses on the test set itself, as many papers do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.manifest import free_directory, manifest
 from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
-from fedunseen.experiment.run_group import RunGroup
+from fedunseen.experiment.run_group import run_seeds
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Meet, Present, Setup, Stage
 from fedunseen.experiment.stages.adapt import adapt_unlabelled
@@ -50,8 +51,7 @@ def run(
         resume: continue with the run that ``out`` holds.
         progress: called after every round.
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
-        present: called before the first round with who the clients are and how much each holds. Those of a deployment
-            change while it runs: who is connected, say.
+        present: called before the first round with who the clients are and how much each holds.
         benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
         callbacks: act between the rounds that choose on validation classes and between those that are reported. The
             second have as many rounds as the first chose, so ``loop.stop`` ends only the first.
@@ -69,23 +69,26 @@ def run(
     """
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    path = Path(out) if out is not None else free_directory(experiment)
-    check(StartFacts(experiment, deployed_here=meeting is not None, arrays=benchmark is not None))
+    path, deployed = Path(out) if out is not None else free_directory(experiment), meeting is not None
+    check(StartFacts(experiment, deployed_here=deployed, arrays=benchmark is not None))
     show = progress or (lambda stage, round, rounds, line: None)
-    if experiment.run.seeds > 1:
-        return RunGroup(experiment, path, show, benchmark, callbacks, present).run(run, resume)
-    setup = Setup.of(experiment, path, show, benchmark, callbacks, deployed=meeting is not None)
-    directory, settings = setup.directory, setup.experiment.to_dict()
-    directory.check(settings, setup.fingerprint, resume)
+    setup = Setup.of(experiment, path, show, benchmark, callbacks, deployed)
+    directory, several = setup.directory, experiment.run.seeds > 1
+    recorded = experiment if several else setup.experiment
+    directory.check(recorded.to_dict(), setup.fingerprint, resume)
     if directory.complete():
         if meeting is not None:
             finish_late(setup, meeting)
         return load_run(path)
+    for seed in range(1, experiment.run.seeds):
+        partition_of(experiment, setup.whole, experiment.run.seed + seed)  # refuses before anything is written
     setup = prepare(setup.assembled())
     with directory.locked(), keep_pages(), libraries_set_aside():
-        directory.check(settings, setup.fingerprint, resume)  # again: another process may have been quicker
-        directory.create(manifest(setup.experiment, setup.fingerprint, setup.benchmark))
-        if not directory.complete():
+        directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
+        directory.create(manifest(recorded, setup.fingerprint, setup.whole))
+        if several:
+            run_seeds(setup, experiment, partial(run, present=present, benchmark=benchmark, callbacks=callbacks))
+        elif not directory.complete():
             with setup.met(meeting, present) as setup:
                 for stage in STAGES:
                     setup = stage(setup)

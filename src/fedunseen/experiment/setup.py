@@ -35,11 +35,8 @@ from fedunseen.federation.partition import Partition, elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
-Meet = Callable[[], AbstractContextManager[Session]]
-"""Opens the link to the parties of a deployment."""
-
-Present = Callable[[Sequence[PartyStatus]], None]
-"""Is called with the clients before the first round."""
+Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to the parties of a deployment
+Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -47,25 +44,25 @@ class Setup:
     """Everything that the stages of a run share; a stage returns the setup of the next one."""
 
     experiment: Experiment
-    given: Experiment
+    given: Experiment  # before anything was left to the data
     benchmark: Benchmark
-    whole: Benchmark
-    partition: Partition
+    whole: Benchmark  # the run's, where ``benchmark`` is its version for selection
+    partition: Partition  # of ``benchmark``
     directory: RunDirectory
-    fingerprint: str
+    fingerprint: str  # of all files that the result depends on
     progress: Progress
     callbacks: Sequence[Callback] = ()
-    label: str = "training"
+    label: str = "training"  # what the rounds are for
     choice: Choice = field(default_factory=Choice)
     rounds: int = 0
     growth: Growth | None = None
-    meeting: Session | None = None
-    nested: bool = False
-    selection: bool = False
+    meeting: Session | None = None  # the link to parties in other processes
+    nested: bool = False  # this run chooses or prepares for another one, and reports nothing
+    selection: bool = False  # validation classes play the unseen ones
     chosen: Mapping[str, Any] = field(default_factory=dict)
     result: Mapping[str, Any] = field(default_factory=dict)
-    apart: Benchmark | None = None
-    known_sums: dict[int, tuple[NDArray[np.int64], Params]] = field(default_factory=dict)
+    apart: Benchmark | None = None  # what a run that selects measures
+    known_sums: dict[int, tuple[NDArray[np.int64], Params]] = field(default_factory=dict)  # client -> samples and sums
     started: float = field(default_factory=time.perf_counter)
     federation: Federation = None  # type: ignore[assignment]
     evaluator: Evaluator = None  # type: ignore[assignment]
@@ -80,7 +77,7 @@ class Setup:
         callbacks: Sequence[Callback] = (),
         deployed: bool = False,
     ) -> Setup:
-        """Load the data, deal them to clients, and settle what the experiment leaves to the data."""
+        """Load the data, deal them to clients, and settle what the experiment leaves to the data; write nothing."""
         seed = experiment.run.seed
         whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
         whole = tested(experiment, whole) if deployed else whole
@@ -95,22 +92,19 @@ class Setup:
     def assembled(self) -> Setup:
         """Return the setup with its federation and what measures it; nothing is written."""
         growth = None if self.nested else growth_of(self.experiment, self.whole, self.partition, self.directory)
-        setup, task = replace(self, growth=growth), task_of(self.experiment)
         if growth is not None:
             federation, evaluator = growth.at(0)
-        else:
-            held = task.client_data(self.benchmark)
-            federation = assemble(self.experiment, held, self.partition, self.selection)
-            evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
-            if isinstance(
-                federation.engine, InProcess
-            ):  # the statistics of a run that selects are a part of the final ones
-                federation.engine.worker.known_sums = self.known_sums
-                federation.engine.worker.keeps_sums = self.selection
-        return replace(setup, federation=federation, evaluator=evaluator)
+            return replace(self, growth=growth, federation=federation, evaluator=evaluator)
+        task = task_of(self.experiment)
+        federation = assemble(self.experiment, task.client_data(self.benchmark), self.partition, self.selection)
+        if isinstance(federation.engine, InProcess):  # statistics of a run that selects are a part of the final ones
+            federation.engine.worker.known_sums = self.known_sums
+            federation.engine.worker.keeps_sums = self.selection
+        evaluator = task.evaluator(federation, self.benchmark, self.experiment.evaluation)
+        return replace(self, growth=None, federation=federation, evaluator=evaluator)
 
     def sub_run(self, name: str, stages: Sequence[Stage], **changes: Any) -> Mapping[str, Any]:
-        """Return the result of a run inside this one, from its directory if it is there already."""
+        """Return the result of a run in the folder ``name`` of this one, from its directory if it is there already."""
         directory = RunDirectory(self.directory.path / name)
         if (stored := directory.result()) is not None:
             return stored
@@ -119,8 +113,8 @@ class Setup:
         directory.create({**manifest(setup.experiment, setup.benchmark.fingerprint(), setup.benchmark), "stage": stage})
         for step in stages:
             setup = step(setup)
-        own = setup.experiment
-        result = {**setup.result, "selection": own.evaluation.selection, "seed": own.run.seed}
+        settings = setup.experiment
+        result = {**setup.result, "selection": settings.evaluation.selection, "seed": settings.run.seed}
         write_json(directory.result_path, result)
         return result
 
@@ -144,14 +138,13 @@ class Setup:
                 yield replace(self, meeting=meeting)
             return
         show(clients_of(self.federation))
-        if isinstance(settings, DistributedSettings):
-            threads = str(max(1, torch.get_num_threads() // settings.processes))
-            place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
-            with carrier(settings.name).simulate(place) as link:
-                yield replace(self, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
-        else:
+        if not isinstance(settings, DistributedSettings):
             yield self
+            return
+        threads = str(max(1, torch.get_num_threads() // settings.processes))
+        place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
+        with carrier(settings.name).simulate(place) as link:
+            yield replace(self, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
 
 
 Stage = Callable[[Setup], Setup]
-"""A part of a run."""

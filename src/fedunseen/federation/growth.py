@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -117,13 +117,9 @@ class Version:
         return {
             "round": self.round,
             "hash": self.hash(),
-            "classes": list(space.names),
-            "attributes": list(space.attribute_names),
-            "groups": {name: list(columns) for name, columns in space.attribute_groups.items()},
+            **space_dict(space),
             "semantics": space.semantics.tolist(),
-            "seen": space.seen.tolist(),
             "validation": space.validation.tolist(),
-            "unseen": space.unseen.tolist(),
             "held": dict(self.held),
             "former": {name: list(hashes) for name, hashes in self.former.items()},
             **{key: list(getattr(self, key)) for key in ("left", "added", "gained", "corrected")},
@@ -132,21 +128,38 @@ class Version:
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Version:
         """Read what :meth:`to_dict` gave."""
-        space = ClassSpace(
-            names=tuple(tree["classes"]),
-            semantics=np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1),
-            attribute_names=tuple(tree["attributes"]),
-            seen=np.array(tree["seen"], dtype=np.int64),
-            validation=np.array(tree["validation"], dtype=np.int64),
-            unseen=np.array(tree["unseen"], dtype=np.int64),
-            attribute_groups={name: tuple(columns) for name, columns in tree["groups"].items()},
-        )
+        semantics = np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1)
+        space = read_space(tree, semantics, tree["validation"])
         former = {name: tuple(hashes) for name, hashes in tree["former"].items()}
         changes = {key: tuple(tree[key]) for key in ("left", "added", "gained", "corrected")}
         version = cls(int(tree["round"]), space, dict(tree["held"]), former=former, **changes)
         if version.hash() != tree["hash"]:
             raise DataError("the class space is not the one whose hash it names")
         return version
+
+
+def space_dict(space: ClassSpace) -> dict[str, Any]:
+    """Return a class space without its semantics as JSON values."""
+    return {
+        "classes": list(space.names),
+        "attributes": list(space.attribute_names),
+        "groups": {name: list(columns) for name, columns in space.attribute_groups.items()},
+        "seen": space.seen.tolist(),
+        "unseen": space.unseen.tolist(),
+    }
+
+
+def read_space(tree: Mapping[str, Any], semantics: NDArray[np.float64], validation: Sequence[int] = ()) -> ClassSpace:
+    """Read what :func:`space_dict` gave."""
+    return ClassSpace(
+        names=tuple(tree["classes"]),
+        semantics=semantics,
+        attribute_names=tuple(tree["attributes"]),
+        seen=np.array(tree["seen"], dtype=np.int64),
+        validation=np.array(validation, dtype=np.int64),
+        unseen=np.array(tree["unseen"], dtype=np.int64),
+        attribute_groups={name: tuple(columns) for name, columns in tree["groups"].items()},
+    )
 
 
 def described_as(row: NDArray[np.float64]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from fedunseen.core.files import write_tensors
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.deployed import notes
-from fedunseen.experiment.encoder_files import carry, carry_text
+from fedunseen.experiment.encoder_files import carry
 from fedunseen.experiment.manifest import encoder_of, write_inputs
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.setup import Meet, Setup
@@ -36,8 +36,7 @@ def report(setup: Setup) -> Setup:
     if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
         result["misplaced"] = groups
     write_inputs(federation.scaler, setup.benchmark.space, directory.path)
-    carry(encoder_of(experiment, setup.benchmark), directory.path)
-    carry_text(experiment.data, experiment.encoder, directory.path)
+    carry(encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path)
     params = load_params(directory.model_path, federation.device) if federation.strategy.one_model else {}
     write_tensors(directory.path / "evaluation.safetensors", setup.evaluator.summary(params, result))
     directory.finish(result)
