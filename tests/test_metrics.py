@@ -91,10 +91,7 @@ def test_confusions_are_shares_of_each_class_s_samples():
             lambda s, y: metrics.zsl(s[:3], y, UNSEEN),
             "scores have the shape (3, 6) and labels (200,): give (n, C) and (n,)",
         ),
-        (
-            lambda s, y: metrics.zsl(s, y, ["0"]),
-            "unseen are not a list of whole numbers: give columns of the scores",
-        ),
+        (lambda s, y: metrics.zsl(s, y, ["0"]), "unseen are not a list of whole numbers: give columns of the scores"),
         (lambda s, y: metrics.zsl(s, y, [6]), "unseen name class 6, but the scores have the columns 0 to 5"),
         (lambda s, y: metrics.zsl(s, -y, UNSEEN), "labels name class -5, but the scores have the columns 0 to 5"),
         (lambda s, y: metrics.zsl(s, y, [2]), "no sample is of an unseen class: there is nothing to measure"),

@@ -26,7 +26,8 @@ The similarities that FedZSL Eq. 6 distils are those of ``fedunseen.core.class_s
 FedZSL is Chen et al. 2022, DistZSL Chen et al. 2025, FedFSL Fan and Huang 2021, APN Xu et al. 2020, MSDN Chen et al.
 2022, f-VAEGAN Xian et al. 2019, FREE Chen et al. 2021, SVIP Chen et al. 2025.
 
-Every loss is a mean over the samples of a batch, or over those whose weight is not zero; it is 0 if no weight is left.
+Every loss returns a scalar, the mean over a batch. ``weights`` (B,) drops samples of weight 0 (if none is left, it is
+0), ``mask`` (C,) bool names the classes of a softmax; by default all count. Shapes that differ raise ``ArgumentError``.
 The papers write sums, but their learning rates only make sense for means. All losses work under ``torch.func.grad`` and
 ``torch.func.vmap``; half precision is turned into float32 first.
 
@@ -50,23 +51,10 @@ from fedunseen.core.errors import ArgumentError
 from fedunseen.core.phases import weighted_mean
 
 __all__ = [
-    "attribute_error",
-    "compactness",
-    "consistency",
-    "decorrelation",
-    "group_norms",
-    "jensen_shannon",
-    "kl_divergence",
-    "margin_loss",
-    "patch_cross_entropy",
-    "posterior_divergence",
-    "probability_distance",
-    "reconstruction",
-    "relation_distillation",
-    "self_calibration",
-    "semantic_cross_entropy",
-    "weighted_l1",
-]
+    "attribute_error", "compactness", "consistency", "decorrelation", "group_norms", "jensen_shannon",
+    "kl_divergence", "margin_loss", "patch_cross_entropy", "posterior_divergence", "probability_distance",
+    "reconstruction", "relation_distillation", "self_calibration", "semantic_cross_entropy", "weighted_l1",
+]  # fmt: skip
 
 _OUT = -1e9  # a logit that softmax turns into exactly zero; -inf would make 0 * inf in the divergence
 
@@ -79,17 +67,8 @@ def semantic_cross_entropy(
 ) -> Tensor:
     r"""FedZSL Eq. 3, the cross-entropy of compatibilities: :math:`-\log\mathrm{softmax}(z)_y`.
 
-    Args:
-        logits: (B, C) compatibilities :math:`z_j = \hat a^T a_j` of predicted attributes with each class's semantics.
-        labels: (B,) class ids y in 0..C - 1.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        mask: (C,) bool, the classes that the denominator runs over; must include the labels. By default all.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes do not fit together.
+    ``logits`` (B, C) are compatibilities :math:`z_j = \hat a^T a_j` of predicted attributes with each class's
+    semantics, ``labels`` (B,) class ids y, which ``mask`` must include.
 
     Example:
         >>> round(semantic_cross_entropy(torch.zeros(1, 4), torch.tensor([2])).item(), 4)  # log 4
@@ -109,23 +88,10 @@ def relation_distillation(
 ) -> Tensor:
     r"""FedZSL Eq. 5 and FedZSL Eq. 6 (CARD): the divergence of the model's class relations from those of the semantics.
 
-    It is :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`.
-
-    The paper's Eq. 6 names the divergence the other way round but then expands it as here, which is the usual
-    distillation loss. As the temperature grows it tends to half the variance over classes of :math:`z - \Gamma_y`.
-
-    Args:
-        logits: (B, C) compatibilities z.
-        similarities: (B, C) the row of the class-similarity matrix Gamma that belongs to each sample's label.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        mask: (C,) bool, the classes that both softmaxes run over; by default all.
-        temperature: tau > 0; the paper's is 10.
-
-    Returns:
-        A scalar, at least 0.
-
-    Raises:
-        ArgumentError: the shapes differ, or the temperature is not above 0.
+    It is :math:`\tau^2\,KL(\mathrm{softmax}(\Gamma_y/\tau)\,\|\,\mathrm{softmax}(z/\tau))`, of ``logits`` z (B, C) and,
+    in ``similarities`` (B, C), the rows of Gamma of the samples' labels; the ``temperature`` tau must be above 0. The
+    paper names the divergence the other way round but expands it as here. As tau grows it tends to half the variance
+    over classes of :math:`z - \Gamma_y`.
 
     Example:
         >>> gamma = torch.tensor([[1.0, 0.2], [0.2, 1.0]])
@@ -143,20 +109,10 @@ def relation_distillation(
 
 
 def consistency(generated: Tensor, features: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""FedZSL Eq. 7: :math:`\|h(a_y) - f(x)\|_2`, the distance of generated from extracted visual features.
+    r"""FedZSL Eq. 7: :math:`\|h(a_y) - f(x)\|_2`, the distance of ``generated`` from extracted ``features`` (B, d).
 
-    DistZSL's bilateral connection (its Eq. 8) is the same of features that are generated from predicted attributes.
-
-    Args:
-        generated: (B, d) features made from the label's semantics.
-        features: (B, d) features of the samples.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar. Its derivative where both are equal is taken to be 0.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    DistZSL's bilateral connection (its Eq. 8) is the same of features that are generated from predicted attributes. The
+    derivative where both are equal is taken to be 0.
 
     Example:
         >>> consistency(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()
@@ -167,14 +123,10 @@ def consistency(generated: Tensor, features: Tensor, weights: Tensor | None = No
 
 
 def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
-    """Return the L2 norm of each group of attributes; its derivative where a whole group is zero is taken to be 0.
+    """Return the L2 norm (..., L) of each group of attributes, from ``squares`` (..., attributes) of values.
 
-    Args:
-        squares: (..., attributes) squared values.
-        groups: (L, attributes) 1 where the attribute belongs to the group, else 0.
-
-    Returns:
-        (..., L).
+    ``groups`` (L, attributes) is 1 where the attribute belongs to the group, else 0. The derivative where a whole group
+    is zero is taken to be 0.
 
     Example:
         >>> group_norms(torch.tensor([3.0, 4.0, 2.0]).square(), torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]))
@@ -185,18 +137,9 @@ def group_norms(squares: Tensor, groups: Tensor) -> Tensor:
 
 
 def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""DistZSL Eq. 4: :math:`\sum_l \|\hat a^l\|_2`, summed over groups as printed, the mean over samples.
+    r"""DistZSL Eq. 4: :math:`\sum_l \|\hat a^l\|_2` of ``attributes`` (B, attributes), summed over groups as printed.
 
-    Args:
-        attributes: (B, attributes) predicted.
-        groups: (L, attributes) 1 where the attribute belongs to the group, else 0.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the numbers of attributes differ.
+    ``groups`` (L, attributes) is as for :func:`group_norms`.
 
     Example:
         >>> decorrelation(torch.tensor([[3.0, 4.0, 2.0]]), torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])).item()
@@ -208,18 +151,7 @@ def decorrelation(attributes: Tensor, groups: Tensor, weights: Tensor | None = N
 
 
 def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor | None = None) -> Tensor:
-    """APN's attribute regression: the squared error, the mean over attributes and samples.
-
-    Args:
-        predicted: (B, attributes).
-        target: (B, attributes) of the samples' classes.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    """APN's attribute regression: the squared error of ``predicted`` from ``target`` (B, attributes), a mean over both.
 
     Example:
         >>> attribute_error(torch.tensor([[1.0, 3.0]]), torch.tensor([[1.0, 1.0]])).item()
@@ -232,18 +164,8 @@ def attribute_error(predicted: Tensor, target: Tensor, weights: Tensor | None = 
 def compactness(attention: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""Compactness of APN and GEM: :math:`\sum_{k,r} m_{kr}\,\|r - r^*_k\|^2`, the mean over samples.
 
-    :math:`r^*_k` is the cell where the map of attribute k is highest; distances are counted in cells (rows and
-    columns), so that maps need not be square. No gradient goes through the place of the peak.
-
-    Args:
-        attention: (B, attributes, height, width), not negative.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar, at least 0.
-
-    Raises:
-        ArgumentError: ``attention`` has another number of dimensions.
+    ``attention`` m (B, attributes, height, width) is not negative, and :math:`r^*_k` the cell where the map of
+    attribute k is highest; distances are counted in cells. No gradient goes through the place of the peak.
 
     Example:
         >>> compactness(torch.tensor([[[[1.0, 0.0, 0.5]]]])).item()  # half the mass of the peak, two cells away
@@ -265,17 +187,7 @@ def self_calibration(
 ) -> Tensor:
     r"""MSDN's self-calibration: :math:`-\log` of the mean probability of all unseen classes together.
 
-    Args:
-        logits: (B, C) class scores.
-        unseen: (C,) bool, the unseen classes, all in ``mask``.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        mask: (C,) bool, the classes that the softmax runs over; by default all.
-
-    Returns:
-        A scalar, at least 0.
-
-    Raises:
-        ArgumentError: the numbers of classes differ.
+    ``logits`` (B, C) are class scores, ``unseen`` (C,) bool the unseen classes, all in ``mask``.
 
     Example:
         >>> round(self_calibration(torch.zeros(1, 4), torch.tensor([0, 0, 0, 1]).bool()).item(), 4)  # log 4
@@ -288,19 +200,7 @@ def self_calibration(
 
 
 def jensen_shannon(first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    """MSDN: the Jensen-Shannon divergence of two softmaxes, in nats (0 to log 2).
-
-    Args:
-        first: (B, C) class scores.
-        second: (B, C) class scores.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        mask: (C,) bool, the classes that both softmaxes run over; by default all.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    """MSDN: the Jensen-Shannon divergence of two softmaxes of class scores (B, C), in nats (0 to log 2).
 
     Example:
         >>> far = torch.tensor([[99.0, 0.0], [0.0, 99.0]])
@@ -315,21 +215,9 @@ def jensen_shannon(first: Tensor, second: Tensor, weights: Tensor | None = None,
 
 
 def weighted_l1(first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-    r"""Weighted L1 distance of two score vectors, :math:`\sum_c |r_c|^3 / \|r\|_2` with r their difference.
+    r"""Weighted L1 distance of two score vectors (B, C), :math:`\sum_c |r_c|^3 / \|r\|_2` with r their difference.
 
     The large differences weigh most; its derivative where both are equal is 0. From the codes of MSDN and FREE.
-
-    Args:
-        first: (B, C) class scores.
-        second: (B, C) class scores.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        mask: (C,) bool, the classes that count; by default all.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes differ.
 
     Example:
         >>> weighted_l1(torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)).item()  # (27 + 64) / 5
@@ -347,7 +235,7 @@ def weighted_l1(first: Tensor, second: Tensor, weights: Tensor | None = None, ma
 def probability_distance(
     first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """MSDN: the squared L2 distance of two softmaxes; arguments and errors as for :func:`jensen_shannon`.
+    """MSDN: the squared L2 distance of two softmaxes of class scores (B, C).
 
     Example:
         >>> far = torch.tensor([[99.0, 0.0], [0.0, 99.0]])
@@ -360,18 +248,7 @@ def probability_distance(
 
 
 def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """SVIP: the binary cross-entropy of patches, the mean over patches and samples.
-
-    Args:
-        logits: (B, P) before the sigmoid.
-        labels: (B, P) 0 or 1.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    """SVIP: the binary cross-entropy of patches, from ``logits`` (B, P) and ``labels`` (B, P) 0 or 1.
 
     Example:
         >>> round(patch_cross_entropy(torch.zeros(1, 9), torch.ones(1, 9)).item(), 4)  # log 2
@@ -390,19 +267,8 @@ def reconstruction(
 ) -> Tensor:
     """f-VAEGAN: the negative log-likelihood of features, but for a constant, summed over features.
 
-    Binary cross-entropy where a sigmoid made them; otherwise half the squared error.
-
-    Args:
-        made: (B, d) decoded features.
-        real: (B, d) features of the samples, in [0, 1] with a sigmoid.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-        output: the decoder's last activation.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    Binary cross-entropy of ``made`` from ``real`` (B, d) where the decoder's last activation ``output`` is a sigmoid,
+    which needs features in [0, 1]; otherwise half the squared error.
 
     Example:
         >>> half = torch.tensor([[0.5, 0.5]])
@@ -424,16 +290,7 @@ def reconstruction(
 def posterior_divergence(mean: Tensor, logvar: Tensor, weights: Tensor | None = None) -> Tensor:
     r"""f-VAEGAN: :math:`KL(N(\mu, \sigma^2)\,\|\,N(0, 1)) = \frac12\sum(\mu^2 + \sigma^2 - 1 - \log\sigma^2)`, in nats.
 
-    Args:
-        mean: (B, z) of the encoder's posterior.
-        logvar: (B, z) logarithm of its variance.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar, at least 0.
-
-    Raises:
-        ArgumentError: the shapes differ.
+    ``mean`` and ``logvar`` (B, z) are those of the encoder's posterior.
 
     Example:
         >>> posterior_divergence(torch.tensor([[2.0, 0.0]]), torch.zeros(1, 2)).item()
@@ -455,21 +312,9 @@ def margin_loss(
 ) -> Tensor:
     r"""FREE's SAMC: :math:`\max(0, \Delta + g\,\|\mu - c_y\|^2 - (1 - g)\,\|\mu - c_{y'}\|^2)`.
 
-    Args:
-        means: (B, a) mu, the predicted attributes.
-        centres: (C, a) the classes' learned centres c.
-        labels: (B,) y.
-        held: (C,) bool, the classes among which y' is sought; by default all.
-        margin: Delta.
-        balance: g in [0, 1].
-        other: (B,) y'; by default the nearest wrong centre. A client with one class has none, and its term is left out.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ArgumentError: the shapes do not fit together.
+    ``means`` mu (B, a) are the predicted attributes, ``centres`` c (C, a) the classes' learned centres, ``labels`` y
+    (B,), ``margin`` Delta and ``balance`` g. y' is ``other`` (B,), by default the nearest wrong centre among the
+    classes ``held`` (C,); a client with one class has none, and its term is left out.
 
     Example:
         >>> centres = torch.tensor([[0.0], [1.0], [5.0]])
@@ -498,20 +343,9 @@ def margin_loss(
 
 
 def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) -> Tensor:
-    r"""FedFSL Eq. 12 and FedFSL Eq. 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` in nats.
+    r"""FedFSL Eq. 12 and FedFSL Eq. 14: :math:`KL(\mathrm{softmax}(u)\,\|\,\mathrm{softmax}(v))` of logits (B, N).
 
     FedFSL's mutual information takes a peer's answers for the first and the client's own for the second.
-
-    Args:
-        first: (B, N) logits u.
-        second: (B, N) logits v.
-        weights: (B,) 0 drops a sample; by default none is dropped.
-
-    Returns:
-        A scalar, at least 0.
-
-    Raises:
-        ArgumentError: the shapes differ.
 
     Example:
         >>> p = torch.tensor([[0.5, 0.5], [0.9, 0.1]]).log()

@@ -19,9 +19,12 @@ Accuracies are means over classes, in percent: every class counts the same, howe
 their harmonic mean. Calibrated stacking (Chao et al. 2016) lowers the scores of seen classes by a factor gamma, in the
 method's own score units.
 
-A paired difference asks two models the same questions. Both answer the easy ones well and the hard ones badly, so that
-its interval is much narrower than what the intervals of both make one expect. It is about the questions asked: another
-training, with another seed, is another model. :func:`paired_difference` of the seeds' numbers tells about that.
+``scores`` (n, C) say how well each class fits each sample, the higher the better; ``labels`` (n,) are true classes, as
+columns of the scores; ``seen`` and ``unseen`` are ids of classes, or (C,) bool. What does not fit raises
+:class:`~fedunseen.core.errors.ArgumentError`.
+
+A paired difference asks two models the same questions, which narrows its interval. It says nothing of another seed:
+:func:`paired_difference` of the seeds' numbers does.
 
 Example:
     >>> scores = np.array([[0.9, 0.1, 0.3], [0.2, 0.8, 0.6], [0.7, 0.1, 0.6]])  # three samples, three classes
@@ -46,27 +49,10 @@ from numpy.typing import ArrayLike, NDArray
 from fedunseen.core.errors import ArgumentError
 
 __all__ = [
-    "Answers",
-    "Generalized",
-    "Metrics",
-    "accuracies",
-    "answers_of",
-    "best_factor",
-    "calibrate",
-    "class_difference",
-    "confidence",
-    "confusion",
-    "episode_accuracies",
-    "episode_confusion",
-    "forgetting",
-    "generalized",
-    "group_accuracies",
-    "harmonic_difference",
-    "harmonic_mean",
-    "paired_difference",
-    "per_class",
-    "zsl",
-]
+    "Answers", "Generalized", "Metrics", "accuracies", "answers_of", "best_factor", "calibrate", "class_difference",
+    "confidence", "confusion", "episode_accuracies", "episode_confusion", "forgetting", "generalized",
+    "group_accuracies", "harmonic_difference", "harmonic_mean", "paired_difference", "per_class", "zsl",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -90,13 +76,7 @@ class Generalized(NamedTuple):
 def zsl(scores: ArrayLike, labels: ArrayLike, unseen: ArrayLike) -> float:
     """Return the ZSL accuracy in percent: samples of unseen classes, answered among the unseen classes only.
 
-    Args:
-        scores: (n, C) how well each class fits each sample: the higher, the better.
-        labels: (n,) the true classes, as columns of ``scores``; samples of other classes than ``unseen`` do not count.
-        unseen: (u,) ids of the unseen classes, or (C,) bool.
-
-    Raises:
-        ArgumentError: the shapes do not fit, an id is not a column of ``scores``, or no sample is of an unseen class.
+    Samples of other classes do not count.
 
     Example:
         >>> zsl([[9.0, 0.1, 0.2], [9.0, 0.3, 0.2]], [1, 1], unseen=[1, 2])
@@ -113,15 +93,8 @@ def generalized(
 ) -> Generalized:
     """Return the generalized accuracies U, S and H in percent: all samples, answered among all classes.
 
-    Args:
-        scores: (n, C) how well each class fits each sample: the higher, the better.
-        labels: (n,) the true classes, as columns of ``scores``.
-        seen: (s,) ids of the seen classes, or (C,) bool.
-        unseen: (u,) ids of the unseen classes, or (C,) bool. Columns of neither are never the answer.
-        factor: gamma, what the scores of seen classes are lowered by; 0 is not a calibration.
-
-    Raises:
-        ArgumentError: the shapes do not fit, an id is not a column of ``scores``, or one side has no samples.
+    ``factor`` is gamma, what the scores of seen classes are lowered by; 0 is no calibration. Columns that are neither
+    seen nor unseen are never the answer.
 
     Example:
         >>> generalized([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1], factor=0.2)
@@ -134,14 +107,7 @@ def generalized(
 def calibrate(scores: ArrayLike, labels: ArrayLike, seen: ArrayLike, unseen: ArrayLike) -> float:
     """Return the calibration factor gamma with the highest harmonic mean; choose it on validation classes.
 
-    Args:
-        scores: (n, C) as for :func:`generalized`; on validation classes these play the unseen ones.
-        labels: (n,) the true classes, as columns of ``scores``.
-        seen: (s,) ids of the seen classes, or (C,) bool.
-        unseen: (u,) ids of the unseen classes, or (C,) bool.
-
-    Raises:
-        ArgumentError: as for :func:`generalized`.
+    On validation classes these play the unseen ones.
 
     Example:
         >>> calibrate([[0.9, 0.1], [0.6, 0.5]], [0, 1], seen=[0], unseen=[1])  # any between 0.1 and 0.8
@@ -216,12 +182,9 @@ def accuracies(answers: Answers, factor: float = 0.0) -> Metrics:
 
 
 def group_accuracies(answers: Answers, groups: Mapping[str, Ids], factor: float = 0.0) -> dict[str, float]:
-    """Return the per-class accuracy on groups of classes in percent, all known classes being candidates.
+    """Return the per-class accuracy on groups of classes (name -> ids) in percent, all classes being candidates.
 
-    Args:
-        answers: a model's.
-        groups: name -> class ids. A group without a test sample is left out of the result.
-        factor: the calibration factor.
+    A group without a test sample is left out of the result.
 
     Example:
         >>> answers = answers_of(np.eye(3)[[0, 0, 2]], np.array([0, 1, 2]), np.array([0, 1]), np.array([2]))
@@ -236,11 +199,8 @@ def group_accuracies(answers: Answers, groups: Mapping[str, Ids], factor: float 
 def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return by how much the accuracy on each group fell from its highest to its last (Chaudhry et al. 2018, Eq. 3).
 
-    Args:
-        stages: the accuracies on groups of classes after each round, in percent, in order.
-
-    Returns:
-        Group -> percentage points, of the groups that were measured after the last round and before it.
+    ``stages`` has the accuracies on groups of classes after each round, in percent. The result has percentage points of
+    the groups that were measured after the last round and before it.
 
     Example:
         >>> forgetting([{"a": 80.0}, {"a": 90.0, "b": 50.0}, {"a": 70.0, "b": 60.0, "c": 10.0}])
@@ -257,8 +217,7 @@ def forgetting(stages: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def best_factor(many: Sequence[Answers]) -> float:
     """Return the calibration factor with the highest harmonic mean, averaged over the given models' answers.
 
-    Both accuracies are steps as functions of gamma: U rises where gamma passes the gap of a rightly answered sample of
-    an unseen class, S falls likewise. So the gaps themselves are all there is to try, or quantiles of many.
+    Both accuracies are steps as functions of gamma, so that the gaps (or quantiles of many) are all there is to try.
     """
     gaps = np.unique(np.concatenate([answers.gap for answers in many]))
     if len(gaps) > _CANDIDATES:
@@ -281,10 +240,7 @@ def best_factor(many: Sequence[Answers]) -> float:
 def per_class(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
     """Return (m,) the percentage of right answers among each class's samples; NaN where there are none.
 
-    Args:
-        labels: (n,) true classes, by id or by name.
-        answers: (n,) answered classes.
-        classes: (m,) the classes in the order wanted.
+    Arguments are as for :func:`confusion`.
 
     Example:
         >>> per_class(["cat", "cat", "dog"], ["cat", "dog", "dog"], ["cat", "dog", "eel"])
@@ -297,13 +253,8 @@ def per_class(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floa
 def confusion(labels: ArrayLike, answers: ArrayLike, classes: ArrayLike) -> Floats:
     """Return (m, m) how often, in percent of row i's samples, class ``classes[i]`` is answered with ``classes[j]``.
 
-    Args:
-        labels: (n,) true classes, by id or by name; samples of other classes do not count.
-        answers: (n,) answered classes; an answer outside ``classes`` leaves its row below 100.
-        classes: (m,) in the order wanted.
-
-    Returns:
-        Rows of classes without samples are NaN.
+    ``labels`` and ``answers`` (n,) are classes by id or by name, ``classes`` (m,) those wanted, in order. Samples of
+    other classes do not count, an answer outside leaves its row below 100, and rows of classes without samples are NaN.
 
     Example:
         >>> confusion([7, 7, 5], [7, 5, 5], [5, 7])
@@ -343,13 +294,8 @@ def episode_accuracies(answers: Ids) -> Floats:
 def episode_confusion(labels: Ids, answers: Ids, ids: Ids) -> tuple[Floats, Ids]:
     """Return how often class ``ids[i]`` is answered with ``ids[j]`` in the episodes that have both, and in how many.
 
-    Args:
-        labels: (E, N, Q) true classes of the queries: N classes an episode, Q queries a class.
-        answers: (E, N, Q) answered classes, of the same episode.
-        ids: (m,) sorted, the classes that occur.
-
-    Returns:
-        (m, m) percent of row i's queries in those episodes, NaN where no episode has both; (m, m) episodes.
+    ``labels`` and ``answers`` (E, N, Q) are the classes of N classes' Q queries in each episode, ``ids`` (m,) the
+    classes that occur, sorted. Returns (m, m) percent, NaN where no episode has both, and (m, m) episodes.
 
     Example:
         >>> labels, answers = np.array([[[3, 3], [5, 5]]]), np.array([[[3, 5], [5, 5]]])
@@ -411,13 +357,9 @@ def paired_difference(ours: Floats, theirs: Floats) -> tuple[float, float]:
 def class_difference(labels: Ids, ours: Right, theirs: Right) -> tuple[float, float]:
     """Return the difference of two per-class accuracies in percent, and half of its 95 % interval.
 
-    Classes are fixed, and the samples within each are drawn: the variance of the mean over C classes is the sum over
-    classes of s_c^2 / n_c, over C^2. NaN where a class has but one sample.
-
-    Args:
-        labels: (n,) true classes.
-        ours: (n,) whether our answer is right.
-        theirs: (n,) the same of the other model.
+    ``labels`` (n,) are true classes; ``ours`` and ``theirs`` (n,) say whether each model's answer is right. Classes are
+    fixed, and the samples within each are drawn: the variance of the mean over C classes is the sum over classes of
+    s_c^2 / n_c, over C^2. NaN where a class has but one sample.
 
     Example:
         >>> right = np.array([True, True, False, True]), np.array([False, True, False, True])
@@ -432,13 +374,8 @@ def class_difference(labels: Ids, ours: Right, theirs: Right) -> tuple[float, fl
 def harmonic_difference(labels: Ids, seen: Right, ours: Right, theirs: Right) -> tuple[float, float]:
     """Return the difference of two harmonic means (S, U) in percent, and half of its 95 % interval.
 
-    To first order: H = 2 S U / (S + U) changes by 2 U^2 / (S + U)^2 times S's change, and likewise by U's.
-
-    Args:
-        labels: (n,) true classes.
-        seen: (n,) whether the true class is a seen one.
-        ours: (n,) whether our answer is right.
-        theirs: (n,) the same of the other model.
+    Arguments are as for :func:`class_difference`; ``seen`` (n,) says whether the true class is a seen one. To first
+    order H = 2 S U / (S + U) changes by 2 U^2 / (S + U)^2 times S's change, and likewise by U's.
     """
     sides = (seen, ~seen)
     means, slopes = zip(*(_harmonic(labels, sides, right) for right in (ours, theirs)), strict=True)
@@ -485,11 +422,7 @@ def _mean_per_class(right: Right, labels: Ids) -> float:
 
 
 def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating], Ids]:
-    """Return scores (n, C) and labels (n,) as arrays.
-
-    Raises:
-        ArgumentError: they do not fit.
-    """
+    """Return scores (n, C) and labels (n,) as arrays, or raise ``ArgumentError`` if they do not fit."""
     table, truth = np.asarray(scores), np.asarray(labels)
     if table.ndim != 2 or truth.shape != table.shape[:1]:
         raise ArgumentError(f"scores have the shape {table.shape} and labels {truth.shape}: give (n, C) and (n,)")
@@ -499,11 +432,7 @@ def _checked(scores: ArrayLike, labels: ArrayLike) -> tuple[NDArray[np.floating]
 
 
 def _ids(what: str, given: ArrayLike, classes: int) -> Ids:
-    """Return ids of columns, from ids or from (C,) bool.
-
-    Raises:
-        ArgumentError: they are none.
-    """
+    """Return ids of columns, from ids or from (C,) bool, or raise ``ArgumentError`` if they are none."""
     values = np.asarray(given)
     if what != "labels" and values.dtype == bool and values.shape == (classes,):
         return np.flatnonzero(values)

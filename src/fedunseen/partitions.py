@@ -16,10 +16,10 @@ function                     a client holds
                              (FedFSL, 5.4.2: tweets)
 ============================ =======================================================================================
 
-Each function takes (n,) labels and returns for each client the sorted positions of its samples among them. Every
-client holds at least one sample. Labels are whole numbers from 0, or names, which are numbered in sorted order: each
-class has random draws of its own. ``rho`` leaves a client with a random share of the samples of each of its classes.
-The same arguments give the same partition.
+Each function takes (n,) labels, the number of ``clients`` and the ``seed`` of all draws, and returns for each client
+the sorted positions of its samples, at least one. Labels are whole numbers from 0, or names, which are numbered in
+sorted order: each class has random draws of its own. ``rho`` in (0, 1] leaves a client with a random share of the
+samples of each of its classes, at least one. An argument that makes no sense raises ``ArgumentError``.
 
 Example:
     >>> labels = ["cat", "dog", "cat", "eel", "dog", "eel"]
@@ -50,15 +50,8 @@ Ids = NDArray[np.int64]
 def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
     """Deal every class evenly.
 
-    Args:
-        labels: (n,) the samples' classes.
-        clients: how many.
-        seed: of all draws.
-        rho: each client draws its own such share of every class, in (0, 1], at least a sample. By default each class is
-            dealt round the table from where the last one stopped: the clients' totals differ by one at most.
-
-    Raises:
-        ArgumentError: an argument makes no sense, or a client would hold no sample.
+    Each class is dealt round the table from where the last one stopped: the clients' totals differ by one at most. With
+    ``rho`` each client draws its own such share of every class.
 
     Example:
         >>> [len(ids) for ids in iid(np.repeat([0, 1], 6), clients=3)]
@@ -80,17 +73,9 @@ def iid(labels: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None =
 def dirichlet(
     labels: ArrayLike, clients: int = 10, seed: int = 0, alpha: float = 0.5, rho: float | None = None
 ) -> list[Ids]:
-    """Cut every class by its own draw from Dir(alpha), again until every client has samples.
+    """Cut every class by its own draw from Dir(``alpha``), again until every client has samples.
 
-    Args:
-        labels: (n,) the samples' classes.
-        clients: how many.
-        seed: of all draws.
-        alpha: concentration, above 0: the larger, the more even.
-        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
-
-    Raises:
-        ArgumentError: an argument makes no sense, or 100 draws all left a client without samples.
+    The larger alpha > 0 is, the more even. 100 draws that all leave a client without samples raise ``ArgumentError``.
 
     Example:
         >>> parts = dirichlet(np.repeat([0, 1, 2], 50), clients=4)
@@ -128,18 +113,8 @@ def pccd(
 ) -> list[Ids]:
     """Give each client whole classes of its own: the partial class-conditional distribution.
 
-    Args:
-        labels: (n,) the samples' classes.
-        clients: how many.
-        seed: of all draws.
-        counts: how many classes each client holds; see the top of this file.
-        alpha: concentration of the numbers of classes, above 0, with ``counts = "dirichlet"``.
-        floor: least number of classes of a client; by default half an even share (uneven) or 2 (dirichlet).
-        phi: share of all classes that each client holds, in (0, 1], with ``counts = "even"``.
-        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
-
-    Raises:
-        ArgumentError: an argument makes no sense, or the classes do not suffice.
+    The table at the top of this file describes ``counts``, ``alpha`` and ``phi``. ``floor`` is by default half an even
+    share (uneven) or 2 (dirichlet). Classes that do not suffice raise ``ArgumentError``.
 
     Example:
         >>> labels = np.repeat(np.arange(6), 10)
@@ -175,15 +150,7 @@ def pccd(
 def user(labels: ArrayLike, users: ArrayLike, clients: int = 10, seed: int = 0, rho: float | None = None) -> list[Ids]:
     """Deal whole users in random order.
 
-    Args:
-        labels: (n,) the samples' classes.
-        users: (n,) who each sample comes from, by number or name.
-        clients: how many.
-        seed: of all draws.
-        rho: share of the samples of each of its classes that a client keeps, in (0, 1], at least one.
-
-    Raises:
-        ArgumentError: an argument makes no sense, or there are more clients than users.
+    ``users`` (n,) says who each sample comes from, by number or name. More clients than users raise ``ArgumentError``.
 
     Example:
         >>> [ids.tolist() for ids in user([0, 0, 1, 1], ["ann", "bob", "ann", "bob"], clients=2)]
@@ -227,11 +194,7 @@ def _uneven_sizes(counts: str, clients: int, classes: int, alpha: float, floor: 
 
 
 def _numbers(labels: ArrayLike) -> Ids:
-    """Return (n,) class numbers.
-
-    Raises:
-        ArgumentError: the labels are none.
-    """
+    """Return (n,) class numbers."""
     given = np.asarray(labels)
     if given.ndim != 1 or not len(given):
         raise ArgumentError(f"labels have the shape {given.shape}: give one a sample, (n,)")
@@ -261,22 +224,14 @@ def _share(ids: Ids, rho: float, seed: int, client: int, c: int) -> Ids:
 
 
 def _by_holder(holder: Ids, clients: int) -> list[Ids]:
-    """Return each client's samples, sorted, from (n,) who holds each.
-
-    Raises:
-        ArgumentError: a client has none.
-    """
+    """Return each client's samples, sorted, from (n,) who holds each."""
     order = np.argsort(holder, kind="stable")
     ends = np.searchsorted(holder[order], np.arange(clients + 1))
     return _held([[order[start:end]] for start, end in pairwise(ends)])
 
 
 def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:
-    """Return each client's samples, sorted.
-
-    Raises:
-        ArgumentError: a client has none.
-    """
+    """Return each client's samples, sorted, or raise ``ArgumentError`` if a client has none."""
     held = [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *own])) for own in parts]
     for k, ids in enumerate(held):
         if not len(ids):
@@ -285,11 +240,7 @@ def _held(parts: Sequence[Sequence[Ids]]) -> list[Ids]:
 
 
 def _check(clients: int, alpha: float = 1.0, phi: float | None = None, rho: float | None = None) -> None:
-    """Refuse arguments that make no sense.
-
-    Raises:
-        ArgumentError: naming the first.
-    """
+    """Raise ``ArgumentError`` for the first argument that makes no sense."""
     if clients < 1:
         raise ArgumentError(f"clients = {clients}: give at least 1")
     if not 0 < alpha < np.inf:

@@ -2,15 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.core.parameters import (
-    add_scaled,
-    difference,
-    finite,
-    linear_layer,
-    size_in_bytes,
-    stack,
-    unstack,
-)
+from fedunseen.core.parameters import add_scaled, difference, finite, linear_layer, size_in_bytes, stack, unstack
 
 
 def params(a, b):

@@ -27,11 +27,7 @@ DAMAGED = (
 
 
 def array_names(path: Path) -> list[str]:
-    """Return the names of the arrays in a ``.npz`` file, without reading them; ``[""]`` for a ``.npy`` file.
-
-    Raises:
-        DataError: if the file is missing or damaged.
-    """
+    """Return the names of the arrays in a ``.npz`` file, without reading them; ``[""]`` for a ``.npy`` file."""
     with readable(path):
         if not zipfile.is_zipfile(path):
             path.open("rb").close()
@@ -41,19 +37,7 @@ def array_names(path: Path) -> list[str]:
 
 
 def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``.
-
-    Nothing else of the file is read, and nothing is unpacked before all sizes in the headers are known to be in bounds:
-    no array is larger than what its member holds, and together they take 256 MiB or 64 times the file's size at most.
-
-    Args:
-        path: the file.
-        wanted: names; those that are not there are left out of the result.
-
-    Raises:
-        DataError: if the file is missing or damaged, an array says that it is larger than the file can hold, does not
-            fit into memory, or holds Python objects, which would have to be unpickled.
-    """
+    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``."""
     with readable(path):
         size = path.stat().st_size
         if not zipfile.is_zipfile(path):
@@ -73,11 +57,7 @@ def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
 
 
 def check_unpacked(path: Path, needed: int) -> None:
-    """Refuse to unpack far more bytes than a file has.
-
-    Raises:
-        DataError: they are more than 256 MiB and more than 64 times its size.
-    """
+    """Refuse to unpack far more bytes than a file has."""
     size = path.stat().st_size
     if needed > (most := max(UNPACKED, TIMES * size)):
         raise DataError(
@@ -87,11 +67,7 @@ def check_unpacked(path: Path, needed: int) -> None:
 
 
 def declared_bytes(path: Path) -> int:
-    """Return how many bytes the numbers of a NumPy file take as float32, by its headers alone; unpacks nothing.
-
-    Raises:
-        DataError: if the file is missing or damaged.
-    """
+    """Return how many bytes the numbers of a NumPy file take as float32, by its headers alone; unpacks nothing."""
     with readable(path):
         if not zipfile.is_zipfile(path):
             with path.open("rb") as file:

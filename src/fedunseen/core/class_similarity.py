@@ -1,15 +1,8 @@
 """Class similarities Gamma: the sparse-inverse covariance of the classes' semantics (FedZSL Eq. 4, DistZSL Eq. 5).
 
-The samples of the estimate are the attributes, and its variables are the classes. S is the **correlation** matrix of
-the classes' attribute vectors, the paper's "normalized class-wise covariance". (Attributes of unit length have a plain
-covariance whose entries beside the diagonal are all smaller than the penalty: Gamma would then relate no classes.)
-
-The optimum obeys Gamma_ii = S_ii and |Gamma_ij - S_ij| <= alpha, and an answer is accepted if it does. scikit-learn's
-graphical lasso often fails to give one for real attributes, whose correlation is close to singular. Then
-
-- up to alpha = 0.01, the paper's value, S itself is taken: no entry is further than alpha from the optimum;
-- with a larger alpha, the alternating direction method of multipliers finds the optimum. It takes longer, about ten
-  seconds for CUB's 200 classes.
+S is the **correlation** of the classes' attribute vectors, the papers' normalized covariance. An answer is accepted if
+Gamma_ii = S_ii and |Gamma_ij - S_ij| <= alpha. scikit-learn often fails where S is close to singular: then up to
+alpha = 0.01 S itself is taken, and above that the alternating direction method of multipliers finds the optimum.
 """
 
 from __future__ import annotations
@@ -32,17 +25,7 @@ _VERSION = 2  # of the estimate: a change here makes cached answers of the old o
 
 
 def correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the (C, C) correlation of the rows of ``semantics`` (C, attributes).
-
-    Raises:
-        DataError: the semantics of a class are constant, so that it correlates with nothing.
-
-    Example:
-        >>> correlation(np.array([[0.0, 1.0, 2.0], [0.0, 2.0, 4.0], [2.0, 1.0, 0.0]])).round(6)
-        array([[ 1.,  1., -1.],
-               [ 1.,  1., -1.],
-               [-1., -1.,  1.]])
-    """
+    """Return the (C, C) correlation of the rows of ``semantics`` (C, attributes)."""
     constant = np.flatnonzero(np.ptp(semantics, axis=1) == 0)
     if len(constant):
         raise DataError(
@@ -65,18 +48,7 @@ def is_optimal_covariance(gamma: NDArray[np.float64], s: NDArray[np.float64], al
 
 
 def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDArray[np.float64]:
-    """Estimate Gamma (C, C) from ``semantics`` (C, attributes); kept in the cache, because it can take a minute.
-
-    Warns where the correlation of the semantics stands for the optimum although ``alpha`` asks for it more closely than
-    the paper's 0.01, so that it has no effect.
-
-    Args:
-        semantics: raw semantics, one class a row.
-        alpha: the penalty of FedZSL Eq. 4 (delta there), > 0; the paper's value is 0.01.
-
-    Raises:
-        DataError: a class's semantics are constant.
-    """
+    """Estimate Gamma (C, C) from ``semantics`` (C, attributes), or read it from the cache; warn of an idle alpha."""
     s = correlation(semantics)
     key = hashlib.sha256(f"{_VERSION} {alpha!r} {s.shape}".encode() + s.tobytes()).hexdigest()[:32]
     cached = cache_folder() / "class-similarity" / f"{key}.safetensors"
@@ -118,11 +90,7 @@ def _solve(s: NDArray[np.float64], alpha: float) -> NDArray[np.float64] | None:
 
 
 def _by_multipliers(s: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
-    """Solve the graphical lasso by the alternating direction method of multipliers (Boyd et al. 2011, section 6.5).
-
-    The inverse is held twice: once exact for the likelihood, once sparse. The multiplier of their difference, clipped
-    to alpha, is what is added to S; so each answer keeps to the optimum's bounds, however long it has run.
-    """
+    """Solve the graphical lasso by the alternating direction method of multipliers (Boyd et al. 2011, section 6.5)."""
     off = ~np.eye(len(s), dtype=bool)
     sparse, multiplier, rho = np.eye(len(s)), np.zeros_like(s), 1.0
     for step in range(5000):

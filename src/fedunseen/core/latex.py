@@ -15,33 +15,12 @@ _SPECIAL = {
 
 
 def escaped(words: str) -> str:
-    r"""Return words as LaTeX shows them.
-
-    Example:
-        >>> escaped("50 % of a_b")
-        '50 \\% of a\\_b'
-    """
+    r"""Return words as LaTeX shows them."""
     return "".join(_SPECIAL.get(letter, letter) for letter in " ".join(words.split()))
 
 
 def tabular(heads: Sequence[str], lines: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
-    r"""Write a table as a ``tabular`` of booktabs.
-
-    Args:
-        heads: what stands above each column.
-        lines: the cells of each row, as many as there are heads.
-        numbers: which columns are aligned to the right.
-
-    Example:
-        >>> print(tabular(["method", "H"], [["fedzsl", "20.1"]], [False, True]), end="")
-        \begin{tabular}{lr}
-        \toprule
-        method & H \\
-        \midrule
-        fedzsl & 20.1 \\
-        \bottomrule
-        \end{tabular}
-    """
+    r"""Write a table as a ``tabular`` of booktabs."""
     rows = [_row(line) for line in lines]
     columns = "".join("r" if right else "l" for right in numbers)
     text = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", _row(heads), r"\midrule", *rows, r"\bottomrule"]

@@ -9,20 +9,7 @@ from typing import Any
 
 
 def lazily(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562).
-
-    Args:
-        package: the package's ``__name__``.
-        table: name -> ``"module:Class"``; a package of its own may add to it later.
-
-    Raises:
-        AttributeError: by the returned ``__getattr__``, for a name that is not a class of the table.
-
-    Example:
-        >>> find, names = lazily("collections", {"fraction": "fractions:Fraction"})
-        >>> find("Fraction").__name__, "Fraction" in names()
-        ('Fraction', True)
-    """
+    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562)."""
 
     def find(name: str) -> Any:
         for place in table.values():

@@ -1,11 +1,7 @@
 """Memory: a sentence where there is too little, and two reasons why a round of many clients is fast.
 
-Parameters, gradients and momenta of a whole round are tens of megabytes. The C library returns blocks of that size
-to the system as soon as they are freed. Then every gradient of every step faults in fresh zeroed pages, which costs
-more than the arithmetic. With a heap that is never trimmed, each step reuses the pages of the last one.
-
-Thousands of clients are hundreds of thousands of small objects, so that Python looks for garbage among all objects
-every few rounds. Most of what it looks at then are the libraries, which are never garbage.
+A heap that is never trimmed keeps the pages of large gradients from step to step. Libraries, which are never garbage,
+are kept from Python's garbage collection.
 """
 
 from __future__ import annotations
@@ -28,21 +24,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
 
 @contextmanager
 def enough_memory(remedy: str) -> Iterator[None]:
-    """Turn an allocation that fails into one sentence.
-
-    Args:
-        remedy: what to make smaller.
-
-    Raises:
-        FedUnseenError: NumPy, PyTorch or Python could not have the memory that they asked for.
-
-    Example:
-        >>> with enough_memory("lower method.hidden"):
-        ...     raise MemoryError("Unable to allocate 16.0 GiB for an array")
-        Traceback (most recent call last):
-            ...
-        fedunseen.core.errors.FedUnseenError: this takes more memory than there is (Unable to allocate ...
-    """
+    """Turn an allocation that fails into one sentence."""
     try:
         yield
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -59,10 +41,7 @@ def enough_memory(remedy: str) -> Iterator[None]:
 
 @contextmanager
 def keep_pages() -> Iterator[bool]:
-    """Keep freed memory within the process while training runs, and give it back at the end.
-
-    Yields whether that worked: only the GNU C library has these options; elsewhere training is merely slower.
-    """
+    """Keep freed memory within the process while training runs, and give it back at the end."""
     if platform.libc_ver()[0] != "glibc":
         yield False
         return
@@ -100,10 +79,7 @@ def peak_memory() -> int:
 
 @contextmanager
 def libraries_set_aside() -> Iterator[None]:
-    """Let Python not look for garbage among the objects that exist when this begins, until it ends.
-
-    Does nothing inside another such block, or where someone else has set objects aside (``gc.freeze``).
-    """
+    """Let Python not look for garbage among the objects that exist when this begins, until it ends."""
     if gc.get_freeze_count():
         yield
         return

@@ -29,12 +29,7 @@ def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: floa
 def add_scaled(
     params: Mapping[str, Tensor], updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]
 ) -> Params:
-    """Return ``params + sum_k weights[k] * updates[k]``, added in the order given (so merging is reproducible).
-
-    Example:
-        >>> add_scaled({"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": 3 * torch.ones(2)}], [0.5, 0.25])
-        {'w': tensor([1.2500, 1.2500])}
-    """
+    """Return ``params + sum_k weights[k] * updates[k]``, added in the order given (so merging is reproducible)."""
     total = {name: value.clone() for name, value in params.items()}
     for update, weight in zip(updates, weights, strict=True):
         for name, value in update.items():
@@ -43,12 +38,7 @@ def add_scaled(
 
 
 class Scaled(Mapping[str, Tensor]):
-    """Tensors times a factor, each made when it is asked for: many clipped updates take no memory of their own.
-
-    Example:
-        >>> dict(Scaled({"w": torch.ones(2)}, 0.5))
-        {'w': tensor([0.5000, 0.5000])}
-    """
+    """Tensors times a factor, each made when it is asked for: many clipped updates take no memory of their own."""
 
     def __init__(self, params: Mapping[str, Tensor], factor: float) -> None:
         self.params, self.factor = params, factor
@@ -64,12 +54,7 @@ class Scaled(Mapping[str, Tensor]):
 
 
 def length(params: Mapping[str, Tensor]) -> float:
-    """Return the L2 norm of all tensors taken as one vector, added in order of names; not finite if a number is not.
-
-    Example:
-        >>> length({"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}), length({"a": torch.tensor([1e30])}) > 9e29
-        (5.0, True)
-    """
+    """Return the L2 norm of all tensors taken as one vector, added in order of names; not finite if a number is not."""
     total = 0.0
     for name in sorted(params):
         value = params[name]
@@ -81,12 +66,7 @@ def length(params: Mapping[str, Tensor]) -> float:
 
 
 def under(prefix: str, params: Mapping[str, Tensor]) -> Params:
-    """Return the tensors under names that begin with ``prefix``: how several models share one dictionary.
-
-    Example:
-        >>> within("old/", under("old/", {"w": torch.zeros(1)}) | {"new": torch.ones(1)})
-        {'w': tensor([0.])}
-    """
+    """Return the tensors under names that begin with ``prefix``: how several models share one dictionary."""
     return {prefix + name: value for name, value in params.items()}
 
 
@@ -96,12 +76,7 @@ def within(prefix: str, params: Mapping[str, Tensor]) -> Params:
 
 
 def of_each_client(params: Mapping[str, T]) -> dict[int, dict[str, T]]:
-    """Return what lies under ``client/K/`` for each client, in client order; other names are left out.
-
-    Example:
-        >>> of_each_client({"client/3/w": 1, "client/0/w": 2, "client/3/b": 4, "w": 5})
-        {0: {'w': 2}, 3: {'w': 1, 'b': 4}}
-    """
+    """Return what lies under ``client/K/`` for each client, in client order; other names are left out."""
     found: dict[int, dict[str, T]] = {}
     for key, value in params.items():
         if key.startswith("client/"):
@@ -111,22 +86,12 @@ def of_each_client(params: Mapping[str, T]) -> dict[int, dict[str, T]]:
 
 
 def is_statistic(name: str) -> bool:
-    """Say whether ``name`` is a running statistic of a normalization layer: kept and merged, but not learned.
-
-    Example:
-        >>> is_statistic("f.bn1.running_mean"), is_statistic("f.bn1.weight")
-        (True, False)
-    """
+    """Say whether ``name`` is a running statistic of a normalization layer: kept and merged, but not learned."""
     return name.endswith((".running_mean", ".running_var"))
 
 
 def transformed(*values: Tensor) -> bool:
-    """Say whether any of these is within a transform of ``torch.func``: mapped over, or differentiated there.
-
-    Example:
-        >>> transformed(torch.ones(2)), torch.func.vmap(lambda x: x * transformed(x))(torch.ones(2)).tolist()
-        (False, [1.0, 1.0])
-    """
+    """Say whether any of these is within a transform of ``torch.func``: mapped over, or differentiated there."""
     return any(torch.func.debug_unwrap(value) is not value for value in values)
 
 
@@ -141,12 +106,7 @@ def unstack(stacked: Mapping[str, Tensor], position: int) -> Params:
 
 
 def finite(params: Mapping[str, Tensor]) -> bool:
-    """Say whether every number is finite.
-
-    Example:
-        >>> [finite({"w": torch.tensor(value)}) for value in ([3e38, 3e38], [1.0, math.nan], [math.inf, -math.inf])]
-        [True, False, False]
-    """
+    """Say whether every number is finite."""
     # A sum is finite only if all it adds is, and takes a tenth of the time; it may overflow where nothing is infinite.
     return all(
         math.isfinite(value.sum().item()) or bool(torch.isfinite(value).all())
@@ -180,10 +140,7 @@ def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:
 
 
 def linear_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
-    """Draw a linear layer as PyTorch does: weight (out, in) and bias (out,) from U(-1/sqrt(in), 1/sqrt(in)).
-
-    Drawn from ``rng``, not from PyTorch's global generator, so that it depends on the run's seed alone.
-    """
+    """Draw a linear layer as PyTorch does: weight (out, in) and bias (out,) from U(-1/sqrt(in), 1/sqrt(in))."""
     bound = width_in**-0.5
     weight = rng.uniform(-bound, bound, (width_out, width_in)).astype(np.float32)
     bias = rng.uniform(-bound, bound, width_out).astype(np.float32)

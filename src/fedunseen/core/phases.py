@@ -56,14 +56,8 @@ GradientFunction = Callable[[Params, Step], tuple[Params, Terms]]
 class SGD:
     """Stochastic gradient descent with momentum and weight decay: the update rule of ``torch.optim.SGD``.
 
-    Works on one client's parameters and on a stack of clients alike; parameters and state are changed in place,
-    because fresh memory for every step would cost more than the arithmetic. Gradients are only read: differentiation
-    may give two parameters one and the same tensor.
-
-    Attributes:
-        lr, momentum, weight_decay: as of ``torch.optim.SGD``.
-        fused: take PyTorch's fused kernel, one pass over memory instead of four. It rounds elsewhere, so that the last
-            digit of a weight may differ.
+    Parameters and state, of one client or stacked, are changed in place, which saves memory and time. Gradients are
+    only read: two parameters may share one. ``fused`` takes PyTorch's fused kernel, which rounds elsewhere.
     """
 
     lr: float
@@ -204,15 +198,7 @@ class Plan:
 def draws_of(
     rng: np.random.Generator, batch: int, shapes: Mapping[str, tuple[int, ...]], uniform: Sequence[str] = ()
 ) -> Callable[[int], dict[str, NDArray[np.float32]]]:
-    """Return a plan's ``draws``: standard normal numbers, or for names in ``uniform`` from U(0, 1), of (batch, *shape).
-
-    Each step has a stretch of one random stream to itself, so that it can be drawn whenever it is needed.
-
-    Example:
-        >>> draws = draws_of(np.random.default_rng(0), 2, {"noise": (3,), "mix": ()}, uniform=("mix",))
-        >>> draws(7)["noise"].shape, draws(7)["mix"].shape, bool((draws(7)["mix"] == draws(7)["mix"]).all())
-        ((2, 3), (2,), True)
-    """
+    """Return a plan's ``draws`` of (batch, *shape): standard normal numbers, or for ``uniform`` names from U(0, 1)."""
     key = rng.integers(2**63, size=2, dtype=np.uint64)
 
     def draws(step: int) -> dict[str, NDArray[np.float32]]:
@@ -229,13 +215,7 @@ def draws_of(
 
 
 def epochs_plan(samples: int, batch_size: int, epochs: int, rng: np.random.Generator) -> Plan:
-    """Plan ``epochs`` passes over all samples in a new random order each; the last batch of a pass may be short.
-
-    Example:
-        >>> plan = epochs_plan(5, 2, 1, np.random.default_rng(0))
-        >>> plan.index.shape, int(plan.weight.sum())
-        ((3, 2), 5)
-    """
+    """Plan ``epochs`` passes over all samples in a new random order each; the last batch of a pass may be short."""
     steps = -(-samples // batch_size)
     index = np.zeros((epochs, steps * batch_size), dtype=np.int64)
     weight = np.zeros((epochs, steps * batch_size), dtype=np.float32)

@@ -14,20 +14,7 @@ from numpy.typing import NDArray
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
-    """Return the generator of one purpose.
-
-    Args:
-        seed: the run's seed (``run.seed``), >= 0.
-        purpose: what is drawn, for example ``"batches"``; two purposes never share numbers.
-        keys: whatever else names the draw, usually round and client, each >= 0; one purpose always has as many.
-
-    Example:
-        >>> int(stream(0, "batches", 3, 1).integers(1000)) == int(stream(0, "batches", 3, 1).integers(1000))
-        True
-        >>> draws = {int(stream(0, "batches", r, c).integers(2**62)) for r in range(10) for c in range(10)}
-        >>> len(draws)
-        100
-    """
+    """Return the generator of one purpose."""
     entropy: list[int] | NDArray[np.uint32] = [seed, _word(purpose), *keys]
     # The words into which NumPy cuts these numbers, in half of its time: a round asks for thousands of streams.
     if all(0 <= key < 2**32 for key in (seed, *keys)) and entropy[1] >= 2**32:

@@ -14,11 +14,7 @@ AMONG = ("all", "unseen", "given")
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    """Read the manifest of a run directory.
-
-    Raises:
-        RunDirectoryError: this is not a run directory, or its manifest is damaged.
-    """
+    """Read the manifest of a run directory."""
     path = run / "manifest.json"
     if not path.exists():
         remedy = "name one that `fedunseen run` has made"
@@ -33,11 +29,7 @@ def read_manifest(run: Path) -> dict[str, Any]:
 
 
 def read_result(run: Path) -> dict[str, Any] | None:
-    """Read the final numbers of a run directory; None while the run is not complete.
-
-    Raises:
-        RunDirectoryError: they are damaged.
-    """
+    """Read the final numbers of a run directory; None while the run is not complete."""
     path = run / "result.json"
     if not path.exists():
         return None
@@ -45,11 +37,7 @@ def read_result(run: Path) -> dict[str, Any] | None:
 
 
 def complete_result(run: Path) -> dict[str, Any]:
-    """Read the final numbers of a complete run.
-
-    Raises:
-        RunDirectoryError: they are damaged, or the run is not complete.
-    """
+    """Read the final numbers of a complete run."""
     result = read_result(run)
     if result is None:
         raise RunDirectoryError(f"{run}: this run is not complete: resume it with --out {run} --resume")
@@ -57,15 +45,7 @@ def complete_result(run: Path) -> dict[str, Any]:
 
 
 def check_question(among: str, top: int | None) -> None:
-    """Refuse a question that no run can answer.
-
-    Args:
-        among: which classes are ranked, one of ``AMONG``.
-        top: how many of each ranking are wanted; None for all.
-
-    Raises:
-        ExperimentError: there is no such choice.
-    """
+    """Refuse a question that no run can answer."""
     if among not in AMONG:
         raise ExperimentError(f"--among {among}: choose all, unseen or given")
     if top is not None and top < 1:
@@ -73,11 +53,7 @@ def check_question(among: str, top: int | None) -> None:
 
 
 def check_where(keys: Sequence[str]) -> None:
-    """Refuse to change more of a finished run than where things are on this machine.
-
-    Raises:
-        ExperimentError: a key is of another section.
-    """
+    """Refuse to change more of a finished run than where things are on this machine."""
     for key in keys:
         if key.split(".")[0] not in ("data", "encoder"):
             raise ExperimentError(f"--set {key}: a finished run takes settings of data and encoder alone")

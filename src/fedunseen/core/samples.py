@@ -16,29 +16,13 @@ from fedunseen.core.memory import free_pages
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples (N, ...) of which only those that are asked for are on the device that trains.
-
-    Images and maps are larger than a GPU's memory (DeepFashion's are 43.5 GB), and a memory map keeps them on disk.
-
-    Attributes:
-        host: (N, ...) all of them, in main memory or on disk.
-        device: where those that are asked for go.
-
-    Example:
-        >>> images = Samples(torch.arange(12).reshape(3, 4), torch.device("meta"))
-        >>> images[torch.tensor([2, 0])].shape, images[1:2].device, images.shape
-        (torch.Size([2, 4]), device(type='meta'), torch.Size([3, 4]))
-    """
+    """Samples (N, ...) of which only those that are asked for are on the device that trains."""
 
     host: Tensor
     device: torch.device
 
     def __getitem__(self, rows: Tensor | slice) -> Tensor:
-        """Return samples on the device.
-
-        Args:
-            rows: their positions, of any shape and on any device, or a slice.
-        """
+        """Return samples on the device."""
         chosen = self.host[rows.cpu() if isinstance(rows, Tensor) else rows]
         return chosen.to(self.device, non_blocking=True)
 
@@ -55,14 +39,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ScaledSamples:
-    """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is in memory.
-
-    Attributes:
-        rows: (N, d) as they are, in main memory or on disk.
-        device: where those that are asked for go.
-        scale: scales some of them.
-        encode: gives the whole numbers of some of them, and how many features were clipped.
-    """
+    """Feature vectors (N, d) that are scaled when they are read, so that no second copy of them is in memory."""
 
     rows: NDArray[Any]
     device: torch.device
@@ -93,12 +70,7 @@ class ScaledSamples:
 
 @dataclass(frozen=True, eq=False)
 class CodedRows:
-    """The whole numbers of some samples, read in slices.
-
-    Attributes:
-        samples: all samples.
-        rows: (n,) positions of those that are meant.
-    """
+    """The whole numbers of some samples, read in slices."""
 
     samples: ScaledSamples
     rows: Tensor

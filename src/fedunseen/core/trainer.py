@@ -38,49 +38,30 @@ def unchanged(loss: Loss) -> Loss:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """One client's local update: where it starts, what it has, what it does.
+    """One client's local update: where it starts, what it has, what it does."""
 
-    Attributes:
-        params: the parameters to start from; not changed.
-        samples: (n,) positions of the client's samples in the trainer's inputs.
-        plans: phase name -> plan. Phases that take turns on the same batches share the plan named ``""``.
-        context: what only this client's loss knows (a mask of its own classes, say).
-        extras: what the strategy gave this client; a tensor that is the same object for all clients is not copied.
-    """
-
-    params: Params
-    samples: NDArray[np.int64]
-    plans: Mapping[str, Plan]
-    context: Context
-    extras: Params
+    params: Params  # to start from; not changed
+    samples: NDArray[np.int64]  # (n,) positions in the trainer's inputs
+    plans: Mapping[str, Plan]  # by phase; phases that take turns on the same batches share the plan named ""
+    context: Context  # what only this client's loss knows
+    extras: Params  # what the strategy gave this client
 
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What a local update ends with.
+    """What a local update ends with."""
 
-    Attributes:
-        params: the parameters; they may be views of a whole round's: clone what is kept for longer.
-        terms: the mean of each loss term over the steps.
-        steps: batches seen.
-        step_lengths: for each parameter that some phase updates, how far a constant gradient of one would have moved
-            it (the optimizers' ``step_length``). Divided by it, a change of parameters is a mean gradient.
-        notes: what else there is to say of the update, for the log.
-    """
-
-    params: Params
-    terms: dict[str, float] = field(default_factory=dict)
+    params: Params  # they may be views of a whole round's: clone what is kept for longer
+    terms: dict[str, float] = field(default_factory=dict)  # means over the steps
     steps: int = 0
-    step_lengths: dict[str, float] = field(default_factory=dict)
+    step_lengths: dict[str, float] = field(default_factory=dict)  # how far a constant gradient of one moves a parameter
     notes: dict[str, float] = field(default_factory=dict)
 
 
 def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: torch.device) -> bool:
     """Say whether it is faster to train the clients of a round as one batch than one at a time.
 
-    On a GPU it always is. On a CPU, a batch saves the overhead of many small operations, but has nothing to save where
-    one client's matrix products already use the whole processor. Both take the same time at about 30 million
-    multiply-adds a step, those of one sample times the batch size (measured with ``benchmarks/trainer.py``).
+    On a CPU both take the same time at about 30 million multiply-adds a step (``benchmarks/trainer.py``).
     """
     if clients < 2:
         return False
@@ -90,9 +71,7 @@ def batching_pays(clients: int, batch_size: int, multiply_adds: int, device: tor
 def chunk_size(task: Task, context: Context, memory: int, sample: int = 1) -> int:
     """Return how many clients fit in ``memory`` bytes: parameters, gradients, optimiser state and temporaries.
 
-    Features are taken to be as wide as the last dimension of some parameter or as ``sample``, the numbers of one
-    sample's inputs or of a layer on the way; scores, as something in the ``context`` that all clients share (the
-    classes of a mask). Of scores, the losses keep some 26 tensors at once.
+    Features are as wide as a parameter's last dimension or ``sample``; scores, as something in the shared ``context``.
     """
     places: int = max(plan.index.shape[1] for plan in task.plans.values())
     features, scores = (
@@ -105,18 +84,7 @@ def chunk_size(task: Task, context: Context, memory: int, sample: int = 1) -> in
 
 @dataclass(frozen=True, eq=False)
 class Trainer:
-    """Runs local updates.
-
-    Attributes:
-        phases: the method's schedule.
-        inputs: (N, ...) all samples of this process, on the device or to be sent there.
-        labels: (N,) their class ids.
-        context: what every client's loss knows.
-        correct: the strategy's correction of the gradient function.
-        objective: what the strategy makes of a loss.
-        bf16: compute matrix products in bfloat16 (parameters stay float32).
-        augment: changes inputs (..., batch, *sample) by what the plans' extra :data:`AUGMENT` has drawn for each.
-    """
+    """Runs local updates."""
 
     phases: Sequence[Phase]
     inputs: Inputs
@@ -124,8 +92,8 @@ class Trainer:
     context: Context
     correct: Correction
     objective: Objective = unchanged
-    bf16: bool = False
-    augment: Augment | None = None
+    bf16: bool = False  # compute matrix products in bfloat16; parameters stay float32
+    augment: Augment | None = None  # changes inputs by what the plans' extra AUGMENT has drawn for each
 
     def one(self, task: Task) -> LocalResult:
         """Train one client."""
@@ -319,11 +287,7 @@ def _by_autograd(loss: Loss) -> GradientFunction:
 
 
 def _spare_the_compiler() -> None:
-    """Let ``torch.func.grad`` do without ``torch._dynamo``, which it loads only to switch a compiler off.
-
-    That takes as long as loading PyTorch. A compiler that no one has loaded is off; once someone has, PyTorch's own
-    function runs.
-    """
+    """Let ``torch.func.grad`` not load ``torch._dynamo``, which takes as long as loading PyTorch."""
     plain = getattr(eager_transforms, "_autograd_grad", None)
     if plain is None or hasattr(plain, "__wrapped__"):
         return

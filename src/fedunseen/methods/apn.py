@@ -1,11 +1,7 @@
-"""APN: an attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
+"""APN: attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
 
-Two banks of filters are applied to every cell of the map. V predicts the attributes that score the classes: its values
-are pooled over cells. P has one prototype for each attribute, and the cell where a prototype's value is highest is
-where the attribute is.
-
-The paper trains V and P alone before the backbone. This warm-up is left out: with frozen features there is nothing else
-to train, and a local update of a few epochs is too short for it.
+The filters V predict the attributes that score the classes, pooled over cells. P has one prototype for each attribute,
+whose highest cell is where the attribute is. The paper's warm-up of V and P alone is left out.
 """
 
 from __future__ import annotations
@@ -21,13 +17,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.losses import (
-    attribute_error,
-    compactness,
-    group_norms,
-    restrict,
-    semantic_cross_entropy,
-)
+from fedunseen.losses import attribute_error, compactness, group_norms, restrict, semantic_cross_entropy
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
 
@@ -77,12 +67,7 @@ class APNSettings(MapSettings):
 class APN(MapMethod):
     """Attribute prototypes on maps.
 
-    A class's score is the compatibility of V's attributes with its semantics, and a calibration factor is in the same
-    units. (The official code turns compatibilities into probabilities first, and its factors are differences of those;
-    far from the best class they all round to zero, and unseen classes could not be told apart.)
-
-    Raises:
-        DataError: norms are to be taken group by group, and an attribute is in no group.
+    Scores are compatibilities. The official code's probabilities round to zero far from the best class.
     """
 
     Settings = APNSettings

@@ -1,7 +1,4 @@
-"""The baseline that knows no attributes: an ordinary classifier with an output for every class of the space.
-
-It cannot recognize a class without training samples: the outputs of unseen classes only ever learn to be low.
-"""
+"""The baseline that knows no attributes: a classifier with an output for every class, untrained for unseen ones."""
 
 from __future__ import annotations
 
@@ -56,11 +53,7 @@ class Classifier(Method):
         return (Phase("local", self.loss, self.optimiser()),)
 
     def rate(self, params: Params, inputs: Tensor) -> float:
-        """Return half of the learning rate from which on training diverges, as :meth:`FedZSL.rate` does.
-
-        The classes' semantics are here rows of the identity: 1 / C is their variance, and 2 the square of the distance
-        between two.
-        """
+        """Return half of the learning rate from which on training diverges, as :meth:`FedZSL.rate` does."""
         if not len(inputs):
             return self.trained_rate
         with torch.no_grad():

@@ -1,8 +1,7 @@
 """f-CLSWGAN (Xian et al. 2018, "Feature generating networks for zero-shot learning"): FZSL's base (its section 3.2).
 
-A Wasserstein critic and a generator, both with one hidden layer, are trained against each other (FZSL Eq. 1). A softmax
-classifier of the client's own classes is trained once and then frozen. Its cross-entropy on generated features, with
-the weight beta, makes the generator's classes easy to tell apart.
+Critic and generator are trained against each other (FZSL Eq. 1), with beta times the cross-entropy that a softmax of
+the client's own classes, trained once and then frozen, has on generated features.
 """
 
 from __future__ import annotations

@@ -35,23 +35,8 @@ def wasserstein(
 ) -> tuple[Tensor, Tensor]:
     r"""Return the two parts of a critic's loss (Gulrajani et al. 2017).
 
-    :math:`E\,D(\tilde x, a) - E\,D(x, a)` and :math:`E\,(\|\nabla_{\hat x} D(\hat x, a)\|_2 - 1)^2`.
-
-    The critic has one hidden layer of leaky ReLUs, so that its gradient by the features is
-    :math:`W_x^T (w_2 \odot s(\hat h))` with the slopes s of 1 and 0.2, and the pre-activation :math:`\hat h` of
-    :math:`\hat x = u x + (1 - u) \tilde x` is interpolated likewise. Differentiating this once more is exact and takes
-    no second backward pass.
-
-    Args:
-        params: ``critic.0`` and ``critic.1``.
-        real: (B, d).
-        fake: (B, d).
-        attributes: (B, a).
-        mix: (B,) u in [0, 1].
-        weights: (B,) 0 drops a sample.
-
-    Returns:
-        Two scalars.
+    :math:`E\,D(\tilde x, a) - E\,D(x, a)` and :math:`E\,(\|\nabla_{\hat x} D(\hat x, a)\|_2 - 1)^2`. With one hidden
+    layer of leaky ReLUs the gradient is :math:`W_x^T (w_2 \odot s(\hat h))`, s being the slopes.
     """
     both = torch.cat([torch.cat([real, fake], dim=0), torch.cat([attributes, attributes], dim=0)], dim=-1)
     hidden = linear(params, "critic.0", both)

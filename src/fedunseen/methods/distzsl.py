@@ -1,11 +1,7 @@
 """DistZSL: FedZSL's alignment and regularizer, attribute decorrelation and a bilateral connection (Chen et al. 2025).
 
-f maps an input to visual features, g maps them to attributes, h maps *predicted* attributes back to features. Every
-row of the paper's ablation (Table II) is a setting of the four weights.
-
-The paper weighs its losses differently in two places: DistZSL Eq. 9 gives mu_1 to the bilateral loss and mu_2 to the
-divergence, line 17 of Algorithm 1 the other way round. Here each weight has the name of its loss; the defaults are the
-paper's for CUB (divergence 10, bilateral 0.1, decorrelation 0.3).
+Every row of the paper's ablation (Table II) is a setting of the four weights. DistZSL Eq. 9 gives mu_1 to the bilateral
+loss and mu_2 to the divergence, line 17 of Algorithm 1 the other way round; here each weight has its loss's name.
 """
 
 from __future__ import annotations
@@ -68,11 +64,7 @@ class DistZSLSettings(MethodSettings):
 
 
 class DistZSL(FedZSL):
-    """FedZSL's networks and Gamma with DistZSL's losses (DistZSL Eq. 9).
-
-    Raises:
-        DataError: the decorrelation is on, and an attribute is in no group.
-    """
+    """FedZSL's networks and Gamma with DistZSL's losses (DistZSL Eq. 9)."""
 
     Settings = DistZSLSettings  # type: ignore[assignment]  # a class of its own: it has no consistency loss
     trained_rate = 0.003
@@ -90,10 +82,7 @@ class DistZSL(FedZSL):
         return super().context() | ({"groups": self.groups} if self.options.decorrelation else {})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """DistZSL Eq. 9: a weighted sum. Each term's weight is the setting of its name.
-
-        ``sce`` is DistZSL Eq. 3, ``kl`` DistZSL Eq. 7, ``bilateral`` DistZSL Eq. 8, ``decorrelation`` DistZSL Eq. 4.
-        """
+        """DistZSL Eq. 9: ``sce`` is DistZSL Eq. 3, ``kl`` Eq. 7, ``bilateral`` Eq. 8, ``decorrelation`` Eq. 4."""
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
         s, labels, weights = self.options, batch["labels"], batch["weights"]

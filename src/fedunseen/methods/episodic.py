@@ -1,7 +1,6 @@
 """What few-shot methods have in common: episodes as batches, a network with a classifier, answers to new episodes.
 
-The batch of a step is some N-way P-shot Q-query tasks (:mod:`fedunseen.data.episodes`). It holds one task after the
-other, and within a task one class after the other, so that a sample's place says which answer is right.
+A batch holds one N-way P-shot Q-query task after the other (:mod:`fedunseen.data.episodes`), class after class.
 """
 
 from __future__ import annotations
@@ -55,11 +54,7 @@ class EpisodicSettings(NamedSettings):
 
 
 class Episodic(Method):
-    """Base of the few-shot methods.
-
-    Attributes:
-        limited: tells at most ``ways`` classes apart; otherwise any number.
-    """
+    """Base of the few-shot methods."""
 
     Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
     task = "few-shot"
@@ -88,11 +83,7 @@ class Episodic(Method):
         self.answers = answers
 
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
-        """Draw episodes of samples with these labels, as the settings say; turned images in training only.
-
-        Raises:
-            DataError: too few classes have enough samples.
-        """
+        """Draw episodes of samples with these labels, as the settings say; turned images in training only."""
         s = self.config
         return draw_episodes(
             labels, count, s.ways, s.shots, s.queries, rng, s.rotations and training, self.answers, s.permute_labels
@@ -149,14 +140,7 @@ class Episodic(Method):
         raise TypeError(f"{type(self).__name__} must say how it answers an episode")
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
-        """Learn new classes from examples, and return the answers' logits (n, M) of inputs (n, ...).
-
-        Args:
-            params: the merged model.
-            support: (m, ...) examples, of one class more than of another if need be.
-            answers: (m,) which of the M classes each is of.
-            inputs: what is to be recognized.
-        """
+        """Learn new classes from examples, and return the answers' logits (n, M) of inputs (n, ...)."""
         raise TypeError(f"{type(self).__name__} must say how it learns new classes")
 
     def optimiser(self) -> Optimiser:

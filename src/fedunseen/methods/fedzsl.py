@@ -1,11 +1,8 @@
 """FedZSL: visual-semantic alignment, relation distillation and consistency (Chen et al. 2022, section 3.2).
 
-There are three networks. f maps an input to visual features: it is the identity on frozen features, or a small trained
-network. g maps features to attributes. h maps a class's attributes back to features.
-
-Each of the three losses has a weight: ``sce`` (FedZSL Eq. 3), ``kl`` (FedZSL Eq. 6, the paper's mu) and
-``consistency`` (FedZSL Eq. 7). A weight of zero switches its loss off, so that every row of the paper's ablation
-(Table 2) is a setting. With ``kl = consistency = 0`` and the strategy ``fedavg`` it is the paper's FedAvg.
+f maps an input to visual features (the identity if they are frozen), g features to attributes, h attributes to
+features. Every row of the paper's ablation (Table 2) is a setting of the losses' weights; ``kl = consistency = 0`` with
+the strategy ``fedavg`` is the paper's FedAvg.
 """
 
 from __future__ import annotations
@@ -91,11 +88,7 @@ class FedZSL(Method):
         return params
 
     def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
-        """Put the linear g in place that scores the classes that take part as closely as attributes allow.
-
-        With at least as many independent attributes as classes it scores them exactly so. What all classes have in
-        common changes no answer and no softmax, so it is left out.
-        """
+        """Put the linear g in place that scores the classes that take part as closely as attributes allow."""
         part = torch.from_numpy(np.union1d(self.space.seen, self.space.unseen))
         s = self.semantics.double().cpu()[part]
         wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.config.scale
@@ -113,10 +106,8 @@ class FedZSL(Method):
         r"""Return half of the learning rate from which on training diverges (:func:`stable_rate`).
 
         The curvature of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in any
-        direction, since the temperature keeps its softmax even. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r
-        being the largest distance between two classes' semantics: so steep it is between classes that a linear model
-        cannot tell apart. A network can, and there lambda counts for it as well. The gradients of the other losses,
-        which are distances, do not grow.
+        direction. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r being the largest distance between two classes'
+        semantics; for a network, which can tell such classes apart, it is lambda too.
         """
         if not len(inputs):
             return self.trained_rate
@@ -153,10 +144,7 @@ class FedZSL(Method):
         }
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """FedZSL Eq. 8: a weighted sum. Each term's weight is the setting of its name.
-
-        ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq. 7.
-        """
+        """FedZSL Eq. 8: ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq. 7."""
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
         logits = self.config.scale * (attributes @ context["semantics"].T)

@@ -1,14 +1,8 @@
 """FREE (Chen et al. 2021, "Feature refinement for generalized zero-shot learning"): f-VAEGAN with refined features.
 
-A small refining network predicts the attributes of real and of generated features. The classifiers see the feature, the
-refining network's hidden layer and its prediction side by side. The refining network has two losses:
-
-- SAMC, a margin loss around learned class centres;
-- the semantic cycle: the attributes predicted for a feature should be those of its class.
-
-Two things differ from the official code. There, the critic's and the generator's steps train the refining network too;
-here a turn ends with one step of it, on real features. There, the classifiers see attributes drawn from the predicted
-distribution; here they see its mean.
+A refining network predicts attributes, with SAMC (a margin loss around class centres) and a semantic cycle. Classifiers
+see feature, hidden layer and prediction. Unlike in the official code, one step on real features ends a turn, instead of
+the critic and generator training this network, and classifiers see the mean instead of a draw.
 """
 
 from __future__ import annotations
@@ -57,11 +51,7 @@ class FREESettings(VAEGANSettings):
 
 
 class FREE(VAEGAN):
-    """Phases: ``critic``, ``generator`` (with the encoder), ``refine``.
-
-    Parameters beside f-VAEGAN's: ``refine.0`` (hidden, d), ``refine.1`` (2 attributes, hidden), ``centres.all``
-    (C, attributes).
-    """
+    """Phases: ``critic``, ``generator`` (with the encoder), ``refine``."""
 
     Settings: ClassVar[type[NamedSettings]] = FREESettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*", "centres.*")

@@ -1,9 +1,7 @@
 """GEM-ZSL: goal-oriented gaze (Liu et al. 2021), on the spatial map of a backbone.
 
-A class's score is the cosine between its semantics and a linear map of the averaged features. In training there is an
-attention too: a query made from each attribute's word vector attends to the cells, and its highest attention is trained
-to equal the attribute's value in the class's semantics. The paper's gaze loss is missing from its released training
-loop, and here as well.
+A class's score is the cosine between its semantics and a linear map of the averaged features. In training, word vectors
+attend to cells. The paper's gaze loss is missing from its released training loop, and here as well.
 """
 
 from __future__ import annotations
@@ -56,14 +54,7 @@ class GEMSettings(MapSettings):
 
 
 class GEM(MapMethod):
-    """Scaled cosines, with attention from word vectors as an aid in training.
-
-    A class's score is its scaled cosine, within ``scale`` of 0, and a calibration factor is in the same units: the
-    official code's are 0.7 on CUB and SUN, 3.5 on AWA2.
-
-    Raises:
-        DataError: the decorrelation is on, and an attribute is in no group.
-    """
+    """Scaled cosines, with attention from word vectors as an aid in training."""
 
     Settings = GEMSettings
     grows = True
@@ -93,10 +84,7 @@ class GEM(MapMethod):
         return params
 
     def rate(self, params: Params, inputs: Tensor) -> float:
-        """Return what turns V as fast whatever its length: a cosine's gradient is as short as V is long.
-
-        To turn V of length L by the same angle takes a rate that grows as L squared, however long maps are.
-        """
+        """Return what turns V as fast whatever its length: a cosine's gradient is as short as V is long."""
         return self.trained_rate if self.backbone.trained else TURN * float(params["v"].square().sum())
 
     def context(self) -> Context:

@@ -1,11 +1,8 @@
 """What generative zero-shot methods share: a conditional generator, text knowledge, a classifier on what is generated.
 
-FZSL (Sun et al. 2024) trains feature generators at the clients. The merged one makes features of classes that no
-client holds, from their semantics, and an ordinary softmax classifier learns on those (section 3.2). Its semantic
-knowledge augmentation (section 3.3, FZSL Eq. 6) adds a noisy text embedding of the class's name to the generator's
-condition.
-
-Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
+FZSL (Sun et al. 2024) trains feature generators at the clients. A softmax classifier learns on the merged generator's
+features of classes that no client holds (section 3.2); a noisy text embedding of the class's name joins the condition
+(FZSL Eq. 6). Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
 """
 
 from __future__ import annotations
@@ -95,10 +92,8 @@ class GenerativeSettings(NamedSettings):
 class Generative(Method):
     """A two-layer generator G([noise; text; attributes]) and what becomes of its features.
 
-    Parameters: ``generator.0`` (hidden, noise + text + attributes), ``generator.1`` (d, hidden).
-
-    A model is complete (:meth:`fit_heads`) with two linear classifiers: ``zsl`` on synthetic features of the unseen
-    classes, ``gzsl`` on features of all classes, the seen ones real where one place has them and synthetic otherwise.
+    :meth:`fit_heads` adds two linear classifiers: ``zsl`` on synthetic features of unseen classes, ``gzsl`` on features
+    of all classes, the seen ones real where one place has them.
     """
 
     Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
@@ -184,10 +179,7 @@ class Generative(Method):
         return shapes
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
-        """Plan turns of ``critic_steps`` batches each, as many an epoch as batches make up the samples.
-
-        As in the official code of f-CLSWGAN every batch is drawn at random, not a part of a pass.
-        """
+        """Plan turns of ``critic_steps`` batches each, as many an epoch as batches make up the samples."""
         samples, batch = len(labels), self.options.batch_size
         steps, taken = epochs * -(-samples // batch) * self.options.critic_steps, min(samples, batch)
         index = np.zeros((steps, batch), dtype=np.int64)
@@ -198,10 +190,7 @@ class Generative(Method):
         return Plan(index, weight, draws=draws_of(rng, batch, self.draw_shapes(), self.uniform))
 
     def condition(self, batch: Batch, context: Context, phase: str, noise: Tensor | None = None) -> Tensor:
-        """Return (B, noise + text + attributes) what the generator is given (FZSL Eq. 6), from the draws of a phase.
-
-        ``noise`` (B, noise), if given, stands for the draw ``<phase>.noise``.
-        """
+        """Return the generator's input (B, noise + text + attributes), FZSL Eq. 6, from draws or ``noise``."""
         labels = batch["labels"]
         text, parts = context["text"], [batch[f"{phase}.noise"] if noise is None else noise]
         if text.shape[1]:
@@ -263,11 +252,7 @@ class Generative(Method):
     def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
-        """Add the classifiers ``zsl`` and ``gzsl``, trained on generated features.
-
-        Raises:
-            ExperimentError: the text encoder gives vectors of another width than when the generator was trained.
-        """
+        """Add the classifiers ``zsl`` and ``gzsl``, trained on generated features."""
         wide = params["generator.0.weight"].shape[1] - self.noise - self.attribute_count
         if wide != self.text.shape[1]:
             raise ExperimentError(
@@ -347,28 +332,7 @@ def softmax_head(
     device: torch.device,
     weight_decay: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Train a linear softmax classifier with Adam (0.5, 0.999); call it without gradients.
-
-    Args:
-        features: (n, d), perhaps a file's.
-        labels: (n,) in 0..classes - 1.
-        classes: how many.
-        lr: Adam's.
-        epochs: passes, each in a new order.
-        batch: samples a step.
-        rng: draws the first weights and the orders.
-        device: where to compute.
-        weight_decay: Adam's.
-
-    Returns:
-        weight (classes, d) and bias (classes,).
-
-    Example:
-        >>> x, y = torch.eye(2).repeat(50, 1), torch.arange(2).repeat(50)
-        >>> weight, bias = softmax_head(x, y, 2, 0.1, 20, 10, np.random.default_rng(0), torch.device("cpu"))
-        >>> (x[:2] @ weight.T + bias).argmax(1).tolist()
-        [0, 1]
-    """
+    """Train a linear softmax classifier with Adam (0.5, 0.999); call it without gradients."""
     layer = linear_layer("head", features.shape[1], classes, rng)
     weight, bias = (layer[f"head.{kind}"].to(device) for kind in ("weight", "bias"))
     adam = Adam(lr, (0.5, 0.999), weight_decay=weight_decay)

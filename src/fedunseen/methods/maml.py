@@ -1,13 +1,8 @@
-"""MAML (Finn et al. 2017): learn parameters from which a few gradient steps solve a new task.
+"""MAML (Finn et al. 2017) in a federation: FedFSL-naive (Fan and Huang 2021, FedFSL, section 3).
 
-FedFSL-naive (Fan and Huang 2021, FedFSL, section 3) is MAML in a federation:
-
-- FedFSL Eq. 4: the inner steps, gradient steps on a task's support set.
-- FedFSL Eq. 5: the loss of the task's queries after these steps.
-- FedFSL Eq. 7: what a client minimizes, the mean of that loss over its own episodes.
-- FedFSL Eq. 10: the server averages the clients' models. With the strategy ``fedprox`` this is FedFSL-prox.
-
-The paper says neither how many inner steps there are nor whether they are differentiated.
+FedFSL Eq. 4 are the inner steps on a task's support set, Eq. 5 the loss of its queries after them, Eq. 7 the mean over
+a client's episodes, Eq. 10 the server's average; with the strategy ``fedprox`` this is FedFSL-prox. The paper says
+neither how many inner steps there are nor whether they are differentiated.
 """
 
 from __future__ import annotations
@@ -104,18 +99,7 @@ class MAML(Episodic):
         answers: Tensor | None = None,
         features: Tensor | None = None,
     ) -> Params:
-        """Take the inner steps on one task's support set (N * P, ...): FedFSL Eq. 4, repeated.
-
-        Args:
-            params: the model; not changed.
-            support: class after class.
-            order: how far the result can be differentiated by ``params``: through the steps (``second``), past them
-                (``first``: their gradients count as constants), or not at all (``none``); by default as set.
-            head: the classifier's name.
-            steps: how many; by default as in training.
-            answers: (n,) of a support set (n, ...) that is not laid out class after class.
-            features: of the support set, if no step changes them and they are known already.
-        """
+        """Take the inner steps on one task's support set (N * P, ...): FedFSL Eq. 4, repeated."""
         answers = answers_of(support, self.config.ways) if answers is None else answers
         order = order or self.maml.order
         changes = {

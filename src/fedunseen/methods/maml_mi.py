@@ -1,11 +1,7 @@
 """FedFSL-MI (Fan and Huang 2021, FedFSL, section 4.1): MAML whose clients agree with one another.
 
-The loss pulls a client's answers towards those of a peer model, by the Kullback-Leibler divergence of FedFSL Eq. 12.
-The peer is the model of all clients that the client starts from, as in the paper's experiments, or the model of all
-other clients (FedFSL Eq. 11).
-
-The paper does not say which answers are compared. Here both models adapt to the support set first, and their answers to
-the queries are compared: p(w) is "the normalized N-way predictions" of a model on a task. The peer's are constants.
+The loss pulls a client's answers towards a peer's (FedFSL Eq. 12): the merged model, or that of all other clients
+(FedFSL Eq. 11). The paper does not say which answers; here both adapt to the support set and answer the queries.
 """
 
 from __future__ import annotations

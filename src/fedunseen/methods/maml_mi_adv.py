@@ -1,20 +1,8 @@
 """FedFSL-MI-Adv (Fan and Huang 2021, FedFSL, section 4.2): a feature space that two classifiers agree on.
 
-At the start of every round a client draws a second classifier, theta', which never leaves it. Then it trains in two
-stages, after Saito et al. 2018 ("Maximum classifier discrepancy"):
-
-- Stage 1 keeps the features fixed and trains both classifiers to solve the tasks and to disagree (FedFSL Eq. 15).
-- Stage 2 trains the features, so that both classifiers agree (FedFSL Eq. 16).
-
-The paper contradicts itself in two places:
-
-- Algorithm 2 has no mutual information, the method's name has. Here both stages keep it, unless ``mi_in_stages`` is
-  false.
-- Section 4.2.2 moves a client's classifier away from the central model's answers, section 4.2.3 and the equations away
-  from the second classifier's. Here it is the second classifier's.
-
-Each classifier adapts to a task with its own copy of the features, or with ``adapt = "head"`` on the same features.
-They are compared on the queries.
+Each round a client draws a second classifier theta'. Stage 1 trains both to solve tasks and disagree (FedFSL Eq. 15),
+stage 2 the features so that both agree (FedFSL Eq. 16), after Saito et al. 2018. Algorithm 2 has no mutual information:
+``mi_in_stages`` keeps it. Section 4.2.2 moves away from the central model, the equations and this code from theta'.
 """
 
 from __future__ import annotations

@@ -101,16 +101,7 @@ def weighted_sum(settings: MethodSettings, terms: Terms) -> Tensor:
 
 
 def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
-    """Return the attribute groups of a class space as (L, attributes): 1 where an attribute belongs to a group.
-
-    Args:
-        space: the class space.
-        loss: the setting that needs groups, for the message.
-        remedy: what to set instead, for the message.
-
-    Raises:
-        DataError: an attribute is in no group.
-    """
+    """Return the attribute groups of a class space as (L, attributes): 1 where an attribute belongs to a group."""
     matrix = torch.zeros(len(space.attribute_groups), space.attributes)
     for row, columns in zip(matrix, space.attribute_groups.values(), strict=True):
         row[list(columns)] = 1.0
@@ -125,12 +116,7 @@ def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
 
 
 def word_vectors(words: str, space: ClassSpace) -> Tensor:
-    """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w) float32.
-
-    Args:
-        words: as for :func:`fedunseen.encoders.text.attribute_vectors`.
-        space: names the attributes.
-    """
+    """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w) float32."""
     vectors = torch.from_numpy(attribute_vectors(words, space.attribute_names))
     return F.normalize(vectors, dim=-1)
 

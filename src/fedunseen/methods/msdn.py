@@ -1,9 +1,7 @@
 """MSDN: mutually semantic distillation (Chen et al. 2022), on the spatial map of a backbone.
 
-Two sub-networks read the same cells. In the first, every attribute attends to cells (attribute to visual). In the
-second, every cell attends to attributes (visual to attribute). Both give a score for each attribute, and a distillation
-loss makes their answers alike. Cells are scaled to unit length. Word vectors start from those of the attributes' names
-and are trained.
+In one sub-network every attribute attends to cells, in the other every cell to attributes. A distillation loss makes
+their scores alike. Cells have unit length. Word vectors start from those of the attributes' names and are trained.
 """
 
 from __future__ import annotations
@@ -20,13 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.losses import (
-    jensen_shannon,
-    probability_distance,
-    self_calibration,
-    semantic_cross_entropy,
-    weighted_l1,
-)
+from fedunseen.losses import jensen_shannon, probability_distance, self_calibration, semantic_cross_entropy, weighted_l1
 from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
 
 
@@ -68,11 +60,7 @@ class MSDNSettings(MapSettings):
 
 
 class MSDN(MapMethod):
-    """Two attentions between attributes and cells that teach each other.
-
-    A class's score is the fused compatibility with its unit-length semantics, and a calibration factor is in the same
-    units; the official code uses none.
-    """
+    """Two attentions between attributes and cells that teach each other."""
 
     Settings = MSDNSettings
     grows = True

@@ -40,13 +40,6 @@ def stable_rate(params: Params, incoming: Tensor, layers: int, steepness: float,
 
     With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the weights of the last
     layer, that is the loss's own curvature by the layer's outputs, ``steepness``, times the mean of |f|^2 + 1.
-
-    Args:
-        params: with ``layers`` hidden layers under the name ``f``, which share what is stable.
-        incoming: (n, d) what the layers are given.
-        layers: their number.
-        steepness: largest curvature of the loss by what the last layer puts out.
-        momentum: rho.
     """
     with torch.no_grad():
         features = mlp(params, "f", incoming.float())

@@ -1,8 +1,4 @@
-"""Prototypical networks (Snell et al. 2017), a baseline that the paper lacks: a class is the mean of its examples.
-
-No inner steps, no classifier: queries are answered by their distance from the prototypes, and any number of classes can
-be told apart, also more than in training.
-"""
+"""Prototypical networks (Snell et al. 2017), a baseline: a class is the mean of its examples."""
 
 from __future__ import annotations
 

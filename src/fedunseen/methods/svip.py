@@ -1,15 +1,8 @@
 """SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision transformer.
 
-A transformer puts patches in context. Each block of patches predicts attributes, and the mean over blocks scores the
-classes. The attention that a block gets through all layers says whether it matters; a small patch classifier learns to
-predict that before the transformer runs. A second pass adds a vector, made from the attributes' word vectors, to the
-blocks that do not matter, and a loss makes both passes agree.
-
-With a trained vision transformer as encoder, its own layers are used. On any other map the method has a small
-transformer of its own.
-
-In the official code, the attention to a block of 2 x 2 patches is summed over four patches in reading order, which lie
-in one row; here over the four patches of the block.
+Blocks of patches in context predict attributes. A patch classifier learns which blocks get attention through all layers
+(summed over a block's four patches; the official code sums four patches of one row). A second pass adds a vector, made
+from word vectors, to the others, and a loss makes both passes agree. A map gets a small transformer of its own.
 """
 
 from __future__ import annotations
@@ -28,12 +21,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.losses import (
-    decorrelation,
-    patch_cross_entropy,
-    relation_distillation,
-    semantic_cross_entropy,
-)
+from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, weighted_sum, word_vectors
 from fedunseen.methods.networks import linear
 from fedunseen.methods.transformer import rollout, transformer, transformer_init
@@ -95,15 +83,7 @@ class TokenBackbone(Protocol):
 
 
 class SVIP(MapMethod):
-    """Attributes from the patches that matter.
-
-    A class's score is ``scale`` times the compatibility of the predicted attributes with its semantics, scaled to unit
-    length, and a calibration factor is in the same units. (The official code moves probabilities of unseen classes.)
-
-    Raises:
-        DataError: the decorrelation is on, and an attribute is in no group.
-        ExperimentError: the map cannot be cut into blocks.
-    """
+    """Attributes from the patches that matter; a score is ``scale`` times their compatibility with unit semantics."""
 
     Settings = SVIPSettings
     grows = True
@@ -251,11 +231,6 @@ class SVIP(MapMethod):
 
 
 def highest(values: Tensor, count: int) -> Tensor:
-    """Mark the ``count`` highest of values (n, blocks) with 1, the others with 0; of equals, those that come first.
-
-    Example:
-        >>> highest(torch.tensor([[0.1, 0.7, 0.2, 0.2]]), 2)
-        tensor([[0., 1., 1., 0.]])
-    """
+    """Mark the ``count`` highest of values (n, blocks) with 1, the others with 0; of equals, those that come first."""
     ranks = values.argsort(stable=True, dim=-1, descending=True).argsort(-1)
     return torch.lt(ranks, count).to(torch.float32)

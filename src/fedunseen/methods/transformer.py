@@ -26,17 +26,7 @@ def transformer_init(name: str, width: int, depth: int, rng: np.random.Generator
 
 
 def transformer(params: Params, name: str, tokens: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """Apply the layers of :func:`transformer_init`.
-
-    Args:
-        params: holds the layers.
-        name: theirs.
-        tokens: (n, T, width).
-        heads: how many share the width.
-
-    Returns:
-        Tokens (n, T, width), and the attention (layers, n, T, T) of each token (row) to all, averaged over heads.
-    """
+    """Apply the layers of :func:`transformer_init`."""
     n, count, width = tokens.shape
     attentions = []
     i = 0
@@ -55,20 +45,7 @@ def transformer(params: Params, name: str, tokens: Tensor, heads: int) -> tuple[
 
 
 def rollout(attentions: Tensor) -> Tensor:
-    """Return how much the first token looks at each other one through all layers (attention rollout).
-
-    Every layer's attention is averaged with the identity, for the path around it; layers are multiplied. No gradient.
-
-    Args:
-        attentions: (layers, n, 1 + P, 1 + P), each row a distribution.
-
-    Returns:
-        (n, P).
-
-    Example:
-        >>> rollout(torch.full((1, 1, 3, 3), 1 / 3))
-        tensor([[0.1667, 0.1667]])
-    """
+    """Return how much the first token looks at each other one through all layers (attention rollout)."""
     attentions = attentions.detach().float()
     identity = torch.eye(attentions.shape[-1], device=attentions.device)
     through = identity

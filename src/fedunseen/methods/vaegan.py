@@ -1,11 +1,7 @@
-"""f-VAEGAN (Xian et al. 2019, the inductive part of "f-VAEGAN-D2").
+"""f-VAEGAN (Xian et al. 2019, the inductive part of "f-VAEGAN-D2"): its decoder is the generator of a Wasserstein GAN.
 
-A variational autoencoder whose decoder is the generator of a Wasserstein GAN. Sizes and losses follow the code of
-TF-VAEGAN without its feedback, on which FREE builds too. Three things differ from that code:
-
-- The encoder's Adam has the decay rates of the other networks; there it has Adam's defaults.
-- The weight of the gradient penalty is fixed, unless ``adaptive_penalty`` is set.
-- The rule that adapts it reads the last batch of a turn; there it reads the mean over the turn.
+Sizes and losses follow the code of TF-VAEGAN without its feedback, but the encoder's Adam has the other networks' decay
+rates, and ``adaptive_penalty`` (off by default) reads the last batch of a turn instead of the mean over it.
 """
 
 from __future__ import annotations
@@ -45,11 +41,7 @@ class VAEGANSettings(GenerativeSettings):
 
 
 class VAEGAN(Generative):
-    """Phases: ``critic`` (several fresh batches), perhaps ``penalty``, ``generator`` (with the encoder).
-
-    The generator is the decoder. Parameters beside it: ``encoder.0`` (hidden, d + attributes), ``encoder.1`` (2 z,
-    hidden), ``encoder.mean`` and ``encoder.logvar`` (z, 2 z), ``critic.0``, ``critic.1``.
-    """
+    """Phases: ``critic`` (several fresh batches), perhaps ``penalty``, ``generator`` (with the encoder)."""
 
     Settings: ClassVar[type[NamedSettings]] = VAEGANSettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*")
@@ -126,8 +118,7 @@ class VAEGAN(Generative):
     def bound(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms, Tensor]:
         """Return the generator's loss, its terms, and the features (B, d) that it generated.
 
-        These features are not given as ``representation``: they are decoded from the encoder's noise, so that models
-        which a strategy contrasts would not decode from the same numbers.
+        They are no ``representation``: models that a strategy contrasts would not decode them from the same noise.
         """
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without

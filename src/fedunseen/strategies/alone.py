@@ -24,10 +24,7 @@ class Local(Strategy):
     one_model = False
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
-        """Continue from the client's own model; in its first round, from the common initialization.
-
-        That is the run's seed's in every round (:meth:`merge` leaves it alone), so that nothing has to travel.
-        """
+        """Continue from the client's own model; in its first round, from the common initialization."""
         return Instruction({}, own=client_state or instruction.params)
 
     def finish(self, instruction: Instruction, result: LocalResult, client_state: Params) -> tuple[Params, Params]:

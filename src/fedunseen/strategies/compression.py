@@ -1,19 +1,9 @@
 r"""Updates that take fewer bytes: a codec for any strategy that shortens what a client sends.
 
-A client sends a shortened form of its update and keeps what that form leaves out; it adds the rest to its next
-update, so that nothing is lost for good, only late ("error feedback", Seide et al. 2014, Karimireddy et al. 2019):
-
 .. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
 
-Forms C of a matrix or vector with d numbers:
-
-- ``top-k``: the k numbers of largest magnitude, with their places (Aji and Heafield 2017; Stich et al. 2018).
-- ``8-bit``: every number rounded to one of 255 steps between -max and max.
-- ``1-bit``: the signs, and the mean magnitude (EF-SignSGD, Karimireddy et al. 2019).
-- ``low-rank``: two narrow matrices whose product is near, by a step of subspace iteration that continues from the last
-  round's (PowerSGD, Vogels et al. 2019; there workers share the factors, here every client has its own).
-
-Running statistics, and what a form would not make smaller, travel as they are.
+What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``top-k``: Aji
+and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et al. 2019), with every client's own factors.
 """
 
 from __future__ import annotations
@@ -68,11 +58,7 @@ class CompressionSettings(Settings):
 
 
 class Form(ABC):
-    """How a tensor is written in fewer bytes.
-
-    Args:
-        settings: of the compression.
-    """
+    """How a tensor is written in fewer bytes."""
 
     def __init__(self, settings: CompressionSettings) -> None:
         self.settings = settings
@@ -83,20 +69,11 @@ class Form(ABC):
 
     @abstractmethod
     def encode(self, value: Tensor, start: Tensor) -> Params:
-        """Write a float32 tensor as parts.
-
-        Args:
-            value: the tensor.
-            start: (columns, rank) where the search for factors begins; only for ``low-rank``.
-        """
+        """Write a float32 tensor as parts."""
 
     @abstractmethod
     def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return the tensor that parts of the right shapes and types stand for.
-
-        Raises:
-            ValueError: no tensor is written like this.
-        """
+        """Return the tensor that parts of the right shapes and types stand for."""
 
 
 class TopK(Form):
@@ -190,22 +167,7 @@ FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBi
 
 
 class Codec:
-    """Writes updates in a shorter form, and reads them.
-
-    A client's state holds what has not been sent yet under ``left/``, and of ``low-rank`` the last factors under
-    ``start/``.
-
-    Args:
-        settings: which form.
-        seed: of the factors that ``low-rank`` begins with.
-
-    Example:
-        >>> codec = Codec(CompressionSettings(name="top-k", keep=0.25))
-        >>> update = {"w": torch.tensor([1.0, -3.0, 0.5, 2.0])}
-        >>> sent, state = codec.encode(update, {})
-        >>> codec.decode(sent, like=update)["w"].tolist(), state["left/w"].tolist()
-        ([0.0, -3.0, 0.0, 0.0], [1.0, 0.0, 0.5, 2.0])
-    """
+    """Writes updates in a shorter form, and reads them."""
 
     def __init__(self, settings: CompressionSettings, seed: int = 0) -> None:
         self.seed = seed
@@ -256,11 +218,7 @@ class Codec:
         return expected
 
     def decode(self, update: Mapping[str, Tensor], like: Params) -> Params:
-        """Return the update, of the names and shapes of ``like``, that a short form stands for.
-
-        Raises:
-            ValueError: it stands for none.
-        """
+        """Return the update, of the names and shapes of ``like``, that a short form stands for."""
         decoded: Params = {}
         for name, value in like.items():
             parts = self.parts(name, value)

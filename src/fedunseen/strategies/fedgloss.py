@@ -1,14 +1,8 @@
 """FedGloSS (Caldarola et al. 2025): sharpness-aware minimization of the global loss, "Beyond local sharpness".
 
-Sharpness-aware minimization (SAM) at the server: clients train from w~ = w + rho g / ||g||, where g is the last
-round's pseudo-gradient (the mean of w~ - w_k), and the server steps from w along the new one. Dual variables s_k and
-sigma (the method of multipliers, as in FedDyn) keep the clients' solutions together. Clients may use SAM as well.
-
-Two places where the authors' code and the method of multipliers differ are decided for the latter: sigma changes by
-the sum of the clients' changes over beta N (the code divides by the number of this round's clients once more), and
-s_k changes once a round (the code does it after every local epoch, which is the same for one epoch). In sigma the
-clients count as in the model, so that both belong to the same mean of losses; with ``weights = "uniform"`` that is the
-paper's. Running statistics have no part in any of this.
+Clients train from w~ = w + rho g / ||g||, g being the last pseudo-gradient, and the server steps from w. Dual variables
+s_k and sigma keep the clients together. Where the authors' code and the method of multipliers differ, the latter is
+done: sigma changes by the sum of the clients' changes over beta N, weighted as the model, and s_k once a round.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 r"""Server optimizers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate for every parameter.
 
-The server takes the weighted mean of a round's updates, :math:`\Delta_t`, for a gradient that points downhill, and
-steps along it as an optimiser would. Server momentum is FedAvgM (Hsu et al. 2019, "Measuring the effects of
-non-identical data distribution for federated visual classification"). Running statistics are averaged as in FedAvg.
-
-``server_lr`` is :math:`\eta`. The adaptive three move every parameter by about :math:`\eta` a round however small its
-updates are, so their default is smaller than FedAvg's; the paper tunes it for every data set.
+The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient. Server momentum is FedAvgM (Hsu et al.
+2019). ``server_lr`` is :math:`\eta`; the adaptive three move every parameter by about :math:`\eta` a round.
 """
 
 from __future__ import annotations

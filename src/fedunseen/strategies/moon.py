@@ -1,10 +1,7 @@
-"""MOON (Li et al. 2021, "Model-contrastive federated learning").
+"""MOON (Li et al. 2021): features near those of the global model, away from the client's own of the round before.
 
-A client's features are drawn to those of the global model and away from those of its own model of the round before.
-
-MOON contrasts the output of a projection head. A zero-shot model has none, and DistZSL does not say what it takes;
-here it is what the method's ``contrast`` gives: the visual features where training changes them, otherwise the
-predicted attributes, and of a generative method what it generates.
+A zero-shot model has no projection head; what is contrasted is the method's ``contrast``: trained features, predicted
+attributes, or what a generator makes.
 """
 
 from __future__ import annotations
@@ -78,20 +75,7 @@ class Moon(Strategy):
 
 
 def contrast(own: Tensor, shared: Tensor, previous: Tensor, weights: Tensor, temperature: float) -> Tensor:
-    r"""Eq. 3: :math:`-\log\frac{e^{\cos(z, z_{glob})/\tau}}{e^{\cos(z, z_{glob})/\tau} + e^{\cos(z, z_{prev})/\tau}}`.
-
-    Args:
-        own: (B, d) features by the model in training.
-        shared: (B, d) by the global model.
-        previous: (B, d) by the client's own model of the round before.
-        weights: (B,) 0 drops a sample.
-        temperature: tau > 0.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 0.0]])
-        >>> round(contrast(z, z, z, torch.ones(1), 0.5).item(), 4)  # as near to one as to the other: log 2
-        0.6931
-    """
+    r"""Eq. 3: :math:`-\log\mathrm{sigmoid}((\cos(z, z_{glob}) - \cos(z, z_{prev})) / \tau)`, of features (B, d)."""
     own, shared, previous = (z.to(torch.promote_types(z.dtype, torch.float32)) for z in (own, shared, previous))
     nearer = F.cosine_similarity(own, shared, dim=-1) - F.cosine_similarity(own, previous, dim=-1)
     return weighted_mean(-F.logsigmoid(nearer / temperature), weights)

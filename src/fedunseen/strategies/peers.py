@@ -1,9 +1,7 @@
 """The peer model that a client compares itself with (FedFSL, 4.1.2), for methods that ask for one.
 
-It goes around any strategy and costs next to no communication. The merged model w^t is what a client is sent anyway.
-The k-exclusive one, w_-k of Eq. 11, is what remains of it without the client's own share,
-w_-k = (w^t - p_k w_k) / (1 - p_k), so a client that keeps its last model finds it by itself: the server sends two
-numbers more, the round that w^t was merged in and the weight that each reply had in it.
+The merged model w^t is what a client is sent anyway. The k-exclusive one (Eq. 11) follows from the client's last model:
+w_-k = (w^t - p_k w_k) / (1 - p_k), where p_k and the round of w^t are the two numbers that are sent more.
 """
 
 from __future__ import annotations
@@ -23,28 +21,14 @@ _ROUND = "peers_round"  # as a client keeps it
 
 
 def averages(strategy: Strategy) -> bool:
-    """Say whether the strategy's merged model is the plain mean of its clients' models, each counting the same.
-
-    Example:
-        >>> from fedunseen.strategies import FedAvg, FedAvgDecay, FedProx
-        >>> averages(FedProx(weights="uniform")), averages(FedAvg(weights="classes"))
-        (True, False)
-        >>> averages(FedAvgDecay(weights="uniform"))  # the server takes shorter and shorter steps
-        False
-    """
+    """Say whether the strategy's merged model is the plain mean of its clients' models, each counting the same."""
     kind, own = type(strategy), strategy.settings
     as_base = kind.merge is Strategy.merge and kind.server_step is Strategy.server_step
     return strategy.merges and as_base and own.weights == "uniform" and own.server_lr == own.update_scale == 1
 
 
 class Peers(Filter):
-    """Gives the clients of a strategy a peer model.
-
-    Args:
-        exclusive: the peer is the model of all other clients (Eq. 11), which takes a strategy that
-            :func:`averages`; otherwise it is the merged model.
-        first: the first round in which the peer counts, counted from 1.
-    """
+    """Gives the clients of a strategy a peer model."""
 
     name = "peers"
 

@@ -1,15 +1,8 @@
 """A strategy and what goes around it: filters, each of which changes one thing, and a codec.
 
-At the client a filter acts after the strategy and those before it. At the server the last filter sees the replies
-first; what it hands on is all that the ones before it and the strategy see. An experiment puts them in this order:
-
-1. :class:`~fedunseen.strategies.peers.Peers`: clients have a peer model;
-2. :class:`~fedunseen.strategies.selective.Selective`: some parameters stay with their client;
-3. :class:`~fedunseen.threats.privacy.Private`: one noisy mean takes the place of all replies;
-4. :class:`~fedunseen.threats.defences.Robust`: a defence drops or shortens replies, while they still are single.
-
-The codec (:class:`~fedunseen.strategies.compression.Codec`) comes last at the client and first at the server: it writes
-updates in fewer bytes.
+At the client a filter acts after the strategy and those before it; at the server the last filter sees the replies
+first. An experiment puts them in this order: peers, selective, private, a defence. The codec writes updates last at the
+client and reads them first at the server.
 """
 
 from __future__ import annotations
@@ -148,15 +141,7 @@ class Filter:
 
 
 class Pipeline(Strategy):
-    """A strategy, filters around it, and a codec; used as a strategy.
-
-    What the strategy keeps is kept under ``strategy/``, what the codec keeps at a client under ``codec/``.
-
-    Args:
-        strategy: what is corrected and merged in the end.
-        filters: from the inside out.
-        codec: how updates are written; None: as they are.
-    """
+    """A strategy, filters around it, and a codec; used as a strategy."""
 
     def __init__(self, strategy: Strategy, filters: Sequence[Filter] = (), codec: Codec | None = None) -> None:
         super().__init__(strategy.settings)
@@ -231,11 +216,7 @@ class Pipeline(Strategy):
         return like if self.codec is None else self.codec.expects(like)
 
     def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
-        """Return the update that was sent.
-
-        Raises:
-            ValueError: it cannot be read.
-        """
+        """Return the update that was sent."""
         if self.codec is not None:
             update = self.codec.decode(update, self.strategy.expects(instruction))
         return self.strategy.decode(update, instruction)

@@ -1,11 +1,7 @@
 """SCAFFOLD (Karimireddy et al. 2020): control variates take out of every local step what is peculiar to the client.
 
-The server keeps c, an estimate of all clients' mean gradient, and client k keeps c_k, one of its own mean gradient; its
-steps go along g - c_k + c. Both begin at zero, as in the paper (some code begins with random numbers).
-
-Where the paper divides by (steps x learning rate), here is divided by the distance that the optimiser goes along a
-constant gradient. Without momentum they are the same. With momentum the paper's number is too small, by a factor that
-tends to 1 / (1 - momentum), and the control variates would be too large by as much.
+Steps go along g - c_k + c; both begin at zero. Where the paper divides by (steps x learning rate), the distance that
+the optimiser goes along a constant gradient is taken: with momentum, the paper's number is too small.
 """
 
 from __future__ import annotations
@@ -31,9 +27,8 @@ class ScaffoldSettings(StrategySettings):
 class Scaffold(Strategy):
     r"""Option II of the paper: :math:`c_k^+ = c_k - c + (w - w_k) / (\mathrm{steps} \cdot \mathrm{lr})`.
 
-    A client does not send the change of c_k: the server, who knows c, reads it off the client's update, so that
-    SCAFFOLD costs no more upload than FedAvg. The changes are weighted as the updates are, so that c estimates the
-    gradient of the same mean of losses that the model minimizes; with ``weights = "uniform"`` this is the paper's rule.
+    The server reads the change of c_k off the client's update, weighted as updates are; with ``weights = "uniform"``
+    this is the paper's rule.
     """
 
     Settings = ScaffoldSettings

@@ -1,8 +1,4 @@
-"""Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel.
-
-The others stay with their client across rounds: FZSL's discriminators, or a classifier that a client trains on its own
-classes. It goes around any strategy, which then sees nothing but what travels.
-"""
+"""Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel."""
 
 from __future__ import annotations
 
@@ -22,30 +18,12 @@ HEAD = "head"
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    """Say whether a parameter's name matches one of the patterns (``fnmatch``).
-
-    Example:
-        >>> matches("generator.0.weight", ["encoder.*", "generator.*"])
-        True
-    """
+    """Say whether a parameter's name matches one of the patterns (``fnmatch``)."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[str] = ()) -> set[str]:
-    """Return the parameters that travel.
-
-    Args:
-        names: of all parameters.
-        shared: patterns of those that travel (``strategy.shared``).
-        private: patterns of those that never do.
-
-    Raises:
-        ExperimentError: a pattern matches no parameter that may travel, or patterns other than "*" match them all.
-
-    Example:
-        >>> sorted(travelling(["g.weight", "d.weight", "c.weight"], ["g.*"], ["c.*"]))
-        ['g.weight']
-    """
+    """Return the parameters that travel."""
     free = [name for name in names if not matches(name, private)]
     modules = ", ".join(sorted({name.split(".")[0] for name in free}))
     for pattern in shared:
@@ -66,10 +44,7 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
 def corrected_in_part(
     gradient: GradientFunction, correct: Callable[[GradientFunction], GradientFunction], kept: Container[str]
 ) -> GradientFunction:
-    """Correct the gradient by some parameters only; leave that by those in ``kept`` as it is.
-
-    Where the correction asks for gradients more than once, the rest follows the last one.
-    """
+    """Correct the gradient by some parameters only; leave that by those in ``kept`` as it is."""
 
     def split(params: Params, step: Step) -> tuple[Params, Terms]:
         rest = {name: value for name, value in params.items() if name in kept}
@@ -90,16 +65,7 @@ def corrected_in_part(
 
 
 def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[str] = ()) -> list[Phase]:
-    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al. 2021, Algorithm 1).
-
-    Args:
-        phases: of the method: a single one.
-        shared: patterns of the parameters that travel.
-        private: patterns of those that never do.
-
-    Raises:
-        ExperimentError: the method has several phases, in which heads have no place.
-    """
+    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al. 2021, Algorithm 1)."""
     if len(phases) != 1:
         raise ExperimentError(
             "strategy.head_epochs trains what stays and what travels in turn, and this method's phases have an order "
@@ -115,14 +81,7 @@ def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[st
 
 
 class Selective(Filter):
-    """Keeps some of the parameters at the clients: the strategy sees nothing of them.
-
-    A client keeps its own parameters under ``own/``.
-
-    Args:
-        initial: the client's own parameters before round 0. Every party draws them from the run's seed by itself.
-        scores: scoring needs some of them, so that every client has a model of its own: what is merged, and these.
-    """
+    """Keeps some of the parameters at the clients: the strategy sees nothing of them."""
 
     name = "own"
 
@@ -153,14 +112,7 @@ class Selective(Filter):
 def selective(
     strategy: Strategy, private: Sequence[str], params: Params, training_only: Sequence[str] = ()
 ) -> tuple[list[Selective], Params]:
-    """Return the filter that keeps parameters at the clients, if any stay there, and the parameters that travel.
-
-    Args:
-        strategy: its ``shared`` says which parameters may travel; where nothing merges, no filter is needed.
-        private: patterns of those that never do.
-        params: all of them, before round 0.
-        training_only: patterns of those that scoring does without.
-    """
+    """Return the filter that keeps parameters at the clients, if any stay there, and the parameters that travel."""
     if not strategy.merges:
         return [], params
     chosen = travelling(list(params), strategy.settings.shared, private)
@@ -172,15 +124,5 @@ def selective(
 
 
 def kept_for_scoring(names: Iterable[str], travel: Container[str], without: Sequence[str]) -> list[str]:
-    """Return the parameters that stay with the clients although scoring needs them.
-
-    Args:
-        names: of all parameters.
-        travel: those that travel.
-        without: patterns of those that scoring does without: what never travels, and what is there for training only.
-
-    Example:
-        >>> kept_for_scoring(["f.weight", "g.weight", "h.weight"], {"f.weight"}, ["h.*"])
-        ['g.weight']
-    """
+    """Return the parameters that stay with the clients although scoring needs them."""
     return [name for name in names if name not in travel and not matches(name, without)]

@@ -1,9 +1,7 @@
-"""Merging for methods in closed form: the clients' sums are added, once, exactly.
+"""Merging for methods in closed form: the clients' sums are added, once, exactly, in client order.
 
-A client sends sums over its own samples instead of an update. The server keeps each client's and adds them up in client
-order, so that the total depends on nothing else: not on the partition but for rounding, not on who answers first, nor
-on who joined when. A client that sends again replaces what it has sent; one that comes late is added; one whose sums
-are taken out of the state leaves a total that it was never part of, bit for bit.
+A client that sends again replaces what it has sent; one that is late is added; one that is taken out of the state
+leaves a total that it was never part of, bit for bit.
 """
 
 from __future__ import annotations
@@ -22,14 +20,8 @@ from fedunseen.strategies.base import Instruction, Reply, Strategy
 class Summed(Strategy):
     """Adds statistics instead of updates; from another strategy it takes who takes part and with which weight.
 
-    The parameters of the run are the sums: those before round 0 are of no sample. The server's state holds those of
-    every client, under ``client/K/``.
-
-    Args:
-        inner: the other strategy.
-        nothing: the sums of no sample, which all sums are like.
-        each: keep those of every client; otherwise what a round brings is added, and only the total stays.
-        validate: returns why statistics are infeasible, or ""; None: they are noisy, and nothing is checked.
+    The run's parameters are sums. The state holds every client's under ``client/K/``, unless ``each`` is false: then
+    only the total stays. ``nothing`` are the sums of no sample; ``validate`` says why sums are infeasible, or "".
     """
 
     adds = True
@@ -85,11 +77,7 @@ class Summed(Strategy):
         return ""
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Keep what clients have sent, and add up all that is kept, in client order.
-
-        Raises:
-            FedUnseenError: a client's sums are of another class space, or of no possible samples.
-        """
+        """Keep what clients have sent, and add up all that is kept, in client order."""
         state, brought = dict(state), _total(self.nothing, ())
         for reply in replies:
             sums = dict(reply.update.items())
@@ -113,16 +101,7 @@ def kept_sums(state: Params) -> dict[int, Params]:
 
 
 def forget(state: Params, client: int) -> tuple[Params, Params]:
-    """Return the server's state without a client, and the sums of all others: those of a run that never had it.
-
-    Raises:
-        FedUnseenError: the state holds no sums of it, or no others.
-
-    Example:
-        >>> state = {f"client/{k}/total": torch.tensor([float(k)], dtype=torch.float64) for k in (1, 2, 3)}
-        >>> forget(state, 2)[1]
-        {'total': tensor([4.], dtype=torch.float64)}
-    """
+    """Return the server's state without a client, and the sums of all others: those of a run that never had it."""
     parts = kept_sums(state)
     if client not in parts:
         kept = ", ".join(map(str, parts)) or "none"

@@ -62,12 +62,8 @@ class Release(Protocol):
 class ClosedForm(Method):
     """A method whose :meth:`solve` needs the sums of its classes' samples and nothing else (:mod:`~.statistics`).
 
-    What a run merges are the sums. They become a model in :meth:`fit_heads`.
-
-    Attributes:
-        release: how samples are bounded and the noise of private sums is dealt with; None: the sums are exact.
-        quantization: how features become whole numbers; None: the sums are float64.
-        shift_invariant: an offset added to all features changes nothing.
+    A run merges sums; :meth:`fit_heads` makes the model. ``release`` bounds samples and treats the noise of private
+    sums (None: exact sums). ``quantization`` makes features whole numbers (None: float64 sums).
     """
 
     shift_invariant: ClassVar[bool] = True
@@ -116,10 +112,7 @@ class ClosedForm(Method):
         return expand_classes(params, self.space, self.quantization)
 
     def units(self, model: Params) -> dict[str, float]:
-        """Return the settings that say how large a model's scores are, as it has them; none by default.
-
-        A calibration offset is in those units: models that choose one together must have the same.
-        """
+        """Return the settings that scale a model's scores: models that choose an offset together must have the same."""
         return {}
 
     def choice(self, model: Params) -> dict[str, str]:
@@ -131,14 +124,7 @@ class ClosedForm(Method):
         return self
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
-        """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left out of ``sums``.
-
-        Args:
-            model: of the sums with all classes; not every method reads it.
-            sums: of the other classes, and perhaps of examples; ``square`` is (d, d).
-            inputs: float32.
-            out: ids.
-        """
+        """Return the scores (n, T) of inputs (n, d) for the classes ``out`` (T,), which were left out of ``sums``."""
         return self.scores(self.solve(sums), inputs, self.semantics)[:, out]
 
     def validate_statistics(self, sums: Params) -> str:

@@ -29,8 +29,7 @@ class ESZSLSettings(ClosedFormSettings):
 class ESZSL(ClosedForm):
     r"""Bilinear compatibility x V a with :math:`V = (X^TX + \gamma I)^{-1} X^T Y S\,(S^TS + \lambda I)^{-1}`.
 
-    Y is +1 for a sample's class and -1 elsewhere, so that :math:`X^T Y S = \sum_c (2 S_c - \sum_k S_k) s_c^T` over the
-    classes that have samples: sums say it all.
+    Y is 1 for a sample's class and -1 elsewhere, so that :math:`X^T Y S = \sum_c (2 S_c - \sum_k S_k) s_c^T`.
     """
 
     Settings = ESZSLSettings

@@ -1,35 +1,19 @@
 r"""Gaussian classes whose prototypes are a Gaussian process over their descriptions: exact, in one round.
 
-A sample of class c is drawn from N(mu_c, Sigma), with one Sigma for all classes. The prototypes mu are drawn from a
-Gaussian process over the classes' semantics s: its mean is m for every class, and the covariance between classes c and
-c' is K times Sigma between features, with
+Samples of class c are N(mu_c, Sigma). Prototypes have the mean m and the covariance K times Sigma, with
 
-.. math:: K_{cc'} = v\,\bigl(\exp(-\|s_c - s_{c'}\|^2 / 2 w) + \lambda\,[c = c']\bigr).
+.. math:: K_{cc'} = v\,\bigl(\exp(-\|s_c - s_{c'}\|^2 / 2 w) + \lambda\,[c = c']\bigr), \quad
+    \mu = m + K_{\cdot O} A, \quad A = (K_{OO} + \mathrm{diag}(1 / n))^{-1} (M - m),
 
-After multiplication by Sigma^-1/2 all features are independent and share K, so that all prototypes follow from one
-system of equations as large as the number O of classes that someone has examples of. With M the means of their
-samples, n their numbers, and m the mean of M:
-
-.. math:: \mu = m + K_{\cdot O} A, \qquad A = (K_{OO} + \mathrm{diag}(1 / n))^{-1} (M - m).
-
-A class without examples is told by its description alone, one with a few by both, one with many is its mean: zero-shot,
-few-shot and many-shot are one formula. Predicting exemplars from semantics is Changpinyo et al.'s idea (2017, with a
-regression for every feature); the shared covariance is that of linear discriminant analysis.
+M and n being the means and numbers of the O classes with samples. Predicting exemplars from semantics is Changpinyo et
+al.'s idea (2017); the shared covariance is that of linear discriminant analysis.
 
 - Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr Sigma_0 / d.
-- v, lambda and w maximize the likelihood of the class means (:func:`evidence`): three numbers, no validation class.
-- s is the one under which left-out classes are recognized best. Samples of them are drawn at the server, from the
-  posterior of their prototypes and Sigma_0 (:func:`~.gaussian_process.leave_class_out`): it needs no sample, and no
-  class set aside. The same draws give the offset of seen classes when all classes are candidates (calibrated
-  stacking).
+- v, lambda and w maximize the likelihood of the class means; s and the offset of seen classes are best for left-out
+  classes, of which samples are drawn (:func:`~.gaussian_process.leave_class_out`).
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
-
-Shifting, scaling or rotating all features, or scaling all semantics, changes no prediction.
-
-Where images and texts share a space, as CLIP's do, a class's text says more than which classes it is like: it says
-where its images lie. With the prior ``semantics`` the mean of prototype c is m + a (s_c - s), s being the mean of the
-observed classes' semantics and a the slope that fits their means best (least squares). Without any sample m and s are
-zero, a is 1 and Sigma the identity: zero-shot CLIP, the class with the nearest text.
+- With the prior ``semantics`` the mean is m + a (s_c - s), a being the slope of least squares and s the mean of the
+  observed semantics; without any sample that is the class with the nearest text (zero-shot CLIP).
 """
 
 from __future__ import annotations
@@ -130,11 +114,7 @@ class Gaussian(ClosedForm):
             )
 
     def solve(self, sums: Params) -> Params:
-        """Return the model of these sums: no seed, no order, no rounds.
-
-        Raises:
-            DataError: the sums are of no sample, and no prior says where classes lie.
-        """
+        """Return the model of these sums: no seed, no order, no rounds."""
         s, semantics = self.settings, self.semantics.double().cpu()
         if s.prior == "semantics" and not bool(sums["count"].any()):
             return self._unshown(semantics)
@@ -181,8 +161,7 @@ class Gaussian(ClosedForm):
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
         """Return scores of classes that ``sums`` lack.
 
-        Without classes Sigma changes by a factor alone, which changes no answer: the model's is taken over. Examples
-        of these classes change it further, so that all is solved again.
+        Without classes Sigma changes by a factor alone, which changes no answer; with examples all is solved again.
         """
         if bool(sums["count"][out].any()):
             return super().left_out_scores(model, sums, inputs, out)
@@ -231,11 +210,7 @@ class Gaussian(ClosedForm):
         return model | self._linear(model, semantics)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
-        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset.
-
-        A row of ``semantics`` that is that of the model's class of the same place is that class; any other is a class
-        that is told by its description alone.
-        """
+        """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset."""
         weight, bias = params["weight"], params["bias"]
         features = self.backbone(params, inputs).to(weight.dtype)
         known = min(len(weight), len(semantics))
@@ -252,9 +227,7 @@ class Gaussian(ClosedForm):
     def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return what :meth:`scores` does, with prototypes that the graph makes of any classes' semantics.
 
-        A row that describes one of the model's classes is that class, with all its examples, wherever the row stands;
-        where several have the same description, the one of the same place. Any other row is a class that is told by its
-        description alone. Rows count as equal within what rounding may leave of their scaling.
+        A row that describes a class of the model, but for rounding, is that class with all its examples.
         """
         s, known = semantics.double(), self.semantics.double()
         variance, _, width, _ = params["kernel"].unbind()
@@ -293,30 +266,7 @@ class Gaussian(ClosedForm):
         total: Tensor,
         described: NDArray[np.bool_] | None = None,
     ) -> Params:
-        """Learn classes, or more of classes, at any time: from descriptions, examples, or both.
-
-        Sigma, the kernel and the offset stay; the prototypes of all classes follow again from all class means.
-
-        Args:
-            params: the model of :meth:`solve`, or of an earlier call.
-            semantics: (C', a) descriptions of all classes as :attr:`semantics` gives them, the model's own first; rows
-                of classes without a description are not read.
-            count: (C',) how many examples are added for each class, 0 for most.
-            total: (C', d) the sums of their features.
-            described: (C',) which classes have a description; None: all.
-
-        Returns:
-            The model of C' classes, for a method over these classes.
-
-        Raises:
-            DataError: the shapes do not fit, or a number is not finite.
-
-        Example:
-            A class that the model has only read about, and of which five examples turn up:
-
-            >>> count = torch.zeros(len(method.semantics)); count[7] = 5.0  # doctest: +SKIP
-            >>> model = method.extend(model, method.semantics, count, total)  # doctest: +SKIP
-        """
+        """Learn classes, or more of classes, at any time: from descriptions, examples, or both."""
         before, classes = len(params["count"]), len(semantics)
         width = len(params["centre"])
         if classes < before or count.shape != (classes,) or total.shape != (classes, width):
@@ -403,10 +353,7 @@ def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, told: Params) -
 
 
 def _slope(semantics: Tensor, means: Tensor) -> Tensor:
-    """Return how far class means (O, d) move with their descriptions (O, d), by least squares.
-
-    1 where nothing tells, as with a single class; never below 0: descriptions that point elsewhere say nothing.
-    """
+    """Return how far class means (O, d) move with their descriptions (O, d), by least squares."""
     s, m = semantics - semantics.mean(0), means - means.mean(0)
     length = s.square().sum()
     return ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
@@ -415,15 +362,7 @@ def _slope(semantics: Tensor, means: Tensor) -> Tensor:
 def _from_prior(
     model: Params, apart: Tensor, semantics: Tensor, described: Tensor | None = None, sign: float = 1.0
 ) -> Tensor:
-    """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or back (-1).
-
-    Args:
-        model: with ``slope`` and ``middle``, or without: then all prior means are the centre.
-        apart: (T, d).
-        semantics: (T, a) of these classes.
-        described: (T,) who has a description; the prior mean of others is the centre. None: all.
-        sign: 1, or -1 for the other way round.
-    """
+    """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or back (-1)."""
     if "slope" not in model:
         return apart
     prior = sign * model["slope"] * (semantics - model["middle"])

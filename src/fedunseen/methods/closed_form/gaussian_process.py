@@ -24,17 +24,11 @@ EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of th
 
 @dataclass(frozen=True)
 class Kernel:
-    """The covariance between prototypes, in units of the covariance within classes.
+    """The covariance between prototypes, in units of the covariance within classes."""
 
-    Attributes:
-        variance: v.
-        nugget: lambda.
-        width: w, in units of squared distances between semantics.
-    """
-
-    variance: float
-    nugget: float
-    width: float
+    variance: float  # v
+    nugget: float  # lambda
+    width: float  # w, in units of squared distances between semantics
 
     def __call__(self, distances: Tensor, same: Tensor | None = None) -> Tensor:
         """Return K (...) from squared distances (...); ``same`` (...) is true where both are one class."""
@@ -62,30 +56,16 @@ def median_distance(semantics: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What the sums say of the classes that have samples.
+    """What the sums say of the classes that have samples."""
 
-    Attributes:
-        classes: (O,) their ids.
-        count: (O,) their numbers of samples.
-        means: (O, d) the means of those.
-        covariance: (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples.
-    """
-
-    classes: NDArray[np.int64]
-    count: Tensor
-    means: Tensor
-    covariance: Tensor
+    classes: NDArray[np.int64]  # (O,) their ids
+    count: Tensor  # (O,) their numbers of samples
+    means: Tensor  # (O, d)
+    covariance: Tensor  # (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples
 
 
 def moments(sums: Params) -> Moments:
-    """Return the moments of classes from sums.
-
-    Where no class has two samples that differ, nothing tells how samples of one class vary. Then Sigma_0 is the
-    identity times the mean variance over all samples, and classes are told by plain distance.
-
-    Raises:
-        DataError: no class has a sample.
-    """
+    """Return the moments of classes from sums."""
     there = sums["count"] > 0
     count, total = sums["count"][there], sums["total"][there]
     if not len(count):
@@ -102,36 +82,19 @@ def moments(sums: Params) -> Moments:
 
 @dataclass(frozen=True, eq=False)
 class Whitened:
-    """Class means under one shrinkage, in the only form that evidence and draws need: inner products.
+    """Class means under one shrinkage, in the only form that evidence and draws need: inner products."""
 
-    Attributes:
-        shrinkage: s.
-        factor: (d, d) lower Cholesky factor of the shrunk Sigma.
-        logdet: of Sigma.
-        centre: (d,) m, the mean of the class means.
-        gram: (O, O) (M - m) Sigma^-1 (M - m)^T; where classes have prior means P of their own, (2 O, 2 O), M - m - P
-            being the first O rows of what is multiplied and P the others.
-        spread: likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart along these directions.
-        width: d.
-    """
-
-    shrinkage: float
-    factor: Tensor
-    logdet: float
-    centre: Tensor
-    gram: Tensor
-    spread: Tensor
-    width: int
+    shrinkage: float  # s
+    factor: Tensor  # (d, d) lower Cholesky factor of the shrunk Sigma
+    logdet: float  # of Sigma
+    centre: Tensor  # (d,) m, the mean of the class means
+    gram: Tensor  # (O, O) (M - m) Sigma^-1 (M - m)^T; (2 O, 2 O) of M - m - P and P where classes have prior means P
+    spread: Tensor  # likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart
+    width: int  # d
 
 
 def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
-    """Shrink Sigma_0 and take the class means' inner products under it: one factorization, d^3 / 3 multiplications.
-
-    Args:
-        found: the class means.
-        shrinkage: s.
-        prior: (O, d) where each class is expected, less the centre; None: all at the centre.
-    """
+    """Shrink Sigma_0 and take the class means' inner products under it: one factorization, d^3 / 3 multiplications."""
     covariance, width = found.covariance, len(found.covariance)
     level = float(covariance.diagonal().mean())
     shrunk = covariance * (1 - shrinkage)
@@ -163,14 +126,6 @@ def evidence(
         - d / 2 log |2 pi A| - tr(A^-1 Z Z^T) / 2 - C / 2 log |Sigma|,
 
     the last term being the Jacobian of whitening, without which likelihoods under different Sigma cannot be compared.
-
-    Args:
-        kernel: v, lambda, w.
-        gram: (C, C).
-        distances: (C, C) squared distances between the classes' semantics.
-        count: (C,) samples of each class.
-        width: d.
-        logdet: log |Sigma|.
     """
     smooth = kernel.variance * torch.exp(distances / (-2 * kernel.width))
     k = smooth.clone()
@@ -195,15 +150,7 @@ def fit_kernel(
     fixed: tuple[float | None, float | None, float | None],
     near: Kernel | None = None,
 ) -> Kernel:
-    """Return the kernel with the greatest evidence; fixed settings stay.
-
-    Args:
-        found: the class means.
-        semantics: (C, a) of these classes.
-        count: (C,) their samples.
-        fixed: variance, nugget and width (a multiple of the median squared distance), each None where it is free.
-        near: the kernel under another shrinkage, whose nugget and width are a near start.
-    """
+    """Return the kernel with the greatest evidence; fixed settings stay."""
     median = median_distance(semantics)
     some = np.unique(np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64))
     at = torch.from_numpy(some)
@@ -242,26 +189,14 @@ def fit_kernel(
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Prototypes as combinations of observed class means.
+    """Prototypes as combinations of observed class means."""
 
-    Attributes:
-        weights: (T, O): mu = m + weights (M - m).
-        variance: (T,) of each prototype, in units of Sigma: 0 where its class has been seen without end.
-    """
-
-    weights: Tensor
-    variance: Tensor
+    weights: Tensor  # (T, O): mu = m + weights (M - m)
+    variance: Tensor  # (T,) of each prototype, in units of Sigma: tends to 0 as the sample count grows
 
 
 def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
-    """Return the posterior of prototypes.
-
-    Args:
-        kernel: K (O, O) among observed classes.
-        cross: K (T, O) of target classes with observed ones; a target may be observed itself.
-        own: K (T,) of each target with itself.
-        count: (O,) samples of each observed class.
-    """
+    """Return the posterior of prototypes."""
     a = kernel.clone()
     a.diagonal().add_(1 / count)
     factor = torch.linalg.cholesky(a)
@@ -272,26 +207,18 @@ def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Post
 
 @dataclass(frozen=True)
 class LeaveClassOut:
-    """What to expect of classes that have no examples, in percent.
+    """What to expect of classes that have no examples, in percent."""
 
-    Attributes:
-        zsl: per-class accuracy among classes that are left out.
-        harmonic: harmonic mean of the accuracies on left-out and on other classes, all being candidates.
-        offset: by how much to lower the scores of the other classes, for the highest harmonic mean.
-    """
-
-    zsl: float
-    harmonic: float
-    offset: float
+    zsl: float  # per-class accuracy among left-out classes
+    harmonic: float  # harmonic mean of the accuracies on left-out and on other classes, all being candidates
+    offset: float  # by how much to lower the scores of the other classes, for the highest harmonic mean
 
 
 def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> LeaveClassOut:
     """Leave classes out, predict them from their descriptions, and recognize samples that are drawn, not sent.
 
-    Some ``classes`` at random are left out at once, several times over. The prototypes of all are predicted from the
-    others' means. Samples of every class are then drawn where all data, the left-out ones' too, say that they lie:
-    from the posterior of its prototype and Sigma_0. As scores are linear, scores are drawn in place of samples, so
-    that nothing of size d takes part.
+    Samples are drawn from the posterior of a class's prototype, given all data, and Sigma_0. As scores are linear,
+    scores are drawn in place of samples.
     """
     total = len(count)
     draws, everyone = max(4, min(30, 2000 // total)), torch.arange(total)
@@ -341,19 +268,7 @@ def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Gene
 def _scores_of(
     found: Whitened, k: Tensor, count: Tensor, kept: Tensor, targets: Tensor, centres: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed.
-
-    Args:
-        found: the class means.
-        k: K (O, O) among all classes.
-        count: (O,).
-        kept: ids of the classes that the others are predicted from.
-        targets: (T,) ids of the classes that are scored.
-        centres: (n, O) where samples lie, as combinations of all class means less the centre.
-
-    Returns:
-        The mean (n, T), and the lower Cholesky factor (T, T) of the covariance.
-    """
+    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed."""
     total = len(count)
     inner = posterior(k[kept][:, kept], k[targets][:, kept], k.diagonal()[targets], count[kept])
     # as combinations of all (M - m): the kept classes have a mean of their own

@@ -1,8 +1,6 @@
 """What to expect of unseen classes, from sums alone: some seen classes are left out and recognized.
 
-Samples of a class are drawn from its mean and the covariance within classes. The sums without the classes left out
-give a model; samples drawn of these classes test it. Draws may also be added as examples. No sample takes part, so
-that a server can compare methods in closed form after one round.
+Samples of them are drawn from the class's mean and the covariance within classes, to test the model or as examples.
 """
 
 from __future__ import annotations
@@ -42,13 +40,7 @@ def estimable(method: ClosedForm, sums: Params) -> bool:
 
 
 def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params, shots: int = 0) -> NDArray[np.float64]:
-    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws.
-
-    Args:
-        tested: methods and their models; :meth:`~.base.ClosedForm.quick` methods solve faster.
-        sums: :func:`estimable` ones.
-        shots: examples of each class left out that the methods are given.
-    """
+    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws."""
     count, total = sums["count"], sums["total"]
     there = torch.nonzero(count > 0)[:, 0].numpy()
     means, width = total / count.clamp(min=1.0)[:, None], total.shape[1]
@@ -86,26 +78,14 @@ def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params,
 
 
 def lead_over(theirs: NDArray[np.float64], ours: NDArray[np.float64]) -> dict[str, float]:
-    """Return a rival's ``accuracy`` on classes left out, its ``lead`` over a method, and half its interval (``ci95``).
-
-    Args:
-        theirs: a row of :func:`left_out_accuracy`, the rival's.
-        ours: the row of the method of the run.
-    """
+    """Return a rival's ``accuracy`` on classes left out, its ``lead``, and half its interval (``ci95``)."""
     lead = theirs - ours
     half = 1.96 * float(lead.std(ddof=1)) / len(lead) ** 0.5
     return {"accuracy": float(theirs.mean()), "lead": float(lead.mean()), "ci95": half}
 
 
 def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = True) -> dict[str, Any]:
-    """Return ``left_out_accuracy`` by the number of examples of a class, and ``left_out_rivals``: other closed forms.
-
-    Args:
-        method: of the run.
-        sums: of all parties, as they were merged.
-        model: what the method makes of them.
-        examples: predict the gain of examples too.
-    """
+    """Return ``left_out_accuracy`` by the number of examples, and ``left_out_rivals``: other closed forms."""
     from fedunseen.methods.closed_form.gaussian import Gaussian
     from fedunseen.methods.closed_form.ridge import Ridge
 

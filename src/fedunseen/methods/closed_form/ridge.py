@@ -1,10 +1,8 @@
 r"""Ridge regression from features to semantics; the class whose description points the same way wins.
 
-The oldest baseline of zero-shot learning (direct attribute prediction by regression), in closed form and from sums:
-
 .. math:: V = (X^T X + \gamma I)^{-1} \sum_c S_c s_c^T ,
 
-X and s centered on their means over all samples, which are sums too.
+X and s centered on their means over all samples, which are sums too (direct attribute prediction, in closed form).
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
 r"""Soft statistics of unlabelled samples: what a party computes while a model is adapted (:mod:`~.unlabelled`).
 
-A party scores its unlabelled samples with the current model and sends, for each unseen class u,
-
 .. math:: n_u = \sum_i r_{iu}, \quad S_u = \sum_i r_{iu}\, x_i, \quad r_i = \operatorname{softmax}(\text{scores}_i). (1)
 
-Exactness: the server sends integer weights, |w| < 2^23, on a grid whose step is a power of two. Scores of 8-bit
-features are then exact in float64. Differences of scores are rounded to 1 / 256, their exponentials come from a table
-of integers, and responsibilities are rounded to 1 / 255. Soft statistics of 8-bit features are therefore integers that
-do not depend on batches, order or partition, and can be masked.
+Weights on a grid of integers below 2^23, exponentials from a table and responsibilities in units of 1 / 255 make them
+exact integers for 8-bit features: the same in any order, batch or partition.
 """
 
 from __future__ import annotations
@@ -33,21 +29,13 @@ _TABLE = torch.tensor([round(math.exp(-k / _STEPS) * 2**30) for k in range(20 * 
 
 @dataclass(frozen=True, eq=False)
 class Scorer:
-    """What the server sends: linear scores on an integer grid.
+    """What the server sends: linear scores on an integer grid."""
 
-    Attributes:
-        weight: (C, d) int32, below 2^23.
-        bias: (C,) float64 whole numbers, or -inf.
-        step: () what one unit of a score is worth, a power of two.
-        classes: (U,) the classes to adapt.
-        unit: (1,) or (d,) what one unit of a sample's feature is worth; empty: features are not quantized.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    step: Tensor
-    classes: Tensor
-    unit: Tensor
+    weight: Tensor  # (C, d) int32, below 2^23
+    bias: Tensor  # (C,) float64 whole numbers, or -inf
+    step: Tensor  # () what one unit of a score is worth, a power of two
+    classes: Tensor  # (U,) the classes to adapt
+    unit: Tensor  # (1,) or (d,) what one unit of a feature is worth; empty: features are not quantized
 
     def no_samples(self) -> Params:
         """Return the soft statistics of no sample."""
@@ -61,17 +49,7 @@ class Scorer:
 
 
 def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization: Quantization | None = None) -> Scorer:
-    """Return the model's scores on the integer grid.
-
-    Args:
-        params: a Gaussian model.
-        offset: calibration offset of seen classes beside the model's own.
-        among: the classes that samples may be of: ``all``, or ``unseen`` ones alone.
-        quantization: of the samples.
-
-    Raises:
-        DataError: the model has no labeled sample, or no unseen class.
-    """
+    """Return the model's scores on the integer grid."""
     seen = params["seen_mask"] > 0
     if not bool((params["count"] > 0).any()):
         raise DataError("the model has no labeled sample, so that scores have no unit: train it on some first")
@@ -90,16 +68,7 @@ def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization
 
 
 def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:
-    """Return (n, C) the responsibilities of classes for samples (n, d), int64 from 0 to 255: equation (1).
-
-    Samples of a quantized model are whole numbers (:func:`codes`).
-
-    Example:
-        >>> weight, bias = torch.tensor([[4], [0]]), torch.zeros(2).double()
-        >>> scores = Scorer(weight, bias, torch.tensor(0.25), torch.tensor([1]), torch.ones(1))
-        >>> responsibilities(scores, torch.tensor([[0.0], [1.0], [9.0]])).tolist()
-        [[128, 128], [186, 69], [255, 0]]
-    """
+    """Return (n, C) the responsibilities of classes for samples (n, d), int64 from 0 to 255: equation (1)."""
     units = torch.addmm(scores.bias, rows.double(), scores.weight.double().T)
     below = (units.max(1, keepdim=True).values - units) * (scores.step * _STEPS)
     powers = _TABLE.to(below.device)[(below + 0.5).floor().clamp(max=len(_TABLE) - 1).long()]
@@ -113,11 +82,7 @@ def codes(rows: Tensor, unit: Tensor) -> Tensor:
 
 
 def soft_statistics(scores: Scorer, rows: Tensor) -> Params:
-    """Return a party's soft statistics of samples (n, d): those of a quantized model add up exactly.
-
-    Returns:
-        ``samples`` (1,): n; ``count`` (U,) in units of 1 / 255; ``total`` (U, d) in these and a feature's units.
-    """
+    """Return a party's soft statistics of samples (n, d): those of a quantized model add up exactly."""
     sums = scores.no_samples()
     for part in torch.split(rows, _BLOCK):
         whole = codes(part, scores.unit)

@@ -1,27 +1,10 @@
-r"""Sums over samples: all that a method in closed form asks of a party.
-
-For every class c the number of its samples n_c and their sum S_c, and over all classes together the matrix of second
-moments G:
+r"""Sums over samples: all that a method in closed form asks of a party; those of several parties add up.
 
 .. math:: n_c = \sum_i [y_i = c], \qquad S_c = \sum_i [y_i = c]\, x_i, \qquad G = \sum_i x_i x_i^T .
 
-Sums add up: the sums of ten parties are those of one place, to rounding, whoever holds what. A party that comes late is
-added, and one that leaves is subtracted.
-
-Features are quantized (:class:`~fedunseen.data.Quantization`) before they are added up. Sums of whole numbers are
-exact: they have the same bits in any order, on any machine, and what was added is subtracted without a rest.
-
-They are a plain dictionary of tensors, all int64 (without a quantization float64) but the last:
-
-=========== ================== =============================================================================
-``count``   (C,)               n_c, for all classes of the space
-``total``   (C, d)             S_c
-``square``  (d (d + 1) / 2,)   G's upper triangle, row by row
-``clipped`` (1,)               features beyond the range, which were clipped; only with a quantization
-``space``   (32,) bytes        hash of class space and quantization: sums of different ones are never added
-=========== ================== =============================================================================
-
-Their shapes depend on the class space and the features alone, so that sums can be masked before they are sent.
+``count`` (C,) n_c, ``total`` (C, d) S_c, ``square`` (d (d + 1) / 2,) G's upper triangle by rows, all exact int64 of
+quantized features (without quantization float64); ``clipped`` (1,) features beyond the range; ``space`` (32,) bytes,
+the hash of class space and quantization.
 """
 
 from __future__ import annotations
@@ -60,25 +43,7 @@ def statistics(
     clip_norm: float | None = None,
     quantization: Quantization | None = None,
 ) -> Params:
-    """Return the statistics of samples, read block by block: memory beside them is d x d numbers and one block.
-
-    Args:
-        inputs: (n, d) any real type; an array on disk (``numpy.memmap``) is read once, front to back. With
-            ``quantization``, scaled features, or their whole numbers (int8 or int16).
-        labels: (n,) class ids.
-        space: the classes.
-        clip_norm: to which length samples are shortened that are longer; None: none is.
-        quantization: how features become whole numbers; None: sums are float64.
-
-    Raises:
-        DataError: an input is not finite, or so large that its square is not.
-
-    Example:
-        >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
-        >>> sums = statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 0]), space)
-        >>> sums["count"].tolist(), sums["total"][0].tolist(), sums["square"].tolist()
-        ([2.0, 0.0], [4.0, 6.0], [10.0, 14.0, 20.0])
-    """
+    """Return the statistics of samples, read block by block: memory beside them is d x d numbers and one block."""
     width = inputs.shape[1]
     sums = no_sums(width, space, quantization)
     if quantization is not None:
@@ -125,11 +90,7 @@ def _read(inputs: Tensor | CodedRows | NDArray[Any], some: slice) -> tuple[Tenso
 
 
 def check_capacity(samples: int, quantization: Quantization) -> None:
-    """Refuse more samples than 64 bits can add up.
-
-    Raises:
-        DataError: says how many there may be.
-    """
+    """Refuse more samples than 64 bits can add up."""
     most = (2**63 - 1) // quantization.levels**2
     if samples > most:
         raise DataError(
@@ -195,11 +156,7 @@ def _multiplies_int8() -> bool:
 
 
 def no_sums(width: int, space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return the statistics of no sample, of features of ``width`` numbers.
-
-    Raises:
-        DataError: the features are too wide for a matrix of width x width.
-    """
+    """Return the statistics of no sample, of features of ``width`` numbers."""
     classes = len(space.names)
     if width > WIDEST:
         raise DataError(
@@ -241,20 +198,7 @@ def sums_sha256(sums: Params, quantization: Quantization) -> str:
 
 
 def expand_classes(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit.
-
-    Args:
-        sums: of a class space whose classes are the first ones of ``space``, whatever describes them.
-        space: the class space now.
-        quantization: of the statistics.
-
-    Example:
-        >>> pets = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
-        >>> more = ClassSpace(("cat", "dog", "fox"), np.ones((3, 2)), ("fur", "bark"), [0, 2], [], [1])
-        >>> sums = statistics(torch.ones(5, 3), torch.zeros(5, dtype=torch.int64), pets)
-        >>> expand_classes(sums, more)["count"].tolist()
-        [5.0, 0.0, 0.0]
-    """
+    """Return the sums as those of a class space that has grown: what the same samples give there, bit for bit."""
     new = len(space.names) - len(sums["count"])
     return {
         **sums,
@@ -265,11 +209,7 @@ def expand_classes(sums: Params, space: ClassSpace, quantization: Quantization |
 
 
 def add(many: Iterable[Params], space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return the sum of statistics, added in the order given; of whole numbers the order does not matter.
-
-    Raises:
-        DataError: they are of another class space or of other features, or are not finite sums.
-    """
+    """Return the sum of statistics, added in the order given; of whole numbers the order does not matter."""
     total: Params | None = None
     for sums in many:
         check(sums, space, quantization)
@@ -289,11 +229,7 @@ def add(many: Iterable[Params], space: ClassSpace, quantization: Quantization | 
 
 
 def subtract(sums: Params, part: Params, space: ClassSpace, quantization: Quantization | None = None) -> Params:
-    """Return ``sums`` without ``part``: exactly for whole numbers, otherwise to rounding, what was added without it.
-
-    Raises:
-        DataError: they do not fit together, or ``part`` has more samples of a class than ``sums``.
-    """
+    """Return ``sums`` without ``part``: exactly for whole numbers, otherwise to rounding, what was added without it."""
     check(part, space, quantization)
     less = add(
         [sums, {name: value if name == "space" else -value for name, value in part.items()}], space, quantization
@@ -314,11 +250,7 @@ def fits(sums: Params, space: ClassSpace, quantization: Quantization | None) -> 
 
 
 def check(sums: Params, space: ClassSpace, quantization: Quantization | None = None) -> None:
-    """Refuse sums that are of another class space, of wrong shapes or not finite.
-
-    Raises:
-        DataError: says what is wrong.
-    """
+    """Refuse sums that are of another class space, of wrong shapes or not finite."""
     if not fits(sums, space, quantization):
         raise DataError(OTHER_SPACE.format("the sums"))
     width = sums["total"].shape[-1]
@@ -332,22 +264,7 @@ def check(sums: Params, space: ClassSpace, quantization: Quantization | None = N
 
 
 def validate_statistics(sums: Params, clip_norm: float | None = None, quantization: Quantization | None = None) -> str:
-    """Return why these statistics are infeasible, or "".
-
-    Args:
-        sums: a party's.
-        clip_norm: the length that no sample exceeds; None: any.
-        quantization: of whole numbers, which bounds them too.
-
-    The scatter within classes of real samples has no negative direction. A party that makes up sums without samples
-    must know that; a party that makes up samples is not found.
-
-    Example:
-        >>> space = ClassSpace(("cat", "dog"), np.eye(2), ("fur", "bark"), [0], [], [1])
-        >>> sums = statistics(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([0, 0]), space)
-        >>> validate_statistics(sums), validate_statistics(sums | {"total": 10 * sums["total"]})
-        ('', 'their second moments are too small for their means')
-    """
+    """Return why these statistics are infeasible, or ""."""
     count, total = sums["count"], sums["total"]
     if bool((count < -_SLACK).any()):
         return "a class has fewer than no samples"
@@ -391,12 +308,7 @@ def scatter(sums: Params) -> Tensor:
 
 
 def packed(square: Tensor) -> Tensor:
-    """Return the upper triangle (d (d + 1) / 2,) of a symmetric matrix (d, d), row by row.
-
-    Example:
-        >>> packed(torch.tensor([[1.0, 2.0], [2.0, 3.0]])).tolist()
-        [1.0, 2.0, 3.0]
-    """
+    """Return the upper triangle (d (d + 1) / 2,) of a symmetric matrix (d, d), row by row."""
     width = len(square)  # by rows: indices of all places would take twice the memory of the matrix
     out = square.new_empty(width * (width + 1) // 2)
     start = 0

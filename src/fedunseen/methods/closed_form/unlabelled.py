@@ -1,25 +1,13 @@
 r"""Unlabelled samples: expectation maximization over soft statistics, for Gaussian classes.
 
-Parties send soft counts n_u and soft sums S_u of each unseen class (:mod:`~.soft_statistics`, equation (1)). The server
-takes S_u / n_u as the mean of n'_u further samples of class u and solves the labeled model's posterior
-again (:meth:`~.gaussian.Gaussian.extend`). Samples are no independent draws of a perfect model, so they count less:
+The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u further samples of class u:
 
-.. math:: 1 / n'_u = 1 / (\omega n_u) + \tau v. (2)
+.. math:: 1 / n'_u = 1 / (\omega n_u) + \tau v, (2) \qquad
+    \rho_u = \frac{\|S_u / n_u - \mu_u\|^2_{\Sigma^{-1}}}{d\,(\mathrm{variance}_u + 1 / n_u)}. (3)
 
-omega is the weight of a sample; tau v, a share of the prior variance, is the error that remains with any number of
-samples. Sigma, the kernel and the labeled statistics stay. A few iterations of (1) and (2) are run.
-
-The calibration offset makes up for the uncertainty of unseen prototypes, so it shrinks with it: the offset afterwards
-is the one before, times the share of their mean variance that is left to the power 0.4. Responsibilities use the
-offset before.
-
-Guard: under the model, S_u / n_u lies around the prototype of the labeled model with the covariance
-(variance_u + 1 / n_u) Sigma, so that
-
-.. math:: \rho_u = \frac{\|S_u / n_u - \mu_u\|^2_{\Sigma^{-1}}}{d\,(\mathrm{variance}_u + 1 / n_u)} (3)
-
-is about 1, with the deviation sqrt(2 / d). The first iteration refuses classes with rho above 2 + 5 sqrt(2 / d), and
-all classes if the mean over samples is above half of that: such samples are of something else.
+omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
+share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
+2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that.
 """
 
 from __future__ import annotations
@@ -47,55 +35,29 @@ _SHRINK = 0.4  # power of the variance that is left, by which the calibration of
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How much unlabelled samples count; the defaults were chosen on splits of seen classes (``docs/unlabelled.md``).
+    """How much unlabelled samples count; defaults from splits of seen classes (``docs/unlabelled.md``)."""
 
-    Attributes:
-        weight: omega, how many labeled samples one unlabelled sample is worth at most.
-        floor: tau, the error that remains with any number of samples, as a share of the variance between classes.
-        iterations: rounds of soft statistics.
-        guard: refuse classes whose statistics the labeled model rules out.
-    """
-
-    weight: float = 0.2
-    floor: float = 0.1
+    weight: float = 0.2  # omega, how many labeled samples one unlabelled sample is worth at most
+    floor: float = 0.1  # tau, the error that remains with any number of samples, as a share of the variance
     iterations: int = 3
-    guard: bool = True
+    guard: bool = True  # refuse classes whose statistics the labeled model rules out
 
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """An adapted model.
-
-    Attributes:
-        params: the model.
-        samples: (C,) soft counts of the last iteration; 0 for classes that are not adapted.
-        refused: (C,) classes whose statistics the guard refused.
-        offset_share: what a calibration offset is multiplied by afterwards, at most 1.
-        pool: how many unlabelled samples there are.
-    """
+    """An adapted model."""
 
     params: Params
-    samples: Tensor
-    refused: Tensor
-    offset_share: float = 1.0
-    pool: int = 0
+    samples: Tensor  # (C,) soft counts of the last iteration; 0 for classes that are not adapted
+    refused: Tensor  # (C,) classes whose statistics the guard refused
+    offset_share: float = 1.0  # what a calibration offset is multiplied by afterwards
+    pool: int = 0  # how many unlabelled samples there are
 
 
 def update(
     method: Gaussian, params: Params, sums: Params, settings: Adaptation = Adaptation(), refused: Tensor | None = None
 ) -> Adapted:
-    """Return the labeled model with soft statistics: equation (2).
-
-    Args:
-        method: over the model's classes.
-        params: the labeled model.
-        sums: of all parties, as :func:`soft_statistics` gives them.
-        settings: how much samples count.
-        refused: (C,) classes to leave out; None: the guard decides.
-
-    Raises:
-        DataError: there are fewer than ten samples.
-    """
+    """Return the labeled model with soft statistics: equation (2)."""
     check_unlabelled(pool := int(sums["samples"]))
     classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
     soft, total = sums["count"].double() / LEVELS, sums["total"].double() / LEVELS
@@ -127,20 +89,7 @@ def adapt(
     settings: Adaptation = Adaptation(),
     among: str = "all",
 ) -> Adapted:
-    """Adapt a Gaussian model to the unlabelled samples of parties.
-
-    Args:
-        method: over the model's classes.
-        params: the labeled model.
-        pools: (n, ...) samples of each party, as the model takes them.
-        offset: calibration offset of seen classes beside the model's own.
-        settings: how much samples count.
-        among: the classes that samples may be of: ``all``, or ``unseen`` ones alone.
-
-    Raises:
-        DataError: there are fewer than ten samples, one is not finite or of another length, or the model cannot adapt.
-        ExperimentError: the method has no class means.
-    """
+    """Adapt a Gaussian model to the unlabelled samples of parties."""
     method = adaptable(method)
     parties = [features_of(method, rows) for rows in pools]
     current, refused = params, None
@@ -152,18 +101,7 @@ def adapt(
 
 
 class SoftSums(Summed):
-    """Adapts a labeled model to the clients' unlabelled samples: an iteration is a round.
-
-    The server sends a :class:`~.soft_statistics.Scorer`, clients answer with soft statistics, and the adapted model
-    takes the place of the one before. The first parameters are the labeled model, which the state keeps.
-
-    Args:
-        inner: a strategy.
-        method: over the model's classes.
-
-    Attributes:
-        offset: calibration offset of seen classes beside the model's own, at the server.
-    """
+    """Adapts a labeled model to the clients' unlabelled samples: an iteration is a round."""
 
     def __init__(self, inner: Strategy, method: Method) -> None:
         super().__init__(inner, {})
@@ -175,11 +113,7 @@ class SoftSums(Summed):
         return Adaptation.iterations
 
     def init(self, params: Params, clients: int) -> Params:
-        """Return the labeled model.
-
-        Raises:
-            ExperimentError: there is none.
-        """
+        """Return the labeled model."""
         if "seen_mask" not in params:
             raise ExperimentError("data.unlabelled = 'summed' is what a run sets itself while it adapts: set true")
         return under("labelled/", params)
@@ -202,11 +136,7 @@ class SoftSums(Summed):
         return "its soft sums cannot be those of any samples: leave it out, or let it send them again"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
-        """Return the labeled model with the soft statistics of all clients.
-
-        Raises:
-            DataError: there are fewer than ten samples.
-        """
+        """Return the labeled model with the soft statistics of all clients."""
         sums = added(dict(reply.update) for reply in replies)
         adapted = update(self.method, within("labelled/", state), sums, refused=state.get("refused"))
         told = {"samples": adapted.samples, "refused": adapted.refused, "pool": sums["samples"]}
@@ -226,21 +156,7 @@ class SoftSums(Summed):
 
 
 class Arriving:
-    """Adapts a model to samples that arrive one after another; their soft statistics are kept, the samples are not.
-
-    Args:
-        method: over the model's classes.
-        params: the labeled model.
-        offset: calibration offset of seen classes beside the model's own.
-
-    Attributes:
-        samples: how many have arrived.
-        current: the adapted model; the labeled one before the tenth sample.
-
-    Raises:
-        DataError: the model cannot adapt.
-        ExperimentError: the method has no class means.
-    """
+    """Adapts a model to samples that arrive one after another; their soft statistics are kept, the samples are not."""
 
     def __init__(self, method: Method, params: Params, offset: float = 0.0) -> None:
         self.method, self.params, self.offset, self.samples = adaptable(method), params, offset, 0
@@ -262,11 +178,7 @@ class Arriving:
 
 
 def adaptable(method: Method) -> Gaussian:
-    """Return the method if unlabelled samples can add to its class means.
-
-    Raises:
-        ExperimentError: it has none.
-    """
+    """Return the method if unlabelled samples can add to its class means."""
     if not isinstance(method, Gaussian):
         name = getattr(method.settings, "name", type(method).__name__)
         raise ExperimentError(
@@ -277,11 +189,7 @@ def adaptable(method: Method) -> Gaussian:
 
 
 def features_of(method: Method, inputs: Tensor) -> Tensor:
-    """Return the features (n, d) of unlabelled samples (n, ...).
-
-    Raises:
-        DataError: one is not finite or of another length.
-    """
+    """Return the features (n, d) of unlabelled samples (n, ...)."""
     width = method.backbone.shape[0]
     if inputs.ndim == 2 and inputs.shape[1] != width:
         raise DataError(
