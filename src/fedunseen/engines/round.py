@@ -53,17 +53,7 @@ class RoundResult:
 
 @dataclass(frozen=True, eq=False)
 class Arrivals:
-    """What has reached the server in a round.
-
-    Attributes:
-        replies: decoded, in client order; none under masks.
-        start: the place of a reply -> the parameters that its client began with.
-        states: what clients keep; empty ones are dropped.
-        bytes_down, bytes_up: of all clients together.
-        dropped, seconds, clock: as :class:`RoundResult` has them.
-        ages: how many merges old the model of each reply was, where that counts; ``staleness``: a, by how much.
-        masked: under masks, all that the server knows.
-    """
+    """What has reached the server in a round."""
 
     replies: Sequence[Reply]
     start: Callable[[int], Params]
@@ -91,15 +81,7 @@ class Arrivals:
 
 
 def server_step(strategy: Strategy, state: Params, params: Params, arrived: Arrivals, round: int) -> RoundResult:
-    """Merge what has arrived in ``round`` (counted from 0), and return what the round leaves behind.
-
-    Args:
-        strategy: how replies merge.
-        state: the server's before the round.
-        params: the merged parameters before the round.
-        arrived: what has reached the server.
-        round: counted from 0.
-    """
+    """Merge what has arrived in ``round`` (counted from 0), and return what the round leaves behind."""
     state, params = strategy.merge(state, params, arrived.merged, round)
 
     def model(place: int) -> Params:
@@ -112,19 +94,7 @@ def server_step(strategy: Strategy, state: Params, params: Params, arrived: Arri
 
 
 def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness: float) -> list[Reply]:
-    """Return replies as they are merged: an update of a model t merges old counts (1 + t)^-a of a fresh one.
-
-    Args:
-        replies: as their clients made them.
-        ages: of each, how many merges old the model was that it began with.
-        staleness: a.
-
-    Example:
-        >>> import torch
-        >>> reply = Reply(0, {"w": torch.ones(1)}, 1, 1)
-        >>> [float(one.update["w"]) for one in staleness_weighted([reply, reply], [0, 3], 0.5)]
-        [1.0, 0.5]
-    """
+    """Return replies as they are merged: an update of a model t merges old counts (1 + t)^-a of a fresh one."""
     factors = [float((1 + age) ** -staleness) for age in ages]
     pairs = zip(replies, factors, strict=True)
     return [reply if f == 1 else replace(reply, update=Scaled(dict(reply.update), f)) for reply, f in pairs]
@@ -133,12 +103,7 @@ def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness:
 def hidden_sum(
     masks: Masks, strategy: Strategy, instruction: Instruction, replies: Sequence[Reply], round: int
 ) -> MaskedSum:
-    """Add up under masks the replies of a simulation's clients; all of them take part.
-
-    Raises:
-        FedUnseenError: a number does not fit under the masks.
-        QuorumError: there are too few replies.
-    """
+    """Add up under masks the replies of a simulation's clients; all of them take part."""
     from fedunseen.secagg.primitives import SecAggError
     from fedunseen.secagg.ring import RangeError
 

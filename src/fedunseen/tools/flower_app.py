@@ -27,15 +27,7 @@ _log = logging.getLogger("fedunseen.federation")
 
 
 def coordinate(grid: Any, told: Mapping[str, Any]) -> Run:
-    """Run the experiment of a run's configuration with the nodes of a grid; continue it if its directory is there.
-
-    Args:
-        grid: Flower's.
-        told: ``experiment``, ``out``, ``parties``, ``credentials`` and ``set``.
-
-    Raises:
-        FedUnseenError: something is wrong with the experiment or the configuration, or too few parties answer.
-    """
+    """Run the experiment of a run's configuration with the nodes of a grid; continue it if its directory is there."""
     out, kit, names = Path(str(told["out"])), _path(told.get("credentials")), _names(told)
     with GridLink(grid, names).carried() as link, _logged(logging.StreamHandler(sys.stderr)):
         link.present()  # nodes start their parties while PyTorch is imported here
@@ -101,11 +93,7 @@ def _serve(told: Mapping[str, Any]) -> None:
 
 
 def _names(told: Mapping[str, Any]) -> list[str]:
-    """Return the names of the parties; none: a simulation.
-
-    Raises:
-        ExperimentError: the credentials' folder names none.
-    """
+    """Return the names of the parties; none: a simulation."""
     from fedunseen.tools.names import party_names
 
     if given := str(told.get("parties") or ""):

@@ -21,14 +21,7 @@ _log = logging.getLogger("fedunseen.federation")  # NVFlare writes it into the j
 
 
 class Coordinator(LocalCoordinator):
-    """The job's controller: coordinates an experiment, or continues it if its run directory is there.
-
-    Args:
-        experiment: the name of a preset, or a file: in the job's configuration, or a path at the server.
-        parties: the names of the sites, in the order of the clients; by default all of the job, sorted.
-        out: the run directory, relative to the server's workspace.
-        settings: of the experiment, by dotted key.
-    """
+    """The job's controller: coordinates an experiment, or continues it if its run directory is there."""
 
     def __init__(
         self,

@@ -9,9 +9,5 @@ __all__ = ["carrier"]
 
 
 def carrier(engine: str) -> ModuleType:
-    """Import the module that carries a distributed engine's messages.
-
-    Raises:
-        ExperimentError: the engine is unknown.
-    """
+    """Import the module that carries a distributed engine's messages."""
     return importlib.import_module(find("engine", engine).adapter)

@@ -45,17 +45,7 @@ class BufferedSettings(EngineSettings):
 
 
 def durations(settings: BufferedSettings, samples: Sequence[int], seed: int) -> NDArray[np.float64]:
-    """Return (K,) how long each client's local update takes, in local updates of the mean client.
-
-    Args:
-        settings: the distribution.
-        samples: (K,) how many samples each client holds.
-        seed: of the factors.
-
-    Example:
-        >>> durations(BufferedSettings(speeds="equal"), [10, 30], 0).tolist()
-        [0.5, 1.5]
-    """
+    """Return (K,) how long each client's local update takes, in local updates of the mean client."""
     rng, count = stream(seed, "speeds"), len(samples)
     if settings.speeds == "equal":
         factors = np.ones(count)
@@ -72,12 +62,6 @@ class Buffered(InProcess):
     The server's state holds, under ``clock/``, the time ``now``; of every client at work ``client``, ``end``, the merge
     ``version`` that it began after, and of all how many local updates they have begun; and ``model/V/`` of the versions
     that someone still works from.
-
-    Args:
-        strategy: what is sent and how replies merge; the instruction to a client follows from the model alone.
-        worker: does the clients' rounds.
-        settings: see :class:`BufferedSettings`.
-        seed: of the speeds.
     """
 
     Settings = BufferedSettings
@@ -95,11 +79,7 @@ class Buffered(InProcess):
         client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
-        """Run until merge ``round`` (counted from 0), with ``clients``, in ascending order.
-
-        Raises:
-            FedUnseenError: a client's update or one of its losses is not finite.
-        """
+        """Run until merge ``round`` (counted from 0), with ``clients``, in ascending order."""
         clock = within("clock/", state)
         state = {name: value for name, value in state.items() if not name.startswith("clock/")}
         now = float(clock["now"]) if clock else 0.0

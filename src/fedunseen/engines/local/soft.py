@@ -16,12 +16,7 @@ from fedunseen.methods.closed_form.unlabelled import features_of
 
 
 class SoftWorker(Worker):
-    """Answers :class:`~fedunseen.methods.closed_form.unlabelled.SoftSums` for the clients whose data are here.
-
-    Args:
-        pools: client -> (n,) positions of its unlabelled samples.
-        given: what a worker takes.
-    """
+    """Answers :class:`~fedunseen.methods.closed_form.unlabelled.SoftSums` for the clients whose data are here."""
 
     def __init__(self, pools: Sequence[NDArray[np.int64]], *given: Any) -> None:
         super().__init__(*given)

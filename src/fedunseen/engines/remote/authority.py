@@ -32,15 +32,7 @@ _ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
 def keep(
     folder: Path, engine: str, certificate: x509.Certificate, key: Any, issued: Mapping[str, x509.Certificate]
 ) -> None:
-    """Write an authority's folder: its certificate, its private key (mode 0600), and what it has signed for whom.
-
-    Args:
-        folder: new, or empty.
-        engine: for which its certificates are.
-        certificate: of the authority itself.
-        key: its private key.
-        issued: party -> its certificate.
-    """
+    """Write an authority's folder: its certificate, its private key (mode 0600), and what it has signed for whom."""
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -62,15 +54,7 @@ def _write(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority that someone has kept.
-
-    Attributes:
-        folder: where it is.
-        engine: for which its certificates are.
-        certificate: its own.
-        key: its private key.
-        issued: party -> serial numbers of all certificates that it has been given, the newest last.
-    """
+    """An authority that someone has kept."""
 
     folder: Path
     engine: str
@@ -80,11 +64,7 @@ class Authority:
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """Read an authority's folder.
-
-        Raises:
-            DataError: it is none, or damaged.
-        """
+        """Read an authority's folder."""
         from cryptography import x509
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -101,11 +81,7 @@ class Authority:
             ) from None
 
     def check(self, names: Sequence[str]) -> None:
-        """Refuse names of parties for which this authority has signed nothing.
-
-        Raises:
-            DataError: says which.
-        """
+        """Refuse names of parties for which this authority has signed nothing."""
         if stray := [name for name in names if name not in self.issued]:
             raise DataError(f"{self.folder} has signed nothing for {stray[0]!r}: it knows {', '.join(self.issued)}")
 
@@ -137,11 +113,7 @@ class Authority:
 
 
 def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
-    """Return the serial numbers of the certificates that a kit's list says are revoked; none if it has no list.
-
-    Raises:
-        RefusedError: the list is damaged, or the federation's authority has not signed it.
-    """
+    """Return the serial numbers of the certificates that a kit's list says are revoked; none if it has no list."""
     from cryptography import x509
 
     path = kit / REVOKED

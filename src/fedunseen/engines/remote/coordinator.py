@@ -135,31 +135,13 @@ class NVFlare:
 
 
 def needed(quorum: int | float, clients: int) -> int:
-    """Return how many of ``clients`` have to answer.
-
-    Example:
-        >>> needed(2, 3), needed(0.5, 3), needed(1.0, 3)
-        (2, 2, 3)
-    """
+    """Return how many of ``clients`` have to answer."""
     return min(quorum, clients) if isinstance(quorum, int) else max(1, math.ceil(quorum * clients - 1e-9))
 
 
 @dataclass(eq=False)
 class PartyStatus:
-    """What the coordinator knows of a party.
-
-    Attributes:
-        name: as its certificate says.
-        connected: it is there now.
-        classes, samples: what it says it holds; 0 until it has joined.
-        rounds: how many of its replies were merged.
-        seconds: that its last local update took, as it says.
-        weight: under masks, what its update counts, as it says.
-        refused: why it, or its last reply, was not taken; empty if it was.
-        ready: it has joined and can train.
-        held: of a class space that grows, the names of its classes.
-        brought: those of them that no one knew when it was greeted -> description (attributes,).
-    """
+    """What the coordinator knows of a party."""
 
     name: str
     connected: bool = False
@@ -176,17 +158,7 @@ class PartyStatus:
 
 @dataclass(eq=False)
 class Session:
-    """A link, who is at its other end, and which run it is about.
-
-    Attributes:
-        link: reaches the parties.
-        parties: in the order of the clients.
-        run: what tells this run from others, for the states that parties keep.
-        greeted: name -> the token of the connection that has been greeted.
-        kit: the coordinator's folder of certificates and keys; None: plain text.
-        folder: where the run keeps the plan of its masked sums.
-        greeting: seconds to wait for the answer to a greeting; a party that is not ready then is greeted again later.
-    """
+    """A link, who is at its other end, and which run it is about."""
 
     link: Link
     parties: list[PartyStatus]
@@ -199,13 +171,7 @@ class Session:
 
 @dataclass(frozen=True, eq=False)
 class UpdateRequest:
-    """An instruction that a client works at.
-
-    Attributes:
-        client: who.
-        round: in which it was sent, counted from 0.
-        instruction: what was sent.
-    """
+    """An instruction that a client works at."""
 
     client: int
     round: int
@@ -214,13 +180,7 @@ class UpdateRequest:
 
 @dataclass(frozen=True, eq=False)
 class Arrived:
-    """A reply that waits to be merged.
-
-    Attributes:
-        request: what it answers.
-        reply: its update as the client made it.
-        size: bytes of the update as it was sent.
-    """
+    """A reply that waits to be merged."""
 
     request: UpdateRequest
     reply: Reply
@@ -229,12 +189,7 @@ class Arrived:
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a worker process needs to stand in for any client.
-
-    Attributes:
-        experiment: its settings, as a dictionary.
-        selection: the clients train on what is left when validation classes play the unseen ones.
-    """
+    """What a worker process needs to stand in for any client."""
 
     experiment: Mapping[str, Any]
     selection: bool
@@ -242,18 +197,7 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """What a party that joins is told.
-
-    Attributes:
-        experiment: settings, without those of data, which every party has of its own.
-        space: part of the class space -> its hash.
-        shape: of a sample.
-        statistics: with which features are scaled.
-        validation: ids of the classes that play the unseen ones while rounds and settings are chosen; None: this is the
-            run on all classes.
-        growing: of a class space that grows: all that a party has to know of the classes, beside their hashes.
-        semantics: of a class space that grows, or that a text encoder describes: (classes, attributes) float64.
-    """
+    """What a party that joins is told."""
 
     experiment: Mapping[str, Any]
     space: Mapping[str, str]
@@ -265,19 +209,7 @@ class Deployment:
 
 
 class Distributed:
-    """Runs a round over a link: instruct, wait for replies, check them, merge.
-
-    Args:
-        strategy: what is sent and how replies merge.
-        settings: quorum and patience.
-        clients: how many there are.
-        classes: how many classes there are.
-        job: what the parties have to know.
-        drop_non_finite: drop a simulated client's reply that is not finite, as the in-process engine does where a
-            client may be malicious. In a deployment it always is.
-        notes: names of numbers that a reply may hold beside its losses.
-        masks: how parties mask what they send, so that only the sum is known; None: each reply is seen.
-    """
+    """Runs a round over a link: instruct, wait for replies, check them, merge."""
 
     def __init__(
         self,
@@ -333,9 +265,6 @@ class Distributed:
 
         In a deployment ``client_states`` are receipts: the last round of which a client's reply was merged, so that a
         party knows which of the states that it has kept is the one to continue from.
-
-        Raises:
-            QuorumError: too few clients have answered, or have answered in a way that can be merged.
         """
         if self.masks is not None and isinstance(self.job, Deployment):
             return self._masked_round(self.masks, round, state, params, client_states, clients)
@@ -380,22 +309,7 @@ class Distributed:
         read: Callable[[int, bytes], Answer],
         request: Mapping[str, Any] | None = None,
     ) -> tuple[dict[int, Answer], dict[int, str], int]:
-        """Instruct clients until a quorum has answered; those that do not answer are asked again.
-
-        Args:
-            round: counted from 0.
-            told: what they are told.
-            client_states: what they keep, or receipts.
-            clients: who is asked.
-            read: reads the answer of a client; raises WireError.
-            request: what to ask with the instruction, where parties answer with keys instead of a reply.
-
-        Returns:
-            The answers; whose answer is refused, and why; how many messages were sent.
-
-        Raises:
-            QuorumError: too few clients have answered, or have answered in a way that can be used.
-        """
+        """Instruct clients until a quorum has answered; those that do not answer are asked again."""
         body = under("params/", told.params) | under("extras/", told.extras)
         answers: dict[int, Answer] = {}
         refused: dict[int, str] = {}
@@ -456,11 +370,7 @@ class Distributed:
             party.refused = ""
 
     def _arrived(self, request: UpdateRequest, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
-        """Read a client's reply; return it, and what is kept of the client's state.
-
-        Raises:
-            WireError: it is not what was asked for.
-        """
+        """Read a client's reply; return it, and what is kept of the client's state."""
         party = self.parties[request.client]
         expected = self._expected(request.client, request.round, request.instruction)
         reply, own, party.seconds, forgot = read_reply(answer, expected)
@@ -486,9 +396,6 @@ class Distributed:
         Every client is at work unless its reply waits for this merge; whoever has begun continues after it. A client
         whose answer does not come is asked again, with the model that there is then. Who is at work is not part of the
         state: a coordinator that resumes asks everyone again.
-
-        Raises:
-            QuorumError: too few clients answer.
         """
         assert self._requests is not None
         requests, device = self._requests, next(iter(params.values())).device
@@ -553,11 +460,7 @@ class Distributed:
         client_states: ClientStates,
         clients: Sequence[int],
     ) -> RoundResult:
-        """Run a round whose replies are known by their sum alone.
-
-        Raises:
-            QuorumError: too few parties are left, again and again, or too few open the sum.
-        """
+        """Run a round whose replies are known by their sum alone."""
         told, session = self.strategy.instruct(state, params, round), self._session()
         clients = session.enrolled(clients)
         self._agree_on_plan(session, told, clients)
@@ -655,11 +558,7 @@ class Distributed:
         self._look()
 
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
-        """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are.
-
-        Raises:
-            QuorumError: too few have come.
-        """
+        """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are."""
         need = needed(self.settings.quorum, len(clients))
         there = self._wait(clients, need, self.settings.patience)
         if len(there) < need:
@@ -667,12 +566,7 @@ class Distributed:
         return {client: self.parties[client] for client in there}
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
-        """Tell the parties of a deployment that the run is over, and hand them the merged model if they may have it.
-
-        Args:
-            result: the final numbers.
-            params: the merged model.
-        """
+        """Tell the parties of a deployment that the run is over, and hand them the merged model if they may have it."""
         if isinstance(self.job, Deployment):
             self._look()  # a nested run has greeted them with its own experiment
             self._dismiss([party for party in self.parties if party.name in self.link.present()], result, params)
@@ -726,11 +620,7 @@ class Distributed:
         return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
 
     def _decoded(self, reply: Reply, told: Instruction) -> Reply:
-        """Return a reply with its update as the client made it.
-
-        Raises:
-            WireError: what has come stands for no update, or for one that is not finite.
-        """
+        """Return a reply with its update as the client made it."""
         try:
             update = self.strategy.decode(reply.update, told)
         except ValueError as error:

@@ -75,14 +75,7 @@ def complete(future: Future[bytes], result: bytes | Exception) -> None:
 
 @dataclass(frozen=True)
 class Host:
-    """Where a coordinator listens.
-
-    Attributes:
-        folder: for the engine's files and logs; what a killed coordinator left there does no harm.
-        address, port: to listen at.
-        kit: its folder of certificates and keys; None: plain text.
-        parties: the names of all parties that may join, in the order of the clients.
-    """
+    """Where a coordinator listens."""
 
     folder: Path
     address: str
@@ -93,15 +86,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Join:
-    """Where a party finds its coordinator.
-
-    Attributes:
-        folder: for the engine's files and logs.
-        address, port: of the coordinator.
-        kit: the party's folder of certificates and keys; None: plain text.
-        name: of the party.
-        patience: seconds to continue trying to reach a coordinator that is gone.
-    """
+    """Where a party finds its coordinator."""
 
     folder: Path
     address: str

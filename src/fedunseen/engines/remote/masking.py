@@ -52,15 +52,7 @@ def instruction_digest(round: int, tensors: Params) -> str:
 def plan_facts(
     hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, closed: bool, sums: int
 ) -> dict[str, Any]:
-    """Return what a greeting fixes of a plan: the same for all parties, who compute it themselves.
-
-    Args:
-        hello: the greeting's header.
-        tensors: that came with it.
-        enrolment: the federation.
-        closed: the method is in closed form.
-        sums: how many rounds there are.
-    """
+    """Return what a greeting fixes of a plan: the same for all parties, who compute it themselves."""
     experiment, shared = hello["experiment"], {key: value for key, value in hello.items() if key != "client"}
     privacy = experiment["privacy"]
     return {
@@ -75,11 +67,7 @@ def plan_facts(
 
 
 def client_of(kit: Path | None, state: Path, data: Path | None, consent: Iterable[str]) -> SecAggClient:
-    """Return a party's side of masked sums, from its credentials and its ledger.
-
-    Raises:
-        RefusedError: there are no credentials, or a file is damaged.
-    """
+    """Return a party's side of masked sums, from its credentials and its ledger."""
     if kit is None:
         raise RefusedError(
             "masked sums need credentials, whose federation.json lists the parties: join with --kit, without --insecure"
@@ -90,15 +78,7 @@ def client_of(kit: Path | None, state: Path, data: Path | None, consent: Iterabl
 
 @dataclass(eq=False)
 class PartySession:
-    """A party's masked sums of one run.
-
-    Attributes:
-        client: its side of the protocol.
-        engine: trains it.
-        facts: what the plan must say; see :func:`plan_facts`.
-        weight: what its update counts.
-        samples: gives the bytes of each of its samples.
-    """
+    """A party's masked sums of one run."""
 
     client: SecAggClient
     engine: InProcess
@@ -117,11 +97,7 @@ class PartySession:
         return replace(self.engine.masks, threshold=self.client.enrolment.threshold)
 
     def answer_plan(self, header: Mapping[str, Any]) -> bytes:
-        """Sign a plan, or accept one that enough parties have signed.
-
-        Raises:
-            SecAggError: it is not what this party expects.
-        """
+        """Sign a plan, or accept one that enough parties have signed."""
         plan = Plan.read(header.get("plan"))
         for name, value in self.facts.items():
             if getattr(plan, name) != value:
@@ -137,11 +113,7 @@ class PartySession:
         return pack({"accepted": True})
 
     def known_reply(self, header: Mapping[str, Any], tensors: Params) -> Reply | None:
-        """Return what was learned from the same instruction before; None if it is a new one.
-
-        Raises:
-            SecAggError: the plan has not been accepted, or the instruction is not of the plan.
-        """
+        """Return what was learned from the same instruction before; None if it is a new one."""
         if self._plan is None or header.get("plan") != self._plan.digest:
             raise SecAggError("this party has not accepted the plan of this sum")
         k = header.get("k")
@@ -174,11 +146,7 @@ class PartySession:
         return self.masks.layout(strategy, strategy.expects(self._told), losses)
 
     def answer(self, header: Mapping[str, Any]) -> bytes:
-        """Answer one of the messages that follow the keys.
-
-        Raises:
-            SecAggError: it is not to be answered.
-        """
+        """Answer one of the messages that follow the keys."""
         kind, told, client = header["kind"], header.get("told"), self.client
         if not isinstance(told, dict):
             raise SecAggError("a message of the masked sum is damaged")
@@ -206,17 +174,7 @@ class PartySession:
 
 @dataclass(eq=False)
 class SecAggSession:
-    """The coordinator's side of the masked sums of one run.
-
-    Attributes:
-        link: reaches the parties.
-        names: client -> the name of its party.
-        enrolment: the federation.
-        folder: holds the plan and the masked total that waits for its opening.
-        masks: how numbers become ring elements.
-        strategy: says how updates are weighted.
-        timeout: seconds for an answer.
-    """
+    """The coordinator's side of the masked sums of one run."""
 
     link: Link
     names: Sequence[str]
@@ -268,14 +226,7 @@ class SecAggSession:
         return {name: value.cpu() for name, value in self.strategy.expects(told).items()}
 
     def agree(self, tokens: Mapping[str, str]) -> dict[str, str]:
-        """Let parties that have not yet accepted the plan sign and accept it; return who refuses, and why.
-
-        Args:
-            tokens: party -> the token of its connection, of those that are there.
-
-        Raises:
-            QuorumError: fewer than t parties have signed it.
-        """
+        """Let parties that have not yet accepted the plan sign and accept it; return who refuses, and why."""
         assert self.plan is not None
         enrolled = {name: token for name, token in tokens.items() if name in self.enrolment.parties}
         new = [name for name, token in enrolled.items() if self.agreed.get(name) != token]
@@ -326,11 +277,7 @@ class SecAggSession:
         return header, tensors
 
     def read_keys(self, answer: bytes) -> Message:
-        """Return the keys of a party's answer to an instruction.
-
-        Raises:
-            WireError: says what is wrong with it.
-        """
+        """Return the keys of a party's answer to an instruction."""
         keys = self._read(answer, _TEXT)[0].get("keys")
         extra = keys.get("extra") if isinstance(keys, dict) else None
         if not isinstance(keys, dict) or not isinstance(extra, list) or len(extra) > _LOSSES:
@@ -340,12 +287,7 @@ class SecAggSession:
         return keys
 
     def exchange(self, ask_keys: Callable[[Mapping[str, Message]], Iterable[tuple[str, Any]]], length: int) -> Exchange:
-        """Return what carries the messages of a sum.
-
-        Args:
-            ask_keys: sends the instruction with a request for keys.
-            length: bytes that masked elements may take.
-        """
+        """Return what carries the messages of a sum."""
 
         def carry(stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Any]]:
             if stage == "keys":
@@ -376,19 +318,7 @@ class SecAggSession:
         ask_keys: Any,
         wait: Callable[[Sequence[int], int], Any],
     ) -> MaskedSum:
-        """Return the sum of a round; a total that an earlier coordinator has stored is opened first.
-
-        Args:
-            round: counted from 0.
-            told: the instruction.
-            quorum: how many parties the sum must have.
-            clients: who is asked.
-            ask_keys: see :meth:`exchange`.
-            wait: waits until so many of some clients are connected, or gives up.
-
-        Raises:
-            SecAggError: there is none; says why.
-        """
+        """Return the sum of a round; a total that an earlier coordinator has stored is opened first."""
         assert self.plan is not None
         expected, plan = self._expected(told), self.plan
         self.down = self.up = 0

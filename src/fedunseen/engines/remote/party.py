@@ -58,16 +58,7 @@ _KEPT = 4  # states that a client keeps, since a coordinator may resume from the
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """A party that knows the experiment, and can train.
-
-    Attributes:
-        engine: trains its client; None while a class that it holds is not known to everyone yet.
-        classes, samples: how many it holds.
-        keep: takes the merged model when the run is over, with the header that came with it; returns where it is now.
-        held: of a class space that grows, the names of its classes.
-        brought: those of them that the coordinator does not know -> description (attributes,).
-        raw: gives the bytes of each sample as the owner has it, whatever the coordinator lets a party do with it.
-    """
+    """A party that knows the experiment, and can train."""
 
     engine: InProcess | None
     classes: int
@@ -85,21 +76,7 @@ Raises a FedUnseenError if the party cannot take part."""
 
 
 class Party:
-    """Answers the coordinator of a deployment.
-
-    Args:
-        prepare: makes the party ready for an experiment.
-        state: folder in which the client keeps what it keeps between rounds.
-        say: called with a line for everything that happens.
-        folders: name -> folder; messages show the name in place of the folder's path.
-        kit: its folder of certificates and keys, which masked sums need; None: plain text.
-        consent: what the owner agrees to under masks; see :class:`~fedunseen.secagg.party.SecAggClient`.
-
-    Attributes:
-        done: set when the run is over, or when the party cannot take part.
-        error: why it cannot; None if it can.
-        home: the run directory with the merged model, once it is here.
-    """
+    """Answers the coordinator of a deployment."""
 
     def __init__(
         self,
@@ -217,11 +194,7 @@ class Party:
         return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
     def _masked_sums(self, header: Mapping[str, Any], statistics: Params, ready: Ready) -> PartySession | None:
-        """Return this party's side of the run's masked sums; None without masks.
-
-        Raises:
-            RefusedError: credentials or ledger are missing or damaged, or the coordinator takes this party for another.
-        """
+        """Return this party's side of the run's masked sums; None without masks."""
         if ready.engine is None or ready.engine.masks is None:
             return None
         from fedunseen.engines.remote import masking
@@ -326,12 +299,7 @@ class Party:
 
 
 def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, bytes], bytes]:
-    """Return what answers for any client of a simulation, in a worker process.
-
-    Args:
-        make: what trains the clients of an experiment; it is given ``experiment`` and ``selection``, as in
-            :class:`~fedunseen.engines.remote.coordinator.Simulation`. What it returns is kept for the next message.
-    """
+    """Return what answers for any client of a simulation, in a worker process."""
 
     @lru_cache(maxsize=2)
     def made(text: str) -> InProcess:

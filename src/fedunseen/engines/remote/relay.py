@@ -80,15 +80,7 @@ def dial(environment: Mapping[str, str] = os.environ) -> Channel:
 
 
 class Port:
-    """Where a carrier's processes reach ours.
-
-    Args:
-        folder: where the socket lies, if its path is short enough; only its owner may enter it from now on.
-        serve: called with each connection in a thread of its own; returns, or raises one of :data:`ENDED`, at its end.
-
-    Attributes:
-        environment: variables that :func:`dial` needs in the carrier's processes.
-    """
+    """Where a carrier's processes reach ours."""
 
     def __init__(self, folder: Path, serve: Callable[[Channel], None]) -> None:
         self.serve = serve

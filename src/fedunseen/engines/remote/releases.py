@@ -29,14 +29,7 @@ _SENT = ("hello", "round", "plan", "signed", "shares", "masked", "open")  # kind
 
 
 class Releases:
-    """The history of a site's releases, append-only.
-
-    Args:
-        folder: the party's ``--state`` folder.
-
-    Raises:
-        DataError: the history is damaged.
-    """
+    """The history of a site's releases, append-only."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / _FILE
@@ -70,27 +63,13 @@ class Releases:
         self.lines.append(line)
 
     def spent(self, data: str) -> tuple[float, float]:
-        """Return the sums of epsilon and delta of all runs on the same data (basic composition).
-
-        Args:
-            data: digest that names the data, as in :class:`Site`.
-        """
+        """Return the sums of epsilon and delta of all runs on the same data (basic composition)."""
         budgets = [line for line in self.lines if line["kind"] == "budget" and line["data"] == data]
         epsilons = [math.inf if line["epsilon"] is None else float(line["epsilon"]) for line in budgets]
         return sum(epsilons), sum(float(line["delta"]) for line in budgets)
 
     def charge(self, run: str, data: str, cost: tuple[float, float], limit: float | None) -> None:
-        """Reserve the privacy that a run will spend, unless that was done for the same run and plan.
-
-        Args:
-            run: name of the run and digest of its experiment.
-            data: digest that names the data.
-            cost: (epsilon, delta) of the whole run.
-            limit: epsilon that the owner allows over all runs; None: any.
-
-        Raises:
-            RefusedError: it would exceed the limit.
-        """
+        """Reserve the privacy that a run will spend, unless that was done for the same run and plan."""
         if any(line["kind"] == "budget" and (line["run"], line["data"]) == (run, data) for line in self.lines):
             return
         epsilon, delta = cost
@@ -111,22 +90,7 @@ class Releases:
 
 
 class Site:
-    """Stands before a party: every answer is written down before it leaves, and counted for the site's page.
-
-    Args:
-        party: answers the coordinator.
-        folder: the party's ``--state`` folder.
-        data: the party's data folder.
-        cost: says what privacy an experiment spends.
-        limit: epsilon that the owner allows over all runs on these data; None: any.
-
-    Attributes:
-        received, sent: bytes so far in this process.
-        events: a line for each answered round: ``round``, ``seconds``, ``losses``.
-        experiment: that of the greeting; empty before.
-        rounds: how many rounds the run has.
-        result: the coordinator's numbers, once they came with the merged model.
-    """
+    """Stands before a party: every answer is written down before it leaves, and counted for the site's page."""
 
     def __init__(self, party: Party, folder: Path, data: Path, cost: Cost, limit: float | None = None) -> None:
         self.party, self.cost, self.limit = party, cost, limit

@@ -34,14 +34,7 @@ class _Request:
 
 
 class PendingRequests(Generic[Key]):
-    """Sends messages and returns the answers as they arrive, also those to earlier rounds.
-
-    Args:
-        link: to the parties.
-
-    Attributes:
-        pending: what has no answer yet, by the key with which it was sent.
-    """
+    """Sends messages and returns the answers as they arrive, also those to earlier rounds."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -93,11 +86,7 @@ class PendingRequests(Generic[Key]):
 
 
 def exchange(link: Link, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
-    """Send each party its message, all at once, and yield the answers in order of arrival.
-
-    Yields:
-        Each party of ``messages`` once: with its answer, or with None if none will come or ``timeout`` seconds passed.
-    """
+    """Send each party its message, all at once, and yield the answers in order of arrival."""
     requests: PendingRequests[str] = PendingRequests(link)
     try:
         for name, message in messages.items():

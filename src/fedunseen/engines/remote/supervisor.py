@@ -23,12 +23,6 @@ class Child:
 
     A supervisor stands in between: it adopts what the child leaves behind, and kills all of it once its standard
     input, a pipe from this process, is closed.
-
-    Args:
-        command: to run.
-        log: the file to which its output is appended.
-        environment: all of it.
-        folder: to run in.
     """
 
     def __init__(
@@ -67,12 +61,7 @@ class Child:
 
 
 class Progress:
-    """Tells by the processor time of a child whether it makes progress, on a machine of any speed.
-
-    Args:
-        child: the process, with all that it starts.
-        patience: seconds; in so many, it has to compute for a hundredth of them. In all it has ten times as long.
-    """
+    """Tells by the processor time of a child whether it makes progress, on a machine of any speed."""
 
     def __init__(self, child: Child, patience: float) -> None:
         self.child, self.patience = child, patience

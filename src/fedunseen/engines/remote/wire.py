@@ -64,16 +64,7 @@ def installed() -> str:
 
 
 def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> bytes:
-    """Return one message. int64 tensors travel in 32 bits where their numbers fit, and arrive as int64.
-
-    Args:
-        header: JSON values.
-        tensors: name -> tensor, on any device.
-
-    Example:
-        >>> unpack(pack({"kind": "round"}, {"w": torch.ones(2)}))
-        ({'kind': 'round'}, {'w': tensor([1., 1.])})
-    """
+    """Return one message. int64 tensors travel in 32 bits where their numbers fit, and arrive as int64."""
     first: dict[int, str] = {}  # a tensor that has two names travels once
     same: dict[str, str] = {}
     wide: list[str] = []
@@ -96,15 +87,7 @@ def pack(header: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None)
 
 
 def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Params]:
-    """Take a message apart.
-
-    Args:
-        message: what arrived.
-        limit: bytes that it may have at most.
-
-    Raises:
-        WireError: it is too large, cut short, or not of this form.
-    """
+    """Take a message apart."""
     if limit is not None and len(message) > limit:
         raise WireError(f"it has {len(message)} bytes, more than the {limit} that were asked for")
     if len(message) < 4:
@@ -133,12 +116,7 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Pa
 
 
 def plain(text: object, most: int = 1000) -> str:
-    r"""Return what a party or coordinator says so that it can be shown: no line ends, no terminal's control characters.
-
-    Example:
-        >>> plain("bad\x1b[2J\nround 1: fine")
-        'bad?[2J?round 1: fine'
-    """
+    """Return what a party or coordinator says so that it can be shown: no line ends, no control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
 
 
@@ -155,18 +133,7 @@ def is_failure(answer: bytes) -> bool:
 def read_holdings(
     answer: bytes, growing: Mapping[str, Any]
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
-    """Read what a party says it holds where the class space grows.
-
-    Args:
-        answer: to a greeting.
-        growing: what the party was told: ``classes``, ``attributes`` and ``tested``, which no one may hold.
-
-    Returns:
-        How many classes and samples; the names of the classes; those that no one knew, with their descriptions.
-
-    Raises:
-        WireError: it cannot be true, or it holds a class that no one may hold.
-    """
+    """Read what a party says it holds where the class space grows."""
     header, tensors = unpack(answer, _HOLDINGS)
     if "error" in header:
         raise WireError(plain(header["error"]))
@@ -204,17 +171,7 @@ def read_instruction(tensors: Params, device: torch.device) -> Instruction:
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What a reply has to look like.
-
-    Attributes:
-        client, round: who was asked, and for which round.
-        update: the tensors whose names, shapes and types the update has.
-        lengths: names of which the reply tells step lengths, all above zero; empty if no one needs them.
-        notes: names of the notes that it may tell; all of them or none.
-        classes: how many classes there are to hold at most.
-        counts: (classes, samples) that the party has said it holds; None if it has not been asked.
-        state: it brings the client's state along, as in a simulation.
-    """
+    """What a reply has to look like."""
 
     client: int
     round: int
@@ -232,15 +189,7 @@ class Expected:
 
 
 def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float, bool]:
-    """Read a reply, and refuse it if anything of it is not as it has to be.
-
-    Returns:
-        The reply; the client's state, where it comes along; the seconds that the party took; whether it has lost what
-        it should keep.
-
-    Raises:
-        WireError: says what is wrong.
-    """
+    """Read a reply, and refuse it if anything of it is not as it has to be."""
     header, tensors = unpack(message, expected.limit)
     if "error" in header:
         raise PartyError(plain(header["error"]))
@@ -283,12 +232,7 @@ def reply_message(reply: Reply, state: Params | None, round: int, seconds: float
 
 
 def farewell(result: Mapping[str, Any] | None = None, params: Mapping[str, Tensor] | None = None) -> bytes:
-    """Return the message that ends a run; with the merged model and its numbers, for parties to take home.
-
-    Args:
-        result: of the run directory. Numbers go, where it was chosen, and warnings: nothing of the coordinator's paths.
-        params: the merged model.
-    """
+    """Return the message that ends a run; with the merged model and its numbers, for parties to take home."""
     if result is None:
         return pack({"kind": "stop"})
     numbers = {name: value for name, value in result.items() if type(value) in (int, float) and math.isfinite(value)}
@@ -297,16 +241,7 @@ def farewell(result: Mapping[str, Any] | None = None, params: Mapping[str, Tenso
 
 
 def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -> dict[str, Any]:
-    """Return the numbers that a farewell brings, after a look at all that it brings.
-
-    Args:
-        header: of the message.
-        params: its tensors: the merged model.
-        expected: tensors whose names and shapes the model has to have; more may come, as a generator's classifiers do.
-
-    Raises:
-        WireError: says what is wrong.
-    """
+    """Return the numbers that a farewell brings, after a look at all that it brings."""
     told = header.get("result")
     if not isinstance(told, dict) or not isinstance(told.get("warnings"), list):
         raise WireError("its numbers are no table")

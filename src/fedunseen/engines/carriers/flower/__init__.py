@@ -33,12 +33,7 @@ FIRST, BEYOND = (1, 41), (1, 43)  # versions with which the tests of private.py 
 
 @contextmanager
 def host(place: Host) -> Iterator[Link]:
-    """Listen for the parties of a federation.
-
-    Raises:
-        ConnectionLost: if the address or port cannot be had.
-        RefusedError: if the kit is damaged or no longer valid.
-    """
+    """Listen for the parties of a federation."""
     _prepare(place.folder)
     check_private()
     from fedunseen.engines.carriers.flower.superlink import serve
@@ -48,13 +43,7 @@ def host(place: Host) -> Iterator[Link]:
 
 
 def join(place: Join, answer: Answer, done: threading.Event) -> None:
-    """Be a party: answer messages until ``done`` is set.
-
-    Raises:
-        ConnectionLost: if the coordinator cannot be reached for as long as the patience lasts.
-        RefusedError: if either side does not accept the other, or another process is connected as this party; the
-            one that was there first stays.
-    """
+    """Be a party: answer messages until ``done`` is set."""
     _prepare(place.folder)
     check_private()
     from fedunseen.engines.carriers.flower.client import answer_messages
@@ -116,11 +105,7 @@ def _library() -> str:
 
 
 def check_private() -> None:
-    """Refuse a version of Flower whose inner interfaces are not those that ``host`` and ``join`` use.
-
-    Raises:
-        MissingDependencyError: it is another version, or something is missing.
-    """
+    """Refuse a version of Flower whose inner interfaces are not those that ``host`` and ``join`` use."""
     version, lacks = _library(), ""
     try:
         importlib.import_module(f"{__name__}.private")

@@ -44,10 +44,6 @@ class GridLink:
 
     A party is known by the name with which its key was registered (``flwr supernode register --name``), else by the one
     in its node's configuration.
-
-    Args:
-        grid: of the ServerApp.
-        parties: who may take part; empty: this is a simulation, in which any node answers for any client.
     """
 
     def __init__(self, grid: Grid, parties: Sequence[str] = ()) -> None:
@@ -169,13 +165,7 @@ def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> Serve
 
 
 def client_app(party: str, simulated: str) -> ClientApp:
-    """Return the app that answers.
-
-    Args:
-        party: ``module:function`` that is a party's process; it is called with the node's configuration, and calls
-            :func:`serve_party`.
-        simulated: ``module:function`` that makes what answers for any client of a simulation.
-    """
+    """Return the app that answers."""
     app = ClientApp()
 
     @app.query()
@@ -254,14 +244,7 @@ def _start(party: str, place: Mapping[str, Any]) -> Channel:
 
 
 def serve_party(state: Path, answer: Callable[[bytes], bytes], done: threading.Event, parent: int) -> None:
-    """Answer what a node's short-lived processes pass on, until the run is over or the node's process has ended.
-
-    Args:
-        state: the party's folder.
-        answer: to a message.
-        done: is set when there is nothing more to answer.
-        parent: the process of Flower that starts those processes.
-    """
+    """Answer what a node's short-lived processes pass on, until the run is over or the node's process has ended."""
     last = time.monotonic()
 
     def noted(message: bytes) -> bytes:

@@ -26,40 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Message, RecordDict
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.engines.carriers.flower import kit
+from fedunseen.engines.carriers.flower import kit, private
 from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.carriers.flower.private import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    ActivateNodeRequest,
-    ConfirmMessageReceivedRequest,
-    DeactivateNodeRequest,
-    FleetHttpClient,
-    Node,
-    ObjectPushError,
-    ProtobufCall,
-    ProtobufRequestContext,
-    PullMessagesRequest,
-    PushMessagesRequest,
-    RegisterNodeFleetRequest,
-    SendNodeHeartbeatRequest,
-    generate_key_pairs,
-    get_all_nested_objects,
-    get_object_tree,
-    inflate_object_from_contents,
-    iterate_object_tree,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-    message_from_proto,
-    message_to_proto,
-    no_object_id_recompute,
-    public_key_to_bytes,
-    pull_objects,
-    push_objects,
-    remove_content_from_message,
-    sign_message,
-)
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 log = logging.getLogger("fedunseen.engines.carriers.flower")
@@ -88,7 +56,7 @@ class _Named:
     def __init__(self, name: str, token: str) -> None:
         self.headers = {PARTY: quote(name), TOKEN: token}
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+    def intercept(self, context: private.ProtobufRequestContext, call_next: private.ProtobufCall) -> httpx.Response:
         """Add the headers."""
         context.request.headers.update(self.headers)
         return call_next(context)
@@ -100,19 +68,19 @@ class _Signed:
     Flower takes signatures up to 5 minutes old. A clock that is set while a run continues would end it.
     """
 
-    def __init__(self, private: ec.EllipticCurvePrivateKey) -> None:
-        self.private, self.public = private, b64encode(public_key_to_bytes(private.public_key())).decode()
+    def __init__(self, secret: ec.EllipticCurvePrivateKey) -> None:
+        self.secret, self.public = secret, b64encode(private.public_key_to_bytes(secret.public_key())).decode()
         self.ahead = timedelta()  # of the coordinator's clock, against this one
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+    def intercept(self, context: private.ProtobufRequestContext, call_next: private.ProtobufCall) -> httpx.Response:
         """Add the signature, and look at the time of the answer."""
         timestamp = (datetime.now(UTC) + self.ahead).isoformat()
-        signature = sign_message(self.private, timestamp.encode())
+        signature = private.sign_message(self.secret, timestamp.encode())
         context.request.headers.update(
             {
-                FLEET_HTTP_PUBLIC_KEY_HEADER: self.public,
-                TIMESTAMP_HEADER: timestamp,
-                FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
+                private.FLEET_HTTP_PUBLIC_KEY_HEADER: self.public,
+                private.TIMESTAMP_HEADER: timestamp,
+                private.FLEET_HTTP_SIGNATURE_HEADER: b64encode(signature).decode(),
             }
         )
         response = call_next(context)
@@ -131,34 +99,34 @@ class Connection:
         self.token = secrets.token_hex(16)
         verify: ssl.SSLContext | bool = False
         if place.kit is None:
-            private, public = generate_key_pairs()
+            secret, public = private.generate_key_pairs()
         else:
-            private = kit.party_key(place.kit, place.name)
-            public = private.public_key()
+            secret = kit.party_key(place.kit, place.name)
+            public = secret.public_key()
             try:
                 verify = ssl.create_default_context(cafile=place.kit / "ca.crt")
             except (OSError, ssl.SSLError) as error:
                 raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {kit.MEND}") from error
-        self.public = public_key_to_bytes(public)
-        self.client = FleetHttpClient(
+        self.public = private.public_key_to_bytes(public)
+        self.client = private.FleetHttpClient(
             f"{'http' if place.kit is None else 'https'}://{self.where}",
-            interceptors=[_Signed(private), _Named(place.name, self.token)],
+            interceptors=[_Signed(secret), _Named(place.name, self.token)],
             verify=verify,
             timeout=CALL,
         )
-        self.node = Node()
+        self.node = private.Node()
         self.unaccepted = 0  # signatures since the last one that was accepted
 
     def connect(self) -> None:
         """Connect, trying again for the party's patience."""
         begin = said = time.monotonic()
-        self.node = Node()
+        self.node = private.Node()
         while True:
             try:
                 if self.place.kit is None:
                     self._register()
-                request = ActivateNodeRequest(public_key=self.public, heartbeat_interval=KEPT)
-                self.node = Node(node_id=self.client.ActivateNode(request).node_id)
+                request = private.ActivateNodeRequest(public_key=self.public, heartbeat_interval=KEPT)
+                self.node = private.Node(node_id=self.client.ActivateNode(request).node_id)
                 self.unaccepted = 0
                 return
             except (httpx.HTTPError, ValueError) as error:
@@ -174,7 +142,7 @@ class Connection:
 
     def _register(self) -> None:
         with contextlib.suppress(httpx.HTTPStatusError):  # the key is known already, or activation says what is wrong
-            self.client.RegisterNode(RegisterNodeFleetRequest(public_key=self.public))
+            self.client.RegisterNode(private.RegisterNodeFleetRequest(public_key=self.public))
 
     def _judged(self, error: Exception) -> tuple[float, str]:
         """Return for how long to try again after an error, and why; raise if trying again is no use."""
@@ -223,27 +191,27 @@ class Connection:
     def answer(self, answer: Answer, done: threading.Event) -> None:
         """Answer messages until done; raises :class:`_Lost` or a transport error if the connection is lost."""
         while not done.is_set():
-            response = self._called(lambda: self.client.PullMessages(PullMessagesRequest(node=self.node)))
+            response = self._called(lambda: self.client.PullMessages(private.PullMessagesRequest(node=self.node)))
             if not response.messages_list:
                 done.wait(PAUSE)
                 continue
-            message = message_from_proto(response.messages_list[0])
+            message = private.message_from_proto(response.messages_list[0])
             tree = response.message_object_trees[0]
             if message.metadata.group_id != self.token:
                 continue  # meant for an earlier process of this party
-            body = self._fetched(message, [node.object_id for node in iterate_object_tree(tree)])
+            body = self._fetched(message, [node.object_id for node in private.iterate_object_tree(tree)])
             if body is not None:
                 self._deliver(message, answer(body))
 
     def _fetched(self, message: Message, pieces: list[str]) -> bytes | None:
         """Fetch the body of a message; None if the coordinator has taken it back."""
         run, number = message.metadata.run_id, message.metadata.message_id
-        pull = make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
+        pull = private.make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
         try:
-            contents = self._called(lambda: pull_objects(pieces, pull, max_time=FETCH, initial_backoff=0.05))
-            request = ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=number)
+            contents = self._called(lambda: private.pull_objects(pieces, pull, max_time=FETCH, initial_backoff=0.05))
+            request = private.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=number)
             self._called(lambda: self.client.ConfirmMessageReceived(request))
-            whole = inflate_object_from_contents(number, contents)
+            whole = private.inflate_object_from_contents(number, contents)
             if not isinstance(whole, Message):
                 raise TypeError("not a message")
             return unpacked(whole)
@@ -257,24 +225,24 @@ class Connection:
         """Send an answer, unless no one waits for it any more."""
         reply = Message(RecordDict({"body": packed(body)}), reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            tree, objects = get_object_tree(reply), get_all_nested_objects(reply)
-        request = PushMessagesRequest(
+        with private.no_object_id_recompute():
+            tree, objects = private.get_object_tree(reply), private.get_all_nested_objects(reply)
+        request = private.PushMessagesRequest(
             node=self.node,
-            messages_list=[message_to_proto(remove_content_from_message(reply))],
+            messages_list=[private.message_to_proto(private.remove_content_from_message(reply))],
             message_object_trees=[tree],
         )
         try:
             response = self._called(lambda: self.client.PushMessages(request))
-            push = make_push_object_fn_protobuf(
+            push = private.make_push_object_fn_protobuf(
                 self.client.PushObject, self.node, message.metadata.run_id, response.session_id
             )
 
             def push_all() -> None:
-                push_objects(objects, push, object_ids_to_push=set(response.objects_to_push), keep_objects=True)
+                private.push_objects(objects, push, object_ids_to_push=set(response.objects_to_push), keep_objects=True)
 
             self._called(push_all)
-        except (httpx.HTTPStatusError, ObjectPushError) as error:
+        except (httpx.HTTPStatusError, private.ObjectPushError) as error:
             log.warning("an answer came too late: %s", error)
 
     def _called(self, call: Callable[[], Result]) -> Result:
@@ -302,7 +270,9 @@ class Connection:
             while not ended.wait(max(0.05, begin + BEAT - time.monotonic())):
                 begin = time.monotonic()
                 with contextlib.suppress(httpx.HTTPError, ValueError, RuntimeError):
-                    self.client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=KEPT))
+                    self.client.SendNodeHeartbeat(
+                        private.SendNodeHeartbeatRequest(node=self.node, heartbeat_interval=KEPT)
+                    )
 
         thread = threading.Thread(target=beat, name="heartbeat", daemon=True)
         thread.start()
@@ -315,7 +285,7 @@ class Connection:
         """Tell the coordinator, if it can be reached, that this party leaves."""
         if self.node.node_id:
             with contextlib.suppress(httpx.HTTPError, ValueError):
-                self.client.DeactivateNode(DeactivateNodeRequest(node_id=self.node.node_id))
+                self.client.DeactivateNode(private.DeactivateNodeRequest(node_id=self.node.node_id))
         self.client.close()
 
 

@@ -39,18 +39,7 @@ MEND = "make a new kit with `fedunseen certs`"
 
 
 def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
-    """Write ``out/coordinator/`` and ``out/NAME/`` for each party.
-
-    Args:
-        out: a folder that does not exist yet or is empty.
-        host: the name or IP address by which parties reach the coordinator; localhost always works too.
-        parties: their names.
-        days: how long the certificates are valid.
-        authority: a new folder in which the authority is kept; None: it is not.
-
-    Raises:
-        FedUnseenError: if ``out`` is in use or a name cannot be a folder's.
-    """
+    """Write ``out/coordinator/`` and ``out/NAME/`` for each party."""
     for name in parties:
         if not NAME.fullmatch(name) or name == "coordinator":
             raise FedUnseenError(
@@ -97,11 +86,7 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
 
 
 def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurvePublicKey]:
-    """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are revoked are left out.
-
-    Raises:
-        RefusedError: if a key is missing, damaged or two parties have the same, or the list of revoked keys is damaged.
-    """
+    """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are revoked are left out."""
     _check_engine(kit / "parties.json")
     gone = _revoked(kit)
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
@@ -121,11 +106,7 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
 
 
 def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str, datetime.datetime]:
-    """Read until when parties' certificates in a coordinator's folder are valid; a key without one has no end.
-
-    Raises:
-        RefusedError: if a certificate is damaged, or another key's.
-    """
+    """Read until when parties' certificates in a coordinator's folder are valid; a key without one has no end."""
     ends = {}
     for name, key in keys.items():
         path = kit / f"{name}.crt"
@@ -164,11 +145,7 @@ def _serial(public: ec.EllipticCurvePublicKey) -> int:
 
 
 def server_files(kit: Path) -> tuple[Path, Path]:
-    """Return a coordinator's certificate and key.
-
-    Raises:
-        RefusedError: if the certificate is missing, damaged or not valid today.
-    """
+    """Return a coordinator's certificate and key."""
     path, key = kit / "server.crt", kit / "server.key"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
@@ -180,11 +157,7 @@ def server_files(kit: Path) -> tuple[Path, Path]:
 
 
 def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
-    """Read a party's private key from its folder.
-
-    Raises:
-        RefusedError: if it is missing, damaged or another party's, or its certificate is not valid today.
-    """
+    """Read a party's private key from its folder."""
     about = _check_engine(kit / "party.json")
     if about.get("name", name) != name:
         raise RefusedError(f"{kit} is the folder of party {about['name']!r}, not of {name!r}: take the right one")

@@ -5,8 +5,6 @@ Flower may change this in any release. ``tests/engines/test_flower_private.py`` 
 (``app.py``) needs nothing of it.
 """
 
-from __future__ import annotations
-
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID, TIMESTAMP_HEADER, SubStatus
@@ -57,51 +55,3 @@ from flwr.supercore.primitives.asymmetric import (
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.superlink.main import create_app
 from flwr.supernode.fleet_http_client import FleetHttpClient
-
-__all__ = [
-    "FLEET_HTTP_PUBLIC_KEY_HEADER",
-    "FLEET_HTTP_SIGNATURE_HEADER",
-    "NOOP_ACCOUNT_NAME",
-    "NOOP_FEDERATION_ID",
-    "NOOP_FLWR_AID",
-    "SUPERLINK_NODE_ID",
-    "TIMESTAMP_HEADER",
-    "ActivateNodeRequest",
-    "ConfirmMessageReceivedRequest",
-    "DeactivateNodeRequest",
-    "FleetHttpClient",
-    "LinkState",
-    "Metadata",
-    "Node",
-    "ObjectPushError",
-    "ProtobufCall",
-    "ProtobufRequestContext",
-    "PullMessagesRequest",
-    "PullMessagesResponse",
-    "PushMessagesRequest",
-    "RegisterNodeFleetRequest",
-    "SendNodeHeartbeatRequest",
-    "SubStatus",
-    "TaskType",
-    "bytes_to_public_key",
-    "create_app",
-    "generate_key_pairs",
-    "get_all_nested_objects",
-    "get_object_body",
-    "get_object_head_values_from_object_content",
-    "get_object_tree",
-    "inflate_object_from_contents",
-    "iterate_object_tree",
-    "make_message",
-    "make_pull_object_fn_protobuf",
-    "make_push_object_fn_protobuf",
-    "message_from_proto",
-    "message_to_proto",
-    "no_object_id_recompute",
-    "public_key_to_bytes",
-    "pull_objects",
-    "push_objects",
-    "remove_content_from_message",
-    "sign_message",
-    "verify_signature",
-]

@@ -38,11 +38,7 @@ RAY = {
 
 @contextlib.contextmanager
 def simulated(place: Simulate) -> Iterator[Link]:
-    """Run the parties; see :func:`fedunseen.engines.carriers.flower.simulate`.
-
-    Raises:
-        FedUnseenError: if Flower's simulation does not start.
-    """
+    """Run the parties; see :func:`fedunseen.engines.carriers.flower.simulate`."""
     board, ended = RelayServer(), threading.Event()
     # Sockets have short names, and a run directory may have a long one.
     temporary = Path(tempfile.mkdtemp(prefix="ray-"))

@@ -30,34 +30,8 @@ from flwr.app import Array, Message, RecordDict
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.carriers.flower import kit
+from fedunseen.engines.carriers.flower import kit, private
 from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
-from fedunseen.engines.carriers.flower.private import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    NOOP_ACCOUNT_NAME,
-    NOOP_FEDERATION_ID,
-    NOOP_FLWR_AID,
-    SUPERLINK_NODE_ID,
-    TIMESTAMP_HEADER,
-    LinkState,
-    Metadata,
-    PullMessagesResponse,
-    SubStatus,
-    TaskType,
-    bytes_to_public_key,
-    create_app,
-    get_all_nested_objects,
-    get_object_body,
-    get_object_head_values_from_object_content,
-    get_object_tree,
-    inflate_object_from_contents,
-    iterate_object_tree,
-    make_message,
-    no_object_id_recompute,
-    public_key_to_bytes,
-    verify_signature,
-)
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 log = logging.getLogger("fedunseen.engines.carriers.flower")
@@ -76,14 +50,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass
 class Presence:
-    """A party's process, as last heard of.
-
-    Attributes:
-        token: of this process.
-        key: the party's public key.
-        heard: when it said something.
-        idle: when it asked for a message and there was none; it does so only when it has answered all that it has.
-    """
+    """A party's process, as last heard of."""
 
     token: str
     key: bytes
@@ -97,20 +64,12 @@ class Presence:
 
 
 class Gate:
-    """An ASGI application before Flower's: who may speak, and who is there.
-
-    Args:
-        app: Flower's.
-        state: Flower's register.
-        parties: the names of all parties.
-        keys: public key, as Flower's header has it -> name; None: plain text, the names are the parties' own word.
-        ends: name -> until when a party's certificate is valid.
-    """
+    """An ASGI application before Flower's: who may speak, and who is there."""
 
     def __init__(
         self,
         app: Any,
-        state: LinkState,
+        state: private.LinkState,
         parties: tuple[str, ...],
         keys: dict[bytes, str] | None,
         ends: Mapping[str, datetime] | None = None,
@@ -133,7 +92,7 @@ class Gate:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        key = headers.get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
+        key = headers.get(private.FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
         token = headers.get(TOKEN.encode(), b"").decode("latin-1")
         if self.keys is None:
             name = unquote(headers.get(PARTY.encode(), b"").decode("latin-1"))
@@ -166,7 +125,7 @@ class Gate:
         await self.app(scope, await _whole(receive), watched)
         if pulled and pulled[0]["status"] == 200 and name in self.seen and self.seen[name].token == token:
             body = b"".join(event.get("body", b"") for event in pulled)
-            if not PullMessagesResponse.FromString(body).messages_list:
+            if not private.PullMessagesResponse.FromString(body).messages_list:
                 self.seen[name].idle = begin
         if held and held[0]["status"] == 200:
             with contextlib.suppress(TimeoutError):
@@ -257,9 +216,11 @@ def _signed(headers: Mapping[bytes, bytes]) -> bool:
     try:
         key, signature = (
             b64decode(headers[name.encode()], validate=True)
-            for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+            for name in (private.FLEET_HTTP_PUBLIC_KEY_HEADER, private.FLEET_HTTP_SIGNATURE_HEADER)
         )
-        return verify_signature(bytes_to_public_key(key), headers[TIMESTAMP_HEADER.encode()], signature)
+        return private.verify_signature(
+            private.bytes_to_public_key(key), headers[private.TIMESTAMP_HEADER.encode()], signature
+        )
     except (KeyError, ValueError, TypeError):
         return False
 
@@ -282,7 +243,7 @@ class _Ask:
 class SuperLink:
     """A :class:`Link` over Flower's register of nodes and messages."""
 
-    def __init__(self, state: LinkState, gate: Gate) -> None:
+    def __init__(self, state: private.LinkState, gate: Gate) -> None:
         self.state, self.gate = state, gate
         self.open: dict[int, _Ask] = {}  # by run
         self.last: dict[str, bytes] = {}  # the last message to each party
@@ -357,13 +318,15 @@ class SuperLink:
         """Complete a message, and remove all that Flower holds of it."""
         if self.open.pop(ask.run, None) is not None:
             self.gate.busy[ask.name] -= 1
-            self.state.finish_task(ask.task, SubStatus.COMPLETED, "")
+            self.state.finish_task(ask.task, private.SubStatus.COMPLETED, "")
             self.state.cleanup_run(ask.run)
             complete(ask.future, result)
 
     def _begin(self) -> tuple[int, int]:
         """Start a Flower run for one exchange. When the run is removed, late answers are removed with it."""
-        run = self.state.create_run(None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP)
+        run = self.state.create_run(
+            None, None, None, {}, private.NOOP_FEDERATION_ID, None, private.NOOP_FLWR_AID, private.TaskType.SERVER_APP
+        )
         task = self.state.get_run_info(run_ids=[run])[0].primary_task_id
         assert task is not None
         self.state.claim_task(task)
@@ -372,10 +335,10 @@ class SuperLink:
 
     def _store(self, run: int, node: int, token: str, body: bytes) -> str | None:
         """Store a message for a party, and return its id; None if Flower does not take it."""
-        metadata = Metadata(
+        metadata = private.Metadata(
             run_id=run,
             message_id="",
-            src_node_id=SUPERLINK_NODE_ID,
+            src_node_id=private.SUPERLINK_NODE_ID,
             dst_node_id=node,
             reply_to_message_id="",
             group_id=token,
@@ -383,13 +346,13 @@ class SuperLink:
             ttl=_KEPT,
             message_type="query",
         )
-        message = make_message(metadata=metadata, content=RecordDict({"body": packed(body)}))
-        with no_object_id_recompute():
+        message = private.make_message(metadata=metadata, content=RecordDict({"body": packed(body)}))
+        with private.no_object_id_recompute():
             number: str = message.object_id
             message.metadata.__dict__["_message_id"] = number
-            tree, objects = get_object_tree(message), get_all_nested_objects(message)
+            tree, objects = private.get_object_tree(message), private.get_all_nested_objects(message)
             session = self.state.start_session(run)
-            bare = make_message(metadata=metadata, content=RecordDict())
+            bare = private.make_message(metadata=metadata, content=RecordDict())
             stored, missing = self.state.store_message_and_object_tree(bare, tree, session)
             for item in missing if stored else ():
                 self.state.store_object(run, session, item, objects[item].deflate())
@@ -399,13 +362,13 @@ class SuperLink:
         """Return an answer of ``most`` bytes at most, once all its pieces are there."""
         tree = self.state.object_store.get_object_tree(number)
         pieces: dict[str, bytes] = {}
-        for node in iterate_object_tree(tree):
+        for node in private.iterate_object_tree(tree):
             piece = self.state.get_object(run, node.object_id)
             if not piece:
                 return None
             pieces[node.object_id] = piece
         _check_inflated(pieces, most)
-        message = inflate_object_from_contents(number, pieces)
+        message = private.inflate_object_from_contents(number, pieces)
         self.state.object_store.delete(number)
         if not isinstance(message, Message):
             raise TypeError("not a message")
@@ -417,15 +380,13 @@ def _allowed(body: bytes) -> int:
 
 
 def _check_inflated(pieces: Mapping[str, bytes], most: int) -> None:
-    """Refuse pieces that take more than ``most`` bytes together: an array may name one piece many times.
-
-    Raises:
-        ValueError, KeyError, ...: they do, or are damaged.
-    """
+    """Refuse pieces that take more than ``most`` bytes together: an array may name one piece many times."""
     total = 0
     for content in pieces.values():
-        kind, children, _ = get_object_head_values_from_object_content(content)
-        parts = parse_json(get_object_body(content, Array))["arraychunk_ids"] if kind == Array.__qualname__ else ()
+        kind, children, _ = private.get_object_head_values_from_object_content(content)
+        parts = (
+            parse_json(private.get_object_body(content, Array))["arraychunk_ids"] if kind == Array.__qualname__ else ()
+        )
         total += len(content) + sum(len(pieces[children[part]]) for part in parts)
         if total > most:
             raise ValueError(f"it takes more than {most:,} bytes")
@@ -436,13 +397,13 @@ def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
     files = None if place.kit is None else kit.server_files(place.kit)
     public = None if place.kit is None else kit.registered(place.kit, place.parties)
-    app = create_app()
+    app = private.create_app()
     app.state.enable_supernode_auth = public is not None
     state = app.state.linkstate_factory.state()
     keys: dict[bytes, str] | None = None if public is None else {}
     for name, key in (public or {}).items():
-        pem = public_key_to_bytes(key)
-        state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, pem, 0)
+        pem = private.public_key_to_bytes(key)
+        state.create_node(private.NOOP_FLWR_AID, private.NOOP_ACCOUNT_NAME, pem, 0)
         assert keys is not None
         keys[b64encode(pem)] = name
     ends = None if place.kit is None or public is None else kit.expiry(place.kit, public)

@@ -85,14 +85,7 @@ def _may_listen(address: str, port: int) -> None:
 
 @contextlib.contextmanager
 def host(place: Host) -> Iterator[Link]:
-    """Run NVFlare's server as long as the context lasts; see :class:`Host`.
-
-    Raises:
-        MissingDependencyError: NVFlare is not installed.
-        RefusedError: the certificate has expired, or the kit lacks a file.
-        ConnectionLost: one cannot listen at the address.
-        FedUnseenError: a party's name cannot be used, or NVFlare does not start.
-    """
+    """Run NVFlare's server as long as the context lasts; see :class:`Host`."""
     needed()
     check_names(place.parties)
     if place.kit is not None:
@@ -135,11 +128,7 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
 
 
 class _Jobs:
-    """A Link over jobs: one for each site, or for several that have registered at the same time.
-
-    Args:
-        names: of the parties.
-    """
+    """A Link over jobs: one for each site, or for several that have registered at the same time."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names, self.lock, self.ended = frozenset(names), threading.Lock(), threading.Event()
@@ -248,11 +237,7 @@ class _Kept:
 
 
 def _wait_for(true: Callable[[], bool], keeper: _Kept, folder: Path) -> None:
-    """Wait until something in NVFlare's process has dialled.
-
-    Raises:
-        FedUnseenError: it does not, or its process ends again and again.
-    """
+    """Wait until something in NVFlare's process has dialled."""
     progress = Progress(keeper.child, START)
     while not true():
         if progress.child is not keeper.child:
@@ -270,12 +255,7 @@ class _Cut(OSError):
 
 
 def _probe(place: Join) -> None:
-    """Connect to the coordinator and leave again.
-
-    Raises:
-        OSError: no one is there, or (:class:`_Cut`) perhaps not the right one.
-        RefusedError: it is not the right one, or does not accept the party's certificate.
-    """
+    """Connect to the coordinator and leave again."""
     there = f"{place.address}:{place.port}"
     with socket.create_connection((place.address, place.port), 5) as plain:
         if place.kit is None:
@@ -314,12 +294,7 @@ def _probe(place: Join) -> None:
 
 
 class _Site:
-    """A party's NVFlare process, which is started again whenever it ends, and what comes from its jobs.
-
-    Args:
-        place: where the coordinator is.
-        port: where the processes of jobs connect.
-    """
+    """A party's NVFlare process, which is started again whenever it ends, and what comes from its jobs."""
 
     def __init__(self, place: Join, folder: Path, port: Port) -> None:
         self.place, self.folder = place, folder
@@ -344,12 +319,7 @@ class _Site:
             self.child.stop(0.3)
 
     def look(self) -> None:
-        """See whether the coordinator can be reached, and NVFlare's process runs.
-
-        Raises:
-            RefusedError: the coordinator does not accept this party.
-            ConnectionLost: it has not been there for ``patience`` seconds.
-        """
+        """See whether the coordinator can be reached, and NVFlare's process runs."""
         now, where = time.monotonic(), f"{self.place.address}:{self.place.port}"
         if self.child is not None and now - max(self.heard, self.said) < (QUIET if self.met else TELL):
             if self.child.status is not None:
@@ -394,12 +364,6 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     """Answer the coordinator's messages until ``done`` is set, or the coordinator is gone for too long.
 
     Of messages that wait while another is answered, only the newest counts: the coordinator has dropped the others.
-
-    Raises:
-        MissingDependencyError: NVFlare is not installed.
-        RefusedError: a certificate is not accepted, the coordinator does not know the party, or another has joined
-            under its name since: the newest is let in, and the other one is refused.
-        ConnectionLost: no coordinator has been there for ``patience`` seconds.
     """
     needed()
     if place.kit is not None:
@@ -449,10 +413,6 @@ def simulate(place: Simulate) -> Iterator[Link]:
     """Run parties in the client processes of a job of NVFlare's simulator, as long as the context lasts.
 
     A process that dies takes the job with it; another one is started, and its parties have new tokens.
-
-    Raises:
-        MissingDependencyError: NVFlare is not installed.
-        FedUnseenError: the simulator does not start.
     """
     needed()
     folder = place.folder / "nvflare"

@@ -250,14 +250,7 @@ class Party(Executor):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job's process works.
-
-    Attributes:
-        name: of the site.
-        folder: its workspace.
-        config: the folder of the job's configuration.
-        settings: what the site's own file says, ``local/fedunseen.json`` in its workspace.
-    """
+    """Where a job's process works."""
 
     name: str
     folder: Path

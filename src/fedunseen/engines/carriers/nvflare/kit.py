@@ -80,17 +80,6 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int, author
 
     ``out/coordinator`` and ``out/NAME`` each get a certificate, its private key (mode 0600) and the root certificate.
     The root's private key is not kept: NVFlare checks no list of revoked certificates, so that one alone cannot change.
-
-    Args:
-        out: a folder that does not exist or is empty.
-        host: the machine that the coordinator listens at: what parties call it.
-        parties: their names.
-        days: how long the certificates hold.
-        authority: is not used.
-
-    Raises:
-        MissingDependencyError: NVFlare is not installed.
-        FedUnseenError: a name cannot be used, or ``out`` is not empty.
     """
     needed()
     from nvflare.lighter.utils import generate_cert, generate_keys

@@ -13,12 +13,7 @@ from fedunseen.engines.remote.link import found
 
 
 class Switch(Coordinator):
-    """The controller of a simulation's job; it ends with any client process, and our process starts another job.
-
-    Args:
-        parties: how many there are.
-        processes: how many client processes there are.
-    """
+    """The controller of a simulation's job; it ends with any client process, and our process starts another job."""
 
     def __init__(self, parties: int, processes: int) -> None:
         super().__init__()

@@ -32,13 +32,7 @@ def allowed(*paths: str) -> dict[str, Any]:
 
 
 def write_job(folder: Path, controller: tuple[str, dict[str, Any]], executor: tuple[str, dict[str, Any]]) -> None:
-    """Write a job for all sites.
-
-    Args:
-        folder: gets it.
-        controller: class path and arguments.
-        executor: class path and arguments.
-    """
+    """Write a job for all sites."""
     config = folder / _APP / "config"
     config.mkdir(parents=True, exist_ok=True)
     for side, part in zip(("server", "client"), _parts(controller, executor), strict=True):
@@ -47,12 +41,7 @@ def write_job(folder: Path, controller: tuple[str, dict[str, Any]], executor: tu
 
 
 def submission(number: str, sites: Sequence[str]) -> tuple[dict[str, Any], bytes]:
-    """Return the description of a job that carries messages of ``host`` and ``join``, and its archive.
-
-    Args:
-        number: of the job.
-        sites: where it runs.
-    """
+    """Return the description of a job that carries messages of ``host`` and ``join``, and its archive."""
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         write_job(Path(folder), (f"{JOB}.Coordinator", {}), (f"{JOB}.Party", {}))
@@ -78,12 +67,6 @@ def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Pa
     """Write what a process of NVFlare reads when it starts.
 
     A site runs no code of a job and no class but the one that carries messages, and no one may command it.
-
-    Args:
-        folder: the workspace.
-        side: ``server`` or ``client``.
-        startup: the content of ``fed_server.json`` or ``fed_client.json``.
-        kit: a folder of certificates and keys; None: plain text.
     """
     for name in ("startup", "local"):
         shutil.rmtree(folder / name, ignore_errors=True)
