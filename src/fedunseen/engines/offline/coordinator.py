@@ -123,7 +123,7 @@ class Offline(Distributed):
         self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]
     ) -> RoundResult:
         """Merge what the files hold."""
-        meeting = self._meet()
+        meeting = self.meeting
         assert isinstance(meeting, Table)
         assert meeting.brought is not None
         brought, device = meeting.brought, next(iter(params.values())).device

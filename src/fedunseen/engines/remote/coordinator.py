@@ -1,15 +1,8 @@
 """The coordinator of a distributed engine: the in-process engine's round, with parties that may be slow, gone or lie.
 
-What carries the messages is a :class:`~fedunseen.engines.remote.link.Link`: Flower's or NVFlare's, on one machine (a
-simulation, whose worker processes have all data and are sent the client's state with its instruction) or between
-organizations (a deployment: data and state stay with the party). Nothing else differs between them. Replies are merged
-in client order, whoever answers first, so that the engine changes no result.
-
-A round counts if a quorum of its clients has answered. Otherwise missing clients are asked again as soon as they are
-back. After ``patience`` seconds without a quorum the run pauses; its checkpoint holds the last full round.
-
-With ``buffer`` set, late replies count instead (FedBuff, Nguyen et al. 2022): all clients are at work at the same time,
-and a "round" merges as soon as so many replies have come, of whatever age.
+Replies are merged in client order, whoever answers first, so that the engine changes no result. A round counts if a
+quorum has answered; without one the run pauses, and its checkpoint holds the last full round. With ``buffer`` late
+replies count instead (FedBuff, Nguyen et al. 2022), and a round merges as soon as so many replies have come.
 """
 
 from __future__ import annotations
@@ -53,10 +46,10 @@ from fedunseen.engines.remote.wire import (
     farewell,
     installed,
     pack,
-    plain,
+    read_counts,
     read_holdings,
     read_reply,
-    unpack,
+    unpack_answer,
 )
 from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, hidden_sum, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
@@ -171,7 +164,7 @@ class Session:
 
 @dataclass(frozen=True, eq=False)
 class UpdateRequest:
-    """An instruction that a client works at."""
+    """An instruction that a client works at, since ``round``."""
 
     client: int
     round: int
@@ -180,11 +173,12 @@ class UpdateRequest:
 
 @dataclass(frozen=True, eq=False)
 class Arrived:
-    """A reply that waits to be merged."""
+    """A reply that waits to be merged, its bytes as sent, and what is kept of the client's state."""
 
     request: UpdateRequest
     reply: Reply
     size: int
+    kept: Params
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,66 +233,63 @@ class Distributed:
         if self.masks is not None and isinstance(self.job, Deployment):
             self._session()  # refuses now what it would refuse later
 
-    def _meet(self) -> Session:
+    @property
+    def meeting(self) -> Session:
+        """The link, and who is at its other end."""
         assert self._meeting is not None
         return self._meeting
 
     @property
-    def link(self) -> Link:
-        """What reaches the parties."""
-        return self._meet().link
-
-    @property
     def parties(self) -> list[PartyStatus]:
         """The parties, in the order of the clients."""
-        return self._meet().parties
+        return self.meeting.parties
 
     def round(
-        self,
-        round: int,
-        state: Params,
-        params: Params,
-        client_states: ClientStates,
-        clients: Sequence[int],
+        self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
         In a deployment ``client_states`` are receipts: the last round of which a client's reply was merged, so that a
         party knows which of the states that it has kept is the one to continue from.
         """
-        if self.masks is not None and isinstance(self.job, Deployment):
-            return self._masked_round(self.masks, round, state, params, client_states, clients)
-        if self.settings.buffer is not None:
-            return self._buffered_round(self.settings.buffer, round, state, params, client_states, clients)
-        device = next(iter(params.values())).device
         told = self.strategy.instruct(state, params, round)
-        states: dict[int, Params] = {}
-        came: dict[int, int] = {}  # bytes of updates, as they came
-
-        def read(client: int, answer: bytes) -> Reply:
-            arrived, states[client] = self._arrived(UpdateRequest(client, round, told), answer, device)
-            came[client] = arrived.size
-            return arrived.reply
-
-        replies, refused, asked = self._ask(round, told, client_states, clients, read)
-        came_in = [replies[client] for client in sorted(replies)]
-        seconds = {client: self.parties[client].seconds for client in sorted(replies)}
-        for client in replies:
-            self.parties[client].rounds += 1
-        down = asked * bytes_sent(self.strategy, told)
-        up = 0 if self.strategy.pools else sum(came[client] for client in replies)
-        gone = {client: "it has not answered" for client in clients if client not in replies}
-        arrived = Arrivals(came_in, lambda place: told.params, states, down, up, gone | refused, seconds)
-        if self.masks is not None:  # a simulation: all replies are in this process
-            arrived = arrived.hidden(hidden_sum(self.masks, self.strategy, told, came_in, round))
-        return self._merged(state, params, arrived, round)
-
-    def _merged(self, state: Params, params: Params, arrived: Arrivals, round: int) -> RoundResult:
-        """Merge what has arrived, and refuse a result that is not finite."""
+        device = next(iter(params.values())).device
+        arrivals = self._masked if self.masks is not None and isinstance(self.job, Deployment) else self._seen
+        arrived = arrivals(round, told, client_states, clients, device)
         result = server_step(self.strategy, state, params, arrived, round)
         replies = arrived.replies if arrived.masked is None else [arrived.masked.reply]
         self._check_merged(result.state, result.params, replies, round)
+        for client in result.participants:
+            self.parties[client].rounds += 1
         return result
+
+    def _seen(
+        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+    ) -> Arrivals:
+        """Return the replies of a round, each of which is known to the coordinator."""
+        if buffered := self.settings.buffer is not None:
+            came, dropped, asked = self._ask_buffered(round, told, client_states, clients, device)
+        else:
+
+            def read(client: int, answer: bytes) -> Arrived:
+                return self._arrived(UpdateRequest(client, round, told), answer, device)
+
+            came, refused, asked = self._ask(round, told, client_states, clients, read)
+            dropped = {client: "it has not answered" for client in clients if client not in came} | refused
+        arrived = [came[client] for client in sorted(came)]
+        replies, ages = [item.reply for item in arrived], [round - item.request.round for item in arrived]
+        down = asked * bytes_sent(self.strategy, told)
+        up = 0 if self.strategy.pools else sum(item.size for item in arrived)
+        states = {reply.client: item.kept for reply, item in zip(replies, arrived, strict=True)}
+        seconds = {reply.client: self.parties[reply.client].seconds for reply in replies}
+        late: dict[str, Any] = {"ages": ages, "staleness": self.settings.staleness, "clock": {"ages": ages}}
+        arrivals = Arrivals(
+            replies, lambda place: arrived[place].request.instruction.params, states, down, up, dropped, seconds,
+            **(late if buffered else {}),
+        )  # fmt: skip
+        if self.masks is not None:  # a simulation: all replies are in this process
+            arrivals = arrivals.hidden(hidden_sum(self.masks, self.strategy, told, replies, round))
+        return arrivals
 
     def _ask(
         self,
@@ -333,11 +324,16 @@ class Distributed:
             }
             asked += len(messages)
             places = {self.parties[client].name: client for client in there}
-            for name, answer in exchange(self.link, messages, self.settings.timeout):
+            for name, answer in exchange(self.meeting.link, messages, self.settings.timeout):
                 self._take(round, places[name], answer, read, answers, refused)
+        self._check_quorum(round, need, clients, answers, refused)
+        return answers, refused, asked
+
+    def _check_quorum(
+        self, round: int, need: int, clients: Sequence[int], answers: Mapping[int, Any], refused: Mapping[int, str]
+    ) -> None:
         if clients and (len(answers) + len(refused) < need or not answers):
             raise QuorumError(self._too_few(round, need, clients, answers, refused))
-        return answers, refused, asked
 
     def _take(
         self,
@@ -357,7 +353,7 @@ class Distributed:
             answers[client] = read(client, answer)
         except PartyError as error:  # a full disk, say, or a process that is not the one that was greeted
             _log.warning("round %d: %s could not answer: %s", round + 1, party.name, error)
-            self._meet().greeted.pop(party.name, None)
+            self.meeting.greeted.pop(party.name, None)
             party.refused = str(error)
             return
         except WireError as error:
@@ -369,45 +365,47 @@ class Distributed:
         else:
             party.refused = ""
 
-    def _arrived(self, request: UpdateRequest, answer: bytes, device: torch.device) -> tuple[Arrived, Params]:
-        """Read a client's reply; return it, and what is kept of the client's state."""
-        party = self.parties[request.client]
-        expected = self._expected(request.client, request.round, request.instruction)
+    def _arrived(self, request: UpdateRequest, answer: bytes, device: torch.device) -> Arrived:
+        """Read a client's reply; raises WireError if it is not what was asked for."""
+        party, simulated, strategy = self.parties[request.client], isinstance(self.job, Simulation), self.strategy
+        told = request.instruction
+        counts = None if simulated else (party.classes, party.samples)
+        used = strategy.lengths != "nothing"
+        lengths = frozenset(name for name in told.params if used and not is_statistic(name))
+        update = strategy.expects(told)
+        expected = Expected(request.client, request.round, update, lengths, self.classes, self.notes, counts, simulated)
         reply, own, party.seconds, forgot = read_reply(answer, expected)
         if forgot:
             _log.warning("round %d: %s has lost what it remembered, and starts again", request.round + 1, party.name)
-        found = self._decoded(_on(device, reply), request.instruction)
-        if why := self.strategy.check(found):
+        try:
+            decoded = replace(reply, update=strategy.decode(to_device(dict(reply.update), device), told))
+        except ValueError as error:
+            raise WireError(str(error)) from None
+        if not finite(dict(decoded.update)):
+            raise NotFiniteError("the update is not finite")
+        if why := strategy.check(decoded):
             raise WireError(why)
-        kept = self._kept(request.round, to_device(own, device))
-        return Arrived(request, found, wire_size(reply.update)), kept
+        kept = to_device(own, device) if simulated else {_RECEIPT: torch.tensor(request.round)}
+        return Arrived(request, decoded, wire_size(reply.update), kept)
 
-    def _buffered_round(
-        self,
-        buffer: int,
-        round: int,
-        state: Params,
-        params: Params,
-        client_states: ClientStates,
-        clients: Sequence[int],
-    ) -> RoundResult:
-        """Merge as soon as ``buffer`` replies have come, whenever they were asked for.
+    def _ask_buffered(
+        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+    ) -> tuple[dict[int, Arrived], dict[int, str], int]:
+        """Wait until ``buffer`` replies have come, whenever they were asked for; return what :meth:`_ask` does.
 
         Every client is at work unless its reply waits for this merge; whoever has begun continues after it. A client
         whose answer does not come is asked again, with the model that there is then. Who is at work is not part of the
         state: a coordinator that resumes asks everyone again.
         """
         assert self._requests is not None
-        requests, device = self._requests, next(iter(params.values())).device
-        told = self.strategy.instruct(state, params, round)
-        body = under("params/", told.params) | under("extras/", told.extras)
-        need = min(buffer, len(clients))
+        assert self.settings.buffer is not None
+        requests, body = self._requests, under("params/", told.params) | under("extras/", told.extras)
+        need = min(self.settings.buffer, len(clients))
         came: dict[int, Arrived] = {}
-        states: dict[int, Params] = {}
         refused: dict[int, str] = {}
         tries: dict[int, int] = dict.fromkeys(clients, 0)
         rests = dict.fromkeys(clients, 0.0)  # until when a client that did not answer is left alone
-        asked, quiet = 0, time.monotonic()
+        quiet = time.monotonic()
         while len(came) + len(refused) < need:
             self._look()
             now = time.monotonic()
@@ -419,60 +417,37 @@ class Distributed:
                     request, name = UpdateRequest(client, round, told), self.parties[client].name
                     requests.send(request, name, message, self.settings.timeout)
                     tries[client] += 1
-                    asked += 1
             if requests.pending:
                 quiet = now
             elif not left or now - quiet > self.settings.patience:
                 break
-            answered = requests.next(_PAUSE)
-            if answered is None:
+            if (answered := requests.next(_PAUSE)) is None:
                 continue
             request, answer = answered
-            client = request.client
 
             def read(client: int, answer: bytes, request: UpdateRequest = request) -> Arrived:
-                arrived, states[client] = self._arrived(request, answer, device)
-                return arrived
+                return self._arrived(request, answer, device)
 
-            self._take(round, client, answer, read, came, refused)
-            rests[client] = time.monotonic() + min(_PAUSE * 2 ** tries[client], self.settings.patience / 2)
-        if clients and (len(came) + len(refused) < need or not came):
-            raise QuorumError(self._too_few(round, need, clients, came, refused))
-        arrived = [came[client] for client in sorted(came)]
-        replies = [one.reply for one in arrived]
-        for client in came:
-            self.parties[client].rounds += 1
-        ages = [round - one.request.round for one in arrived]
-        seconds = {client: self.parties[client].seconds for client in sorted(came)}
-        down, up = asked * bytes_sent(self.strategy, told), sum(one.size for one in arrived)
-        arrivals = Arrivals(
-            replies, lambda place: arrived[place].request.instruction.params, states, down, up, refused, seconds,
-            ages=ages, staleness=self.settings.staleness, clock={"ages": ages},
-        )  # fmt: skip
-        return self._merged(state, params, arrivals, round)
+            self._take(round, request.client, answer, read, came, refused)
+            pause = min(_PAUSE * 2 ** tries[request.client], self.settings.patience / 2)
+            rests[request.client] = time.monotonic() + pause
+        self._check_quorum(round, need, clients, came, refused)
+        return came, refused, sum(tries.values())
 
-    def _masked_round(
-        self,
-        masks: Masks,
-        round: int,
-        state: Params,
-        params: Params,
-        client_states: ClientStates,
-        clients: Sequence[int],
-    ) -> RoundResult:
-        """Run a round whose replies are known by their sum alone."""
-        told, session = self.strategy.instruct(state, params, round), self._session()
+    def _masked(
+        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+    ) -> Arrivals:
+        """Return the sum of a round whose replies the coordinator cannot read."""
+        session = self._session()
         clients = session.enrolled(clients)
         self._agree_on_plan(session, told, clients)
         masked, asked = self._masked_sum(session, told, round, client_states, clients)
-        reply = _on(next(iter(params.values())).device, masked.reply)
-        for client in masked.clients:
-            self.parties[client].rounds += 1
-        gone = {client: "it has not answered" for client in clients if client not in masked.clients}
-        states = {client: self._kept(round, {}) for client in masked.clients}
-        dropped = {client: masked.refused.get(client, why) for client, why in gone.items()}
+        reply = replace(masked.reply, update=to_device(dict(masked.reply.update), device))
+        gone = [client for client in clients if client not in masked.clients]
+        states = {client: {_RECEIPT: torch.tensor(round)} for client in masked.clients}
+        dropped = {client: masked.refused.get(client, "it has not answered") for client in gone}
         arrived = Arrivals([], lambda place: {}, states, asked * bytes_sent(self.strategy, told), 0, dropped)
-        return self._merged(state, params, arrived.hidden(replace(masked, reply=reply)), round)
+        return arrived.hidden(replace(masked, reply=reply))
 
     def _masked_sum(
         self,
@@ -489,23 +464,18 @@ class Distributed:
         need, asked = needed(self.settings.quorum, len(clients)), 0
         place = {party.name: client for client, party in enumerate(self.parties)}
 
-        def read(client: int, answer: bytes) -> Mapping[str, Any]:
-            return session.read_keys(answer)
-
         def ask_keys(requests: Mapping[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
             nonlocal asked
             who, request = sorted(place[name] for name in requests), next(iter(requests.values()))
+            read = lambda client, answer: session.read_keys(answer)  # noqa: E731
             answers, refused, more = self._ask(round, told, client_states, who, read, request)
             asked += more
             for client in who:
                 why = {"error": refused[client]} if client in refused else None
                 yield self.parties[client].name, answers.get(client, why)
 
-        def wait(who: Sequence[int], least: int) -> None:
-            self._wait(who, least, self.settings.patience)
-
         try:
-            return session.sum(round, told, need, clients, ask_keys, wait), asked
+            return session.sum(round, told, need, clients, ask_keys, self._wait), asked
         except QuorumError as error:
             raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
         except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
@@ -520,7 +490,7 @@ class Distributed:
             from fedunseen.engines.remote.masking import SecAggSession
             from fedunseen.secagg.enrolment import Enrolment
 
-            meeting = self._meet()
+            meeting = self.meeting
             assert self.masks is not None
             if meeting.kit is None or meeting.folder is None:
                 raise RefusedError(
@@ -529,7 +499,7 @@ class Distributed:
                 )
             names, enrolment = [party.name for party in self.parties], Enrolment.load(meeting.kit)
             self._masked_sums = SecAggSession(
-                self.link, names, enrolment, meeting.folder, self.masks, self.strategy, self.settings.timeout
+                self.meeting.link, names, enrolment, meeting.folder, self.masks, self.strategy, self.settings.timeout
             )
         return self._masked_sums
 
@@ -546,7 +516,7 @@ class Distributed:
                 uniform = self.strategy.settings.weights == "uniform"
                 need = max(needed(self.settings.quorum, len(clients)), session.enrolment.threshold)
                 need = need if uniform else len(clients)
-                there = self._wait(clients, need, self.settings.patience)
+                there = self._wait(clients, need)
                 if len(there) < need:
                     missing = ", ".join(self.parties[client].name for client in clients if client not in there)
                     raise QuorumError(
@@ -560,7 +530,7 @@ class Distributed:
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
         """Wait until a quorum of the clients of ``round`` (counted from 0) is there; return those that are."""
         need = needed(self.settings.quorum, len(clients))
-        there = self._wait(clients, need, self.settings.patience)
+        there = self._wait(clients, need)
         if len(there) < need:
             raise QuorumError(self._too_few(round, need, clients, dict.fromkeys(there), {}))
         return {client: self.parties[client] for client in there}
@@ -569,7 +539,9 @@ class Distributed:
         """Tell the parties of a deployment that the run is over, and hand them the merged model if they may have it."""
         if isinstance(self.job, Deployment):
             self._look()  # a nested run has greeted them with its own experiment
-            self._dismiss([party for party in self.parties if party.name in self.link.present()], result, params)
+            self._dismiss(
+                [party for party in self.parties if party.name in self.meeting.link.present()], result, params
+            )
 
     def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
         """Do what :meth:`finish` does for parties that look for a coordinator whose run is over already.
@@ -589,15 +561,12 @@ class Distributed:
 
     def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:
         message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
-        for name, answer in exchange(self.link, {party.name: message for party in parties}, _FAREWELL):
+        for name, answer in exchange(self.meeting.link, {party.name: message for party in parties}, _FAREWELL):
             try:
-                header, _ = unpack(answer, 2**20) if answer is not None else ({"error": "it has not answered"}, {})
-                if "error" in header:
-                    _log.warning("%s may not have the model: %s", name, plain(header["error"]))
-                elif header.get("kept") is True:
+                if unpack_answer(answer, 2**20)[0].get("kept") is True:
                     _log.info("%s has the model", name)
             except WireError as error:
-                _log.warning("%s may not have the model: its answer is refused: %s", name, error)
+                _log.warning("%s may not have the model: %s", name, error)
 
     def _message(
         self, client: int, round: int, own: Mapping[str, Tensor], body: Params, request: Mapping[str, Any] | None
@@ -608,29 +577,9 @@ class Distributed:
             return pack(header, body | under("state/", own))
         return pack(header | {"after": int(own[_RECEIPT]) if own else -1}, body)
 
-    def _kept(self, round: int, state: Params) -> Params:
-        return state if isinstance(self.job, Simulation) else {_RECEIPT: torch.tensor(round)}
-
-    def _expected(self, client: int, round: int, told: Instruction) -> Expected:
-        party, simulated = self.parties[client], isinstance(self.job, Simulation)
-        update = self.strategy.expects(told)
-        counts = None if simulated else (party.classes, party.samples)
-        used = self.strategy.lengths != "nothing"
-        lengths = [name for name in told.params if used and not is_statistic(name)]
-        return Expected(client, round, update, frozenset(lengths), self.classes, self.notes, counts, simulated)
-
-    def _decoded(self, reply: Reply, told: Instruction) -> Reply:
-        """Return a reply with its update as the client made it."""
-        try:
-            update = self.strategy.decode(reply.update, told)
-        except ValueError as error:
-            raise WireError(str(error)) from None
-        if not finite(dict(update)):
-            raise NotFiniteError("the update is not finite")
-        return replace(reply, update=update)
-
-    def _wait(self, clients: Sequence[int], need: int, patience: float) -> list[int]:
+    def _wait(self, clients: Sequence[int], need: int, patience: float | None = None) -> list[int]:
         """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is over."""
+        patience = self.settings.patience if patience is None else patience
         began, said = time.monotonic(), 0.0
         while True:
             self._look()
@@ -645,7 +594,7 @@ class Distributed:
 
     def _look(self) -> None:
         """See who is connected, and greet those that have joined or come back."""
-        connected = dict(self.link.present())
+        connected = dict(self.meeting.link.present())
         if isinstance(self.job, Deployment):
             new = [p for p in self.parties if p.name in connected and self._is_new(p.name, connected[p.name])]
             if new:
@@ -661,7 +610,7 @@ class Distributed:
                 party.refused = refused.get(party.name, party.refused)
 
     def _is_new(self, name: str, token: str) -> bool:
-        return self._meet().greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
+        return self.meeting.greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
 
     def _hello(self, job: Deployment) -> tuple[dict[str, Any], Params]:
         """Return what all parties are greeted with."""
@@ -671,7 +620,7 @@ class Distributed:
             "version": installed(),
             "experiment": job.experiment,
             "clients": len(self.parties),
-            "run": self._meet().run,
+            "run": self.meeting.run,
             "space": job.space,
             "shape": list(job.shape),
             **({} if job.validation is None else {"validation": list(job.validation)}),
@@ -682,28 +631,25 @@ class Distributed:
 
     def _greet(self, new: Iterable[PartyStatus], job: Deployment, tokens: Mapping[str, str]) -> None:
         place = {party.name: k for k, party in enumerate(self.parties)}
-        hello, told = self._hello(job)
-        messages = {p.name: pack({**hello, "client": place[p.name]}, told) for p in new}
-        for name, answer in exchange(self.link, messages, self._meet().greeting):
+        hello, tensors = self._hello(job)
+        messages = {p.name: pack({**hello, "client": place[p.name]}, tensors) for p in new}
+        for name, answer in exchange(self.meeting.link, messages, self.meeting.greeting):
             party = self.parties[place[name]]
-            party.classes = party.samples = 0
-            party.ready = False
+            party.classes, party.samples, party.ready = 0, 0, False
             if answer is None:  # it is greeted again later, since it may be busy with an earlier request
-                self._deaf[name] = time.monotonic() + self._meet().greeting
+                self._deaf[name] = time.monotonic() + self.meeting.greeting
                 continue
-            self._meet().greeted[name] = tokens[name]
+            self.meeting.greeted[name] = tokens[name]
             try:
                 if self.masks is not None:
                     party.weight = _read_masked_hello(answer)
-                    _log.info("%s has joined, and masks what it sends", name)
+                elif job.growing is not None:
+                    party.classes, party.samples, party.held, party.brought = read_holdings(answer, job.growing)
                 else:
-                    if job.growing is None:
-                        party.classes, party.samples = _read_hello(answer, self.classes)
-                    else:
-                        found = read_holdings(answer, job.growing)
-                        party.classes, party.samples, party.held, party.brought = found
-                    _log.info("%s has joined: %d samples of %d classes", name, party.samples, party.classes)
+                    party.classes, party.samples = read_counts(unpack_answer(answer, 2**20)[0], self.classes)
                 party.refused, party.ready = "", True
+                held = "masks what it sends" if self.masks else f"{party.samples} samples of {party.classes} classes"
+                _log.info("%s has joined: %s", name, held)
             except WireError as error:
                 party.refused = str(error)
                 _log.warning("%s is refused: %s", name, error)
@@ -728,46 +674,20 @@ class Distributed:
         if finite(own) and finite(params):
             return
         if self.masks is not None:
-            raise FedUnseenError(
-                f"the merged model of round {round + 1} is not finite, and masks hide whose update made it so: bound "
-                "updates (privacy.range) in a new run"
+            why = ", and masks hide whose update made it so: bound updates (privacy.range) in a new run"
+        else:
+            worst = max(replies, key=lambda r: (length(r.update), -min(r.step_lengths.values(), default=1.0)))
+            why = (
+                f"; the largest update is that of {self.parties[worst.client].name}: keep it out of the federation, or "
+                "bound updates (defence.name = 'norm-clip'), in a new run"
             )
-        worst = max(replies, key=lambda reply: (length(reply.update), -min(reply.step_lengths.values(), default=1.0)))
-        raise FedUnseenError(
-            f"the merged model of round {round + 1} is not finite; the largest update is that of "
-            f"{self.parties[worst.client].name}: keep it out of the federation, or bound updates (defence.name = "
-            "'norm-clip'), in a new run"
-        )
-
-
-def _read_hello(answer: bytes, classes: int) -> tuple[int, int]:
-    """Return how many classes and samples a party says it holds."""
-    header, _ = unpack(answer, 2**20)
-    if "error" in header:
-        raise WireError(plain(header["error"]))
-    found = header.get("classes"), header.get("samples")
-    for value in found:
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**48:
-            raise WireError(f"it says that it holds {plain(found[1], 40)} samples of {plain(found[0], 40)} classes")
-    held, samples = int(found[0]), int(found[1])  # type: ignore[arg-type]
-    if held > min(classes, samples):
-        raise WireError(f"it says that it holds {samples} samples of {held} classes, and there are {classes}")
-    return held, samples
+        raise FedUnseenError(f"the merged model of round {round + 1} is not finite{why}")
 
 
 def _read_masked_hello(answer: bytes) -> float:
     """Return the weight of a party that masks what it sends; it says nothing else of its data."""
-    header, _ = unpack(answer, 2**20)
-    if "error" in header:
-        raise WireError(plain(header["error"]))
+    header, _ = unpack_answer(answer, 2**20)
     weight = header.get("weight")
     if header.get("masked") is not True or not isinstance(weight, int | float) or not 1 <= weight <= 2**24:
         raise WireError("it does not say that it masks what it sends")
     return float(weight)
-
-
-def _on(device: torch.device, reply: Reply) -> Reply:
-    if device.type == "cpu":
-        return reply
-    update = to_device(dict(reply.update), device)
-    return Reply(reply.client, update, reply.classes, reply.samples, reply.terms, reply.step_lengths, reply.notes)

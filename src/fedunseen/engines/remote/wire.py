@@ -115,6 +115,16 @@ def unpack(message: bytes, limit: int | None = None) -> tuple[dict[str, Any], Pa
     return header, tensors | {name: tensors[source] for name, source in same.items()}
 
 
+def unpack_answer(answer: bytes | None, limit: int | None) -> tuple[dict[str, Any], Params]:
+    """Take a party's answer apart; raises WireError if there is none, PartyError if it is a :func:`failure`."""
+    if answer is None:
+        raise WireError("it has not answered")
+    header, tensors = unpack(answer, limit)
+    if "error" in header:
+        raise PartyError(plain(header["error"]))
+    return header, tensors
+
+
 def plain(text: object, most: int = 1000) -> str:
     """Return what a party or coordinator says so that it can be shown: no line ends, no control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
@@ -134,9 +144,7 @@ def read_holdings(
     answer: bytes, growing: Mapping[str, Any]
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
     """Read what a party says it holds where the class space grows."""
-    header, tensors = unpack(answer, _HOLDINGS)
-    if "error" in header:
-        raise WireError(plain(header["error"]))
+    header, tensors = unpack_answer(answer, _HOLDINGS)
     held, brings, samples = header.get("held"), header.get("brings"), header.get("samples")
     for names in (held, brings):
         if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= _NAME for name in names):
@@ -190,18 +198,14 @@ class Expected:
 
 def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float, bool]:
     """Read a reply, and refuse it if anything of it is not as it has to be."""
-    header, tensors = unpack(message, expected.limit)
-    if "error" in header:
-        raise PartyError(plain(header["error"]))
+    header, tensors = unpack_answer(message, expected.limit)
     if (header.get("client"), header.get("round")) != (expected.client, expected.round):
         raise WireError("it answers another question")
     update, state = within("update/", tensors), within("state/", tensors)
     if (not expected.state and state) or len(update) + len(state) != len(tensors):
         raise WireError("it holds tensors that no one asked for")
     _check_update(update, expected.update)
-    counts = tuple(_count(header, key) for key in ("classes", "samples"))
-    if counts[0] > expected.classes or counts[1] < counts[0]:
-        raise WireError(f"it claims {counts[1]} samples of {counts[0]} classes, and there are {expected.classes}")
+    counts = read_counts(header, expected.classes)
     if expected.counts is not None and counts != expected.counts:
         said = "{1} samples of {0} classes".format(*expected.counts)
         raise WireError(f"it claims {counts[1]} samples of {counts[0]} classes, after the party has joined with {said}")
@@ -281,6 +285,14 @@ def _check_update(update: Params, wanted: Params) -> None:
             raise WireError(f"{name!r} of its update is of type {found.dtype}, not {value.dtype}")
     if not finite(update):
         raise NotFiniteError("the update is not finite")
+
+
+def read_counts(header: Mapping[str, Any], classes: int) -> tuple[int, int]:
+    """Return how many classes, of so many, and samples a party says it holds."""
+    held, samples = _count(header, "classes"), _count(header, "samples")
+    if not held <= min(classes, samples):
+        raise WireError(f"it claims {samples} samples of {held} classes, and there are {classes}")
+    return held, samples
 
 
 def _count(header: Mapping[str, Any], key: str) -> int:
