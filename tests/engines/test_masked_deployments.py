@@ -634,7 +634,7 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(o
 
     def change(name, header, answer):
         if header["kind"] == "shares":
-            own = link.party[name]._session._kept[1].update
+            own = link.party[name]._joined.session._kept[1].update
             updates[name] = torch.cat([own[key].flatten() for key in sorted(own)]).numpy()
         return answer
 

@@ -23,22 +23,19 @@ from fedunseen.core.parameters import Params, within
 from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.requests import exchange
-from fedunseen.engines.remote.wire import PartyError, WireError, pack, plain, unpack
+from fedunseen.engines.remote.wire import WireError, pack, unpack_answer
 from fedunseen.secagg.driver import ATTEMPTS, Exchange, Stage, gather, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment
 from fedunseen.secagg.ledger import Ledger
-from fedunseen.secagg.masks import MaskedSum, Masks, digest_of, weight_of
+from fedunseen.secagg.masks import MaskedSum, Masks, digest_of
 from fedunseen.secagg.party import Message, SecAggClient
 from fedunseen.secagg.plan import Plan, signers
-from fedunseen.secagg.primitives import Elements, SecAggError, canonical, digest
+from fedunseen.secagg.primitives import SecAggError, canonical, digest
 from fedunseen.secagg.ring import Layout
 from fedunseen.secagg.server import MaskedTotal, SecAggServer, grouped
 from fedunseen.strategies import Instruction, Reply, Strategy
 
 _log = logging.getLogger("fedunseen.federation")
-
-KINDS = ("plan", "signed", "shares", "masked", "open")
-"""The kinds of messages that masked sums add."""
 
 _TEXT = 2**20 + 2**16  # bytes that an answer without ring elements may have
 _LOSSES, _NAME = 256, 200  # how many losses a party may name, and how long a name may be
@@ -167,10 +164,6 @@ class PartySession:
             return pack({"told": hidden})
         return pack({}, {"elements": torch.from_numpy(hidden.view(np.int64))})
 
-    def own_weight(self, classes: int, samples: int) -> float:
-        """Return what an update of a party with so many classes and samples counts."""
-        return float(weight_of(self.engine.strategy, Reply(0, {}, classes, samples)))
-
 
 @dataclass(eq=False)
 class SecAggSession:
@@ -258,8 +251,6 @@ class SecAggSession:
     def _texts(self, requests: Mapping[str, Message], refused: dict[str, str]) -> Iterable[tuple[str, dict[str, Any]]]:
         for name, answer in self._send(requests):
             try:
-                if answer is None:
-                    raise WireError("it has not answered")
                 yield name, self._read(answer, _TEXT)[0]
             except WireError as error:
                 refused[name] = str(error)
@@ -269,12 +260,9 @@ class SecAggSession:
         self.down += sum(map(len, messages.values()))
         return exchange(self.link, messages, self.timeout)
 
-    def _read(self, answer: bytes, limit: int) -> tuple[dict[str, Any], Params]:
-        self.up += len(answer)
-        header, tensors = unpack(answer, limit)
-        if "error" in header:
-            raise PartyError(plain(header["error"]))
-        return header, tensors
+    def _read(self, answer: bytes | None, limit: int) -> tuple[dict[str, Any], Params]:
+        self.up += len(answer or b"")
+        return unpack_answer(answer, limit)
 
     def read_keys(self, answer: bytes) -> Message:
         """Return the keys of a party's answer to an instruction."""
@@ -351,21 +339,16 @@ class SecAggSession:
             )
             total.save(path)
         place = {name: client for client, name in enumerate(self.names)}
-        elements = self._opened(total, carry, lambda: wait([place[n] for n in total.roster], total.threshold))
+        for attempt in range(ATTEMPTS):
+            wait([place[n] for n in total.roster], total.threshold)
+            try:
+                elements = open_total(total, carry)
+                break
+            except SecAggError:
+                if total.enough or attempt + 1 == ATTEMPTS:
+                    raise
         weights = [plan.weight(name) for name in total.roster]
         rho = bytes.fromhex(total.rho)
         reply = self.masks.decode(self.strategy, layout(total.extra), elements, weights, rho, expected)
         refused = {place[name]: why for name, why in left_out.items()}
         return MaskedSum(reply, sorted(place[name] for name in total.roster), refused, self.down, self.up)
-
-    @staticmethod
-    def _opened(total: MaskedTotal, exchange: Exchange, wait: Callable[[], Any]) -> Elements:
-        """Open a stored total, again and again until enough parties have answered."""
-        for attempt in range(ATTEMPTS):
-            wait()
-            try:
-                return open_total(total, exchange)
-            except SecAggError:
-                if total.enough or attempt + 1 == ATTEMPTS:
-                    raise
-        raise AssertionError("unreachable")

@@ -1,11 +1,7 @@
 """The side of the clients: it answers the coordinator where the data are.
 
-In a deployment a :class:`Party` answers. Its data, and all that its client keeps between rounds, stay with it. It
-receives the experiment, the parameters and the strategy's extras, and sends updates, losses, and how many classes and
-samples it holds. In a simulation a :func:`stand_in` answers: a worker process that has all data, and that receives with
-every request what the client keeps.
-
-This module does not know how an experiment becomes a local update: whoever starts a party passes a function for that.
+In a deployment a :class:`Party` answers, and all that its client keeps between rounds stays with it. In a simulation
+:func:`stand_in` answers: a worker process that has all data, and receives what the client keeps with every request.
 """
 
 from __future__ import annotations
@@ -75,6 +71,15 @@ Prepare = Callable[[Mapping[str, Any], Params], Ready]
 Raises a FedUnseenError if the party cannot take part."""
 
 
+@dataclass(frozen=True, eq=False)
+class _Joined:
+    """A greeting that was accepted (its header, and its statistics as bytes), and what the party is ready for since."""
+
+    told: tuple[dict[str, Any], bytes]
+    ready: Ready
+    session: PartySession | None
+
+
 class Party:
     """Answers the coordinator of a deployment."""
 
@@ -92,10 +97,8 @@ class Party:
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
         self.home: Path | None = None
-        self._told: dict[str, Any] = {}
-        self._ready: Ready | None = None
         self._secagg: SecAggClient | None = None  # lives as long as the process, whatever the runs
-        self._session: PartySession | None = None
+        self._joined: _Joined | None = None
         self._hints = 0  # refusals under masks that may depend on data
         self._last: tuple[bytes, bytes] | None = None  # the last message and its answer, unless it was a failure
 
@@ -113,37 +116,34 @@ class Party:
         return self._last[1]
 
     def _answer(self, message: bytes) -> bytes:
+        if self._hints >= _HINTS:
+            return failure("this party has left the run")
         try:
-            header, tensors = unpack(message)
-            kind = header.get("kind")
-            if self._hints >= _HINTS:
-                return failure("this party has left the run")
-            if kind == "hello":
-                try:
-                    return self._join(header, tensors)
-                except FedUnseenError as error:
-                    self.error = error
-                    self.done.set()
-                    return failure(self._discreet(str(error)))
-            if kind == "round" and self._ready is not None and self._ready.engine is not None:
-                if self._session is None:
-                    return self._round(self._ready.engine, header, tensors)
-                return self._masked(self._session, header, tensors, self._ready.engine)
-            if kind in _MASKING and self._session is not None:
-                return self._masked(self._session, header, tensors)
-            if kind == "stop":
-                return self._stop(header, tensors)
-            if kind in _MASKING:
-                return failure("this party takes part in no masked sums")
-            return failure("this party has not been greeted" if kind == "round" else f"{kind!r} is not a request")
+            return self._dispatched(*unpack(message))
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
         except Exception as error:
             # A library failed on this one message: the coordinator is told, and the party stays.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
-            if self._session is not None:  # the text of an error may show data
+            if self._joined is not None and self._joined.session is not None:  # the text of an error may show data
                 return self._hint(f"{type(error).__name__}; the party's own messages say more")
             return failure(self._discreet(f"{type(error).__name__}: {error}"))
+
+    def _dispatched(self, header: dict[str, Any], tensors: Params) -> bytes:
+        kind, joined = header.get("kind"), self._joined
+        if kind == "hello":
+            return self._greeted(header, tensors)
+        if kind == "stop":
+            return self._stop(header, tensors)
+        if kind == "round" and (joined is None or joined.ready.engine is None):
+            return failure("this party has not been greeted")
+        if kind == "round" or kind in _MASKING:
+            if joined is not None and joined.session is not None:
+                return self._masked(joined, joined.session, header, tensors)
+            if joined is not None and kind == "round":
+                return self._round(joined, header, tensors)
+            return failure("this party takes part in no masked sums")
+        return failure(f"{kind!r} is not a request")
 
     def _hint(self, why: str) -> bytes:
         """Refuse under masks for a reason that may depend on data; a refusal is a bit about them, so few are sent."""
@@ -163,29 +163,22 @@ class Party:
                 text = text.replace(str(path), name)
         return text
 
-    def _join(self, header: dict[str, Any], statistics: Params) -> bytes:
-        """Prepare for the experiment of a greeting, unless that has been done; answer how much this party holds."""
-        told = {"header": header, "statistics": pack({}, dict(sorted(statistics.items())))}
-        if self._ready is None or told != self._told:
-            if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
-                other = plain(header.get("version"), 40)
-                raise RefusedError(
-                    f"this party has fedunseen {installed()} and the coordinator fedunseen {other}: "
-                    "install the same version on both sides"
-                )
-            if not _RUN.fullmatch(str(header["run"])):
-                raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
-            ready = self.prepare(header, statistics)
-            session = self._masked_sums(header, statistics, ready)  # if it is refused, nothing of the greeting stays
-            self._ready, self._session, self._told = ready, session, told
-        ready = self._ready
-        held = f"{ready.samples} samples of {ready.classes} classes"
-        if ready.engine is not None and ready.engine.masks is not None:
-            self.say(f"joined with {held}, which stays here: only sums of several parties can be read")
-            assert self._session is not None
-            return pack({"masked": True, "weight": self._session.weight})
-        new = f", {len(ready.brought)} of them new to the coordinator" if ready.brought else ""
-        self.say(f"joined with {held}{new}")
+    def _greeted(self, header: dict[str, Any], statistics: Params) -> bytes:
+        """Join, unless that has been done; answer how much this party holds."""
+        told = header, pack({}, dict(sorted(statistics.items())))
+        try:
+            if self._joined is None or self._joined.told != told:  # if it is refused, nothing of the greeting stays
+                self._joined = self._join(header, statistics, told)
+        except FedUnseenError as error:
+            self.error = error
+            self.done.set()
+            return failure(self._discreet(str(error)))
+        ready, session = self._joined.ready, self._joined.session
+        held = f"joined with {ready.samples} samples of {ready.classes} classes"
+        if session is not None:
+            self.say(f"{held}, which stays here: only sums of several parties can be read")
+            return pack({"masked": True, "weight": session.weight})
+        self.say(held + (f", {len(ready.brought)} of them new to the coordinator" if ready.brought else ""))
         answer: dict[str, Any] = {"classes": ready.classes, "samples": ready.samples}
         if not ready.held:
             return pack(answer)
@@ -193,11 +186,25 @@ class Party:
         answer |= {"held": list(ready.held), "brings": list(ready.brought)}
         return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
+    def _join(self, header: dict[str, Any], statistics: Params, told: tuple[dict[str, Any], bytes]) -> _Joined:
+        """Prepare for the experiment of a greeting."""
+        if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
+            other = plain(header.get("version"), 40)
+            raise RefusedError(
+                f"this party has fedunseen {installed()} and the coordinator fedunseen {other}: "
+                "install the same version on both sides"
+            )
+        if not _RUN.fullmatch(str(header["run"])):
+            raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
+        ready = self.prepare(header, statistics)
+        return _Joined(told, ready, self._masked_sums(header, statistics, ready))
+
     def _masked_sums(self, header: Mapping[str, Any], statistics: Params, ready: Ready) -> PartySession | None:
         """Return this party's side of the run's masked sums; None without masks."""
         if ready.engine is None or ready.engine.masks is None:
             return None
         from fedunseen.engines.remote import masking
+        from fedunseen.secagg.masks import weight_of
 
         if self._secagg is None:
             self._secagg = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
@@ -210,23 +217,21 @@ class Party:
             raise RefusedError(f"the coordinator takes this party, {own}, for another: look at its kit and at this one")
         strategy = ready.engine.strategy
         facts = masking.plan_facts(header, statistics, self._secagg.enrolment, strategy.adds, strategy.rounds)
-        session = masking.PartySession(self._secagg, ready.engine, facts, 1.0, ready.raw)
-        session.weight = session.own_weight(ready.classes, ready.samples)
+        weight = float(weight_of(strategy, Reply(0, {}, ready.classes, ready.samples)))
         if facts["dropouts"]:
             self.say("privacy.dropouts = 'allow': sums of nearly the same parties may be opened and compared")
-        return session
+        return masking.PartySession(self._secagg, ready.engine, facts, weight, ready.raw)
 
-    def _round(self, engine: InProcess, header: Mapping[str, Any], tensors: Params) -> bytes:
+    def _round(self, joined: _Joined, header: Mapping[str, Any], tensors: Params) -> bytes:
+        engine, session = joined.ready.engine, joined.session
+        assert engine is not None
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
-        device = engine.worker.device
-        told = read_instruction(tensors, device)
-        session = self._session
+        told = read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, told, learnt)
-        before = self._remembered(after, device)
-        forgot = before is None
+        folder = self.state / str(joined.told[0]["run"])
+        before = self._remembered(folder, after, engine.worker.device)
         reply, now, seconds = _timed_update(engine, client, told, before or {}, round)
-        folder = self._folder()
         # A file is written even if nothing is remembered: one that is missing later has been lost.
         write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
         # The newest by time, not by round: a late message may have asked for a round that is long over.
@@ -237,41 +242,41 @@ class Party:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
         if session is None:
-            return reply_message(reply, None, round, seconds, forgot)
+            return reply_message(reply, None, round, seconds, before is None)
         if not finite(reply.update):
             return self._hint("the update is not finite")
         return session.keys(header, tensors, told, reply)
 
-    def _masked(
-        self, session: PartySession, header: Mapping[str, Any], tensors: Params, engine: InProcess | None = None
-    ) -> bytes:
-        """Answer a message of a masked sum; ``engine`` trains, if it is an instruction."""
+    def _masked(self, joined: _Joined, session: PartySession, header: Mapping[str, Any], tensors: Params) -> bytes:
+        """Answer a message of a masked sum, or train for one."""
         from fedunseen.secagg.primitives import SecAggError
         from fedunseen.secagg.ring import RangeError
 
+        kind = header["kind"]
         try:
-            if engine is not None:
-                if header["client"] != self._told["header"]["client"]:  # another one's place in the partition is empty
+            if kind == "round":
+                if header["client"] != joined.told[0]["client"]:  # another one's place in the partition is empty
                     raise SecAggError("the instruction is for another party")
-                return self._round(engine, header, tensors)
-            answer = session.answer_plan(header) if header["kind"] in _MASKING[:2] else session.answer(header)
+                return self._round(joined, header, tensors)
+            answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
         except RangeError as error:
             self.say(str(error))
             return self._hint(str(error))
         except (SecAggError, RefusedError) as error:
             self.say(str(error))
             return failure(str(error))
-        if header["kind"] == "open":
+        if kind == "open":
             self.say(f"round {int(header['told']['k']) + 1}: opened the sum")
         return answer
 
     def _stop(self, header: Mapping[str, Any], model: Params) -> bytes:
         """End, with the merged model where it came along."""
+        keep = None if self._joined is None else self._joined.ready.keep
         try:
             self.say("the run is over")
-            if not model or self._ready is None or self._ready.keep is None:
+            if not model or keep is None:
                 return pack({})
-            self.home = self._ready.keep(header, model)
+            self.home = keep(header, model)
             return pack({"kept": True})
         except (FedUnseenError, WireError, OSError) as error:
             self.error = RefusedError(f"the run is over, but its model is not here: {error}")
@@ -279,23 +284,15 @@ class Party:
         finally:
             self.done.set()
 
-    def _remembered(self, after: int, device: torch.device) -> Params | None:
+    def _remembered(self, folder: Path, after: int, device: torch.device) -> Params | None:
         """Return the client's state after the last of its rounds that was merged; None if it is lost."""
-        if after < 0:
-            return {}
-        path = self._folder() / f"after-{after:06d}.safetensors"
+        path = folder / f"after-{after:06d}.safetensors"
         try:
-            state = load_file(path, device=str(device))
+            state = {} if after < 0 else load_file(path, device=str(device))
         except (OSError, SafetensorError):
-            self.say(
-                f"warning: {path} is missing or damaged, so this party has forgotten what it knew and starts again"
-            )
+            self.say(f"warning: {path} is missing or damaged: this party has forgotten what it knew, and starts again")
             return None
         return {name: value for name, value in state.items() if name != _ROUND}
-
-    def _folder(self) -> Path:
-        """Return where the state of this run's client is kept."""
-        return self.state / str(self._told["header"]["run"])
 
 
 def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, bytes], bytes]:
