@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 
@@ -78,6 +78,43 @@ class Progress:
         stalled = used - self.used < self.patience / 100 or now - self.began > 10 * self.patience
         self.since, self.used = now, used
         return stalled
+
+
+class Kept:
+    """A child that is started again whenever it ends."""
+
+    def __init__(self, start: Callable[[], Child]) -> None:
+        self.start = start
+        self.failures = 0
+        self.ended = threading.Event()
+        self.child = start()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        while not self.ended.wait(0.1):
+            if self.child.status is not None:
+                self.failures += 1
+                self.child.stop()
+                if not self.ended.wait(min(5.0, 0.5 * self.failures)):
+                    self.child = self.start()
+
+    def ready(self, true: Callable[[], bool], patience: float) -> bool:
+        """Wait until something is true; return False if the child makes no progress, or ends again and again."""
+        progress = Progress(self.child, patience)
+        while not true():
+            if progress.child is not self.child:
+                progress = Progress(self.child, patience)
+            if self.failures > 2 or progress.stalled:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def stop(self) -> None:
+        """End it for good."""
+        self.ended.set()
+        self.thread.join(20)
+        self.child.stop(0.5)
 
 
 SUBREAPER, DEATH_SIGNAL = 36, 1  # of Linux's prctl

@@ -46,8 +46,8 @@ class GridLink:
     in its node's configuration.
     """
 
-    def __init__(self, grid: Grid, parties: Sequence[str] = ()) -> None:
-        self.grid, self.parties = grid, tuple(parties)
+    def __init__(self, grid: Grid, parties: Sequence[str] = (), poll: float = POLL) -> None:
+        self.grid, self.parties, self.poll = grid, tuple(parties), poll
         self.lock = threading.RLock()  # of the grid, and of what follows
         self.names: dict[int, str | None] = {}  # node -> its name; None: it has been asked for it
         self.nodes: dict[str, tuple[int, str]] = {}  # party -> its node, and a token of its connection
@@ -125,7 +125,7 @@ class GridLink:
         return future
 
     def _carry(self) -> None:
-        while not self.ended.wait(POLL):
+        while not self.ended.wait(self.poll):
             with self.lock:
                 for number in [number for number, (_, _, future) in self.open.items() if future.done()]:
                     del self.open[number]  # given up
@@ -150,7 +150,7 @@ class GridLink:
             complete(future, unpacked(reply))
         except (KeyError, ValueError) as error:
             _log.warning("%s could not answer: %s", name, error)
-            complete(future, PartyGone(name))
+            complete(future, PartyGone(f"{name}: {error}"))
 
 
 def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> ServerApp:
@@ -164,8 +164,18 @@ def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> Serve
     return app
 
 
-def client_app(party: str, simulated: str) -> ClientApp:
-    """Return the app that answers."""
+@functools.cache
+def _made(address: str, argument: str) -> Callable[[str, bytes], bytes]:
+    """Make the function that answers, once in a process."""
+    return found(address)(argument)
+
+
+def client_app(party: str, simulated: str, argument: str = "1") -> ClientApp:
+    """Return the app that answers.
+
+    ``party`` is the ``module:function`` of a party's process, which is called with the node's configuration and calls
+    :func:`serve_party`; ``simulated`` that of what makes, from ``argument``, what answers for any simulated client.
+    """
     app = ClientApp()
 
     @app.query()
@@ -178,16 +188,10 @@ def client_app(party: str, simulated: str) -> ClientApp:
         if "data" in place:
             reply = _ask_party(party, place, body)
         else:
-            reply = _simulated(simulated)(str(message.content.config_records["to"]["party"]), body)
+            reply = _made(simulated, argument)(str(message.content.config_records["to"]["party"]), body)
         return Message(RecordDict({"body": packed(reply)}), reply_to=message)
 
     return app
-
-
-@functools.cache
-def _simulated(address: str) -> Callable[[str, bytes], bytes]:
-    """Make the function that answers, once in a process."""
-    return found(address)("1")
 
 
 def _state(place: Mapping[str, Any]) -> Path:

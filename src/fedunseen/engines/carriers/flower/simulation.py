@@ -9,23 +9,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import logging
 import os
 import shutil
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+from flwr.serverapp import Grid
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.remote.link import Link, Simulate, address, found
+from fedunseen.engines.carriers.flower.app import GridLink, client_app, server_app
+from fedunseen.engines.remote.link import Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial
-from fedunseen.engines.remote.supervisor import Child, Progress
-
-log = logging.getLogger("fedunseen.engines.carriers.flower")
+from fedunseen.engines.remote.supervisor import Child, Kept
 
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate
 POLL = 0.05  # seconds between looks at Flower's answers
@@ -39,130 +37,60 @@ RAY = {
 @contextlib.contextmanager
 def simulated(place: Simulate) -> Iterator[Link]:
     """Run the parties; see :func:`fedunseen.engines.carriers.flower.simulate`."""
-    board, ended = RelayServer(), threading.Event()
-    # Sockets have short names, and a run directory may have a long one.
-    temporary = Path(tempfile.mkdtemp(prefix="ray-"))
+    board, path = RelayServer(), place.folder / "simulation.log"
+    temporary = tempfile.mkdtemp(prefix="ray-")  # sockets have short names, and a run directory may have a long one
     settings = {"parties": place.parties, "processes": place.processes, "factory": address(place.factory)}
-    settings |= {"argument": place.argument, "temporary": str(temporary)}
-    path = place.folder / "simulation.log"
+    settings |= {"argument": place.argument, "temporary": temporary}
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
-    with Port(place.folder, board.serve) as port:
+    with Port(place.folder, board.serve) as port, contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         environment = {**os.environ, **RAY, **port.environment, PLACE: json.dumps(settings)}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
-        children = [Child(command, path, environment)]
-
-        def tend() -> None:
-            """Start the simulation again if it ends; messages under way are lost."""
-            while not ended.wait(0.5):
-                if children[0].status is not None:
-                    log.warning("the simulation ended and is started again")
-                    children[0].stop()
-                    children[0] = Child(command, path, environment)
-
-        tending = threading.Thread(target=tend, daemon=True)
-        try:
-            _wait(board, children[0], place.parties, path)
-            tending.start()
-            yield board
-        finally:
-            ended.set()
-            if tending.is_alive():
-                tending.join()
-            children[0].stop()
-            shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _wait(board: RelayServer, child: Child, parties: int, path: Path) -> None:
-    progress = Progress(child, START)
-    while len(board.present()) < parties:
-        if child.status is not None or progress.stalled:
+        keeper = Kept(lambda: Child(command, path, environment))
+        stack.callback(keeper.stop)
+        if not keeper.ready(lambda: len(board.present()) == place.parties, START):
             raise FedUnseenError(f"Flower's simulation did not start: {path} says why")
-        time.sleep(0.05)
+        yield board
 
 
 def main() -> None:
     """Be the process of Flower's simulation."""
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    settings = json.loads(os.environ[PLACE])
-    channel = dial()
-    client, server = ClientApp(), ServerApp()
-    client.query()(functools.partial(_answer, factory=settings["factory"], argument=settings["argument"]))
-    server.main()(lambda grid, context: _carry(channel, grid, settings["parties"]))
-    address = os.environ.get("RAY_ADDRESS")
-    start: dict[str, Any] = {"num_cpus": settings["processes"], "_temp_dir": settings["temporary"]}
+    settings, cluster = json.loads(os.environ[PLACE]), os.environ.get("RAY_ADDRESS")
+    channel, parties = dial(), settings["parties"]
+    start = {"num_cpus": settings["processes"], "_temp_dir": settings["temporary"], "include_dashboard": False}
     run_simulation(
-        server,
-        client,
-        settings["parties"],
+        server_app(lambda grid, config: _carry(channel, grid, parties)),
+        client_app("", settings["factory"], settings["argument"]),
+        parties,
         backend_config={
-            "init_args": {"address": address} if address else {**start, "include_dashboard": False},
+            "init_args": {"address": cluster} if cluster else start,
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )
 
 
-def _carry(channel: Channel, grid: Any, parties: int) -> None:
+def _carry(channel: Channel, grid: Grid, parties: int) -> None:
     """Carry messages and answers until our process ends."""
-    from flwr.app import ConfigRecord, Message, RecordDict
+    names = [str(party) for party in range(parties)]
 
-    from fedunseen.engines.carriers.flower.content import packed, unpacked
+    def settle(number: int, done: Future[bytes]) -> None:
+        error = done.exception()
+        if error is None:
+            channel.send({"id": number}, done.result())
+            return
+        print(error, flush=True)
+        channel.send({"id": number, "lost": True})
+        if "ray.exceptions" in str(error):  # Flower never replaces a worker process that ended
+            os._exit(1)  # our process starts this one again
 
-    nodes: list[int] = []
-    while len(nodes) < parties:
-        nodes = sorted(grid.get_node_ids())
-        time.sleep(POLL)
-    for reply in grid.send_and_receive([Message(RecordDict(), nodes[0], "query")]):  # comes when Ray is up
-        if reply.has_error():
-            raise RuntimeError(reply.error.reason)
-    open_: dict[str, int] = {}
-    ended = threading.Event()
-
-    def receive() -> None:
-        try:
-            while True:
-                head, body = channel.receive()
-                if head.get("drop"):  # Flower takes nothing back, and keeps an answer until it is fetched
-                    continue
-                content = RecordDict({"body": packed(body), "to": ConfigRecord({"party": head["to"]})})
-                for number in grid.push_messages([Message(content, nodes[int(head["to"])], "query")]):
-                    open_[number] = head["id"]
-        except ENDED:
-            pass
-        finally:
-            ended.set()
-
-    threading.Thread(target=receive, daemon=True).start()
-    token = os.urandom(8).hex()
-    channel.send({"parties": {str(party): token for party in range(parties)}})
-    while not ended.is_set():
-        for reply in grid.pull_messages(list(open_)) if open_ else ():
-            number = open_.pop(reply.metadata.reply_to_message_id)
-            if reply.has_error():
-                print(reply.error.reason, flush=True)
-                channel.send({"id": number, "lost": True})
-                if "ray.exceptions" in reply.error.reason:  # Flower never replaces a worker process that ended
-                    os._exit(1)  # our process starts this one again
-            else:
-                channel.send({"id": number}, unpacked(reply))
-        ended.wait(POLL if open_ else POLL / 2)
-
-
-def _answer(message: Any, context: Any, factory: str, argument: str) -> Any:
-    """Answer for a party, in a worker process."""
-    from flwr.app import Message, RecordDict
-
-    from fedunseen.engines.carriers.flower.content import packed, unpacked
-
-    if "to" not in message.content:
-        return Message(RecordDict(), reply_to=message)
-    party = str(message.content.config_records["to"]["party"])
-    return Message(RecordDict({"body": packed(_made(factory, argument)(party, unpacked(message)))}), reply_to=message)
-
-
-@functools.cache
-def _made(factory: str, argument: str) -> Callable[[str, bytes], bytes]:
-    """Make the function that answers, once in a process."""
-    return found(factory)(argument)
+    with GridLink(grid, poll=POLL).carried() as link, contextlib.suppress(*ENDED):
+        link.clients = parties
+        while not link.present():  # until Ray is up
+            time.sleep(POLL)
+        channel.send({"parties": dict.fromkeys(names, os.urandom(8).hex())})
+        while True:
+            head, body = channel.receive()
+            if "to" in head:  # Flower takes nothing back, and keeps an answer until it is fetched
+                link.ask(head["to"], body).add_done_callback(functools.partial(settle, head["id"]))

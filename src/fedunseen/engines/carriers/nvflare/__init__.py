@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ from fedunseen.engines.carriers.nvflare.workspace import (
 )
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer
-from fedunseen.engines.remote.supervisor import Child, Progress
+from fedunseen.engines.remote.supervisor import Child, Kept
 
 __all__ = ["certificates", "host", "join", "simulate"]
 
@@ -103,9 +103,9 @@ def host(place: Host) -> Iterator[Link]:
     folder.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(place.parties)
     with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
-        keeper = _Kept(lambda: _server(place, folder, port))
+        keeper = Kept(lambda: _server(place, folder, port))
         stack.callback(keeper.stop)
-        _wait_for(lambda: jobs.registry is not None, keeper, folder)
+        _check_started(keeper.ready(lambda: jobs.registry is not None, START), folder)
         threading.Thread(target=jobs.manage, daemon=True).start()
         stack.callback(jobs.ended.set)
         yield jobs
@@ -211,40 +211,9 @@ class _Jobs:
         return (self._board(name) or RelayServer()).ask(name, message)
 
 
-class _Kept:
-    """A process that is started again whenever it ends."""
-
-    def __init__(self, start: Callable[[], Child]) -> None:
-        self.start = start
-        self.failures = 0
-        self.ended = threading.Event()
-        self.child = start()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
-        self.thread.start()
-
-    def _watch(self) -> None:
-        while not self.ended.wait(0.1):
-            if self.child.status is not None:
-                self.failures += 1
-                self.child.stop()
-                if not self.ended.wait(min(5.0, 0.5 * self.failures)):
-                    self.child = self.start()
-
-    def stop(self) -> None:
-        self.ended.set()
-        self.thread.join(20)
-        self.child.stop(0.5)
-
-
-def _wait_for(true: Callable[[], bool], keeper: _Kept, folder: Path) -> None:
-    """Wait until something in NVFlare's process has dialled."""
-    progress = Progress(keeper.child, START)
-    while not true():
-        if progress.child is not keeper.child:
-            progress = Progress(keeper.child, START)
-        if keeper.failures > 2 or progress.stalled:
-            raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
-        time.sleep(0.02)
+def _check_started(started: bool, folder: Path) -> None:
+    if not started:
+        raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
 
 
 # A party
@@ -435,7 +404,7 @@ def simulate(place: Simulate) -> Iterator[Link]:
         names = ",".join(f"process-{k}" for k in range(processes))
         command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
         command += ["-c", names, "-n", str(processes), "-t", str(processes)]
-        keeper = _Kept(lambda: Child(command, folder / "output.txt", environment, folder))
+        keeper = Kept(lambda: Child(command, folder / "output.txt", environment, folder))
         stack.callback(keeper.stop)
-        _wait_for(lambda: board.channel is not None, keeper, folder)
+        _check_started(keeper.ready(lambda: board.channel is not None, START), folder)
         yield board
