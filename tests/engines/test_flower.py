@@ -368,14 +368,8 @@ def test_kits(tmp_path):
         "engine": "flower",
         "parties": ["a", "b"],
     }
-    for out, names, message in [
-        ("kit", ["a"], "is not an empty folder: name another with --out"),
-        ("new", ["a/b"], "party name 'a/b': take letters"),
-        ("new", ["coordinator"], "party name 'coordinator': take letters"),
-        ("new", ["a", "A"], "two parties have one name: a, A; give each its own"),
-    ]:
-        with pytest.raises(FedUnseenError, match=message):
-            flower.certificates(tmp_path / out, "localhost", names, days=1)
+    with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
+        flower.certificates(tmp_path / "kit", "localhost", ["a"], days=1)
 
 
 def hosted(kit, tmp_path):
@@ -396,7 +390,7 @@ def test_damaged_kits(tmp_path):
     with pytest.raises(RefusedError, match=r"parties.json: made for engine 'nvflare', not for 'flower'"):
         hosted(kit, tmp_path)
     (kit / "server.crt").write_text("no")
-    with pytest.raises(RefusedError, match="no certificate and key of a coordinator"):
+    with pytest.raises(RefusedError, match=r"server.crt: no certificate"):
         hosted(kit, tmp_path)
 
 

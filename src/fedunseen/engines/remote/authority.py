@@ -10,7 +10,6 @@ holds for good. Anyone who has one in the kit keeps to it; no one fetches a newe
 from __future__ import annotations
 
 import datetime
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,13 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.core.files import parse_json
+from fedunseen.core.files import parse_json, replacing, write_json
 
 if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
     from cryptography import x509
 
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
+
+REMEDY = "make a new kit with `fedunseen certs`"
 
 _ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
 
@@ -37,19 +38,38 @@ def keep(
 
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    with os.fdopen(os.open(folder / _KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
+    write_secret(folder / _KEY, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     (folder / _CERTIFICATE).write_bytes(certificate.public_bytes(Encoding.PEM))
-    serials = {name: [format(one.serial_number, "x")] for name, one in issued.items()}
-    _write(folder / _ABOUT, json.dumps({"engine": engine, "issued": serials}, indent=2).encode() + b"\n")
+    _write_about(folder, engine, {name: [one.serial_number] for name, one in issued.items()})
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Write a file at once, or not at all."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(content)
-    beside.replace(path)
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a new file that its owner alone may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate of a kit; raises RefusedError."""
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no certificate ({error}); {REMEDY}") from error
+
+
+def check_today(path: Path) -> None:
+    """Raise RefusedError if a kit's certificate is missing, damaged or not valid today."""
+    certificate, now = read_certificate(path), datetime.datetime.now(datetime.UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= now <= last:
+        raise RefusedError(f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {REMEDY}")
+
+
+def _write_about(folder: Path, engine: str, issued: Mapping[str, Sequence[int]]) -> None:
+    serials = {name: [format(serial, "x") for serial in given] for name, given in issued.items()}
+    write_json(folder / _ABOUT, {"engine": engine, "issued": serials})
 
 
 @dataclass(frozen=True)
@@ -88,9 +108,7 @@ class Authority:
     def signed(self, name: str, certificate: x509.Certificate) -> Authority:
         """Write down that a party has been given a certificate; return the authority that knows it."""
         issued = {**self.issued, name: [*self.issued[name], certificate.serial_number]}
-        told = {party: [format(one, "x") for one in serials] for party, serials in issued.items()}
-        content = json.dumps({"engine": self.engine, "issued": told}, indent=2).encode() + b"\n"
-        _write(self.folder / _ABOUT, content)
+        _write_about(self.folder, self.engine, issued)
         return replace(self, issued=issued)
 
     def revoke(self, names: Sequence[str]) -> bytes:
@@ -108,7 +126,8 @@ class Authority:
             one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
             builder = builder.add_revoked_certificate(one)
         content = builder.sign(self.key, SHA256()).public_bytes(Encoding.PEM)
-        _write(self.folder / REVOKED, content)
+        with replacing(self.folder / REVOKED) as beside:
+            beside.write_bytes(content)
         return content
 
 

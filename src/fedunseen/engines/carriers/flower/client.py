@@ -28,6 +28,7 @@ from flwr.app import Message, RecordDict
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.flower import kit, private
 from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 log = logging.getLogger("fedunseen.engines.carriers.flower")
@@ -106,7 +107,7 @@ class Connection:
             try:
                 verify = ssl.create_default_context(cafile=place.kit / "ca.crt")
             except (OSError, ssl.SSLError) as error:
-                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {kit.MEND}") from error
+                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {REMEDY}") from error
         self.public = private.public_key_to_bytes(public)
         self.client = private.FleetHttpClient(
             f"{'http' if place.kit is None else 'https'}://{self.where}",

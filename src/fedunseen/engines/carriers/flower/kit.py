@@ -8,12 +8,10 @@ know each other by ``federation.json`` (:mod:`fedunseen.secagg.enrolment`), on e
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import ipaddress
-import json
-import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -31,32 +29,29 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedunseen.core.errors import FedUnseenError, RefusedError
-from fedunseen.core.files import free_folder, parse_json
-from fedunseen.engines.remote.authority import REVOKED, Authority, keep, revoked
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-MEND = "make a new kit with `fedunseen certs`"
+from fedunseen.core.files import free_folder, parse_json, write_json
+from fedunseen.engines.remote.authority import (
+    REMEDY,
+    REVOKED,
+    Authority,
+    check_today,
+    keep,
+    read_certificate,
+    revoked,
+    write_secret,
+)
 
 
 def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
-    """Write ``out/coordinator/`` and ``out/NAME/`` for each party."""
-    for name in parties:
-        if not NAME.fullmatch(name) or name == "coordinator":
-            raise FedUnseenError(
-                f"party name {name!r}: take letters, digits, '_', '.' and '-' (64 at most), and not 'coordinator'"
-            )
-    if len({name.lower() for name in parties}) < len(parties):
-        raise FedUnseenError(f"two parties have one name: {', '.join(parties)}; give each its own")
-    if days < 1:
-        raise FedUnseenError(f"certificates for {days} days: give at least 1")
+    """Write ``out/coordinator/`` and ``out/NAME/`` for each party, and a folder of the authority if it is kept."""
     free_folder(out)
     coordinator = _folder(out / "coordinator")
     top = ec.generate_private_key(ec.SECP384R1())
     root, certificate, key = _certificates(top, host, days)
-    _write(coordinator / "ca.crt", root.public_bytes(Encoding.PEM))
-    _write(coordinator / "server.crt", certificate.public_bytes(Encoding.PEM))
-    _write(coordinator / "server.key", _private(key, PrivateFormat.PKCS8), secret=True)
-    _write(coordinator / "parties.json", _json({"engine": "flower", "parties": list(parties)}))
+    _public(coordinator / "ca.crt", root)
+    _public(coordinator / "server.crt", certificate)
+    write_secret(coordinator / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_json(coordinator / "parties.json", {"engine": "flower", "parties": list(parties)})
     issued = {name: _party(out, name, root, top) for name in parties}
     if authority is not None:
         keep(authority, "flower", root, top, issued)
@@ -69,19 +64,19 @@ def renew(authority: Authority, name: str, out: Path) -> x509.Certificate:
 
 
 def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    folder = _folder(out / name)
+    folder, coordinator = _folder(out / name), out / "coordinator"
     own = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = _begin(subject, own.public_key(), root.subject, top, root.not_valid_before_utc, root.not_valid_after_utc)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
     certificate = builder.sign(top, hashes.SHA256())
     public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    _write(folder / "ca.crt", root.public_bytes(Encoding.PEM))
-    _write(folder / "node.crt", certificate.public_bytes(Encoding.PEM))
-    _write(out / "coordinator" / f"{name}.crt", certificate.public_bytes(Encoding.PEM))
-    _write(folder / "node.key", _private(own, PrivateFormat.OpenSSH), secret=True)
-    _write(folder / "party.json", _json({"engine": "flower", "name": name}))
-    _write(out / "coordinator" / f"{name}.pub", public + f" {name}\n".encode())
+    _public(folder / "ca.crt", root)
+    for path in (folder / "node.crt", coordinator / f"{name}.crt"):
+        _public(path, certificate)
+    write_secret(folder / "node.key", own.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_json(folder / "party.json", {"engine": "flower", "name": name})
+    (coordinator / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
     return certificate
 
 
@@ -95,7 +90,7 @@ def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurveP
         try:
             key = load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise RefusedError(f"{path}: no public key of party {name!r} ({error}); {MEND}") from error
+            raise RefusedError(f"{path}: no public key of party {name!r} ({error}); {REMEDY}") from error
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise RefusedError(f"{path}: not an elliptic curve key; make one with `ssh-keygen -t ecdsa -b 384`")
         for other, known in keys.items():
@@ -111,31 +106,15 @@ def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str
     for name, key in keys.items():
         path = kit / f"{name}.crt"
         if path.exists():
-            certificate = _certificate(path)
+            certificate = read_certificate(path)
             if certificate.public_key() != key:
                 raise RefusedError(f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit")
             ends[name] = certificate.not_valid_after_utc
     return ends
 
 
-def _certificate(path: Path) -> x509.Certificate:
-    try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"{path}: no certificate ({error}); {MEND}") from error
-
-
-def _check_today(path: Path, certificate: x509.Certificate) -> None:
-    now = datetime.datetime.now(datetime.UTC)
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if not first <= now <= last:
-        raise RefusedError(f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {MEND}")
-
-
 def _revoked(kit: Path) -> frozenset[int]:
-    if not (kit / REVOKED).exists():
-        return frozenset()
-    return revoked(kit, _certificate(kit / "ca.crt"))
+    return revoked(kit, read_certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
 
 
 def _serial(public: ec.EllipticCurvePublicKey) -> int:
@@ -145,15 +124,9 @@ def _serial(public: ec.EllipticCurvePublicKey) -> int:
 
 
 def server_files(kit: Path) -> tuple[Path, Path]:
-    """Return a coordinator's certificate and key."""
-    path, key = kit / "server.crt", kit / "server.key"
-    try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        key.read_bytes()
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"{kit}: no certificate and key of a coordinator ({error}); {MEND}") from error
-    _check_today(path, certificate)
-    return path, key
+    """Return a coordinator's certificate, which has to be valid today, and its key."""
+    check_today(kit / "server.crt")
+    return kit / "server.crt", kit / "server.key"
 
 
 def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
@@ -162,12 +135,12 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     if about.get("name", name) != name:
         raise RefusedError(f"{kit} is the folder of party {about['name']!r}, not of {name!r}: take the right one")
     if (kit / "node.crt").exists():
-        _check_today(kit / "node.crt", _certificate(kit / "node.crt"))
+        check_today(kit / "node.crt")
     path = kit / "node.key"
     try:
         key = load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{path}: no private key of party {name!r} ({error}); {MEND}") from error
+        raise RefusedError(f"{path}: no private key of party {name!r} ({error}); {REMEDY}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise RefusedError(f"{path}: not an elliptic curve key; make one with `ssh-keygen -t ecdsa -b 384`")
     return key
@@ -180,9 +153,9 @@ def _check_engine(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         return {}  # keys and certificates of one's own
     except (OSError, ValueError, AttributeError) as error:
-        raise RefusedError(f"{path}: cannot be read ({error}); {MEND}") from error
+        raise RefusedError(f"{path}: cannot be read ({error}); {REMEDY}") from error
     if engine != "flower":
-        raise RefusedError(f"{path}: made for engine {engine!r}, not for 'flower'; {MEND}")
+        raise RefusedError(f"{path}: made for engine {engine!r}, not for 'flower'; {REMEDY}")
     return dict(about)
 
 
@@ -222,22 +195,12 @@ def _begin(
 
 
 def _general(host: str) -> x509.GeneralName:
-    try:
+    with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     try:
         return x509.DNSName(host)
     except ValueError as error:
         raise FedUnseenError(f"host {host!r} is neither an IP address nor a name in ASCII: fix it") from error
-
-
-def _private(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
-    return key.private_bytes(Encoding.PEM, form, NoEncryption())
-
-
-def _json(content: dict[str, object]) -> bytes:
-    return (json.dumps(content, indent=2) + "\n").encode()
 
 
 def _folder(path: Path) -> Path:
@@ -246,6 +209,5 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _write(path: Path, content: bytes, secret: bool = False) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as out:
-        out.write(content)
+def _public(path: Path, certificate: x509.Certificate) -> None:
+    path.write_bytes(certificate.public_bytes(Encoding.PEM))

@@ -32,6 +32,7 @@ from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.flower import kit, private
 from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 log = logging.getLogger("fedunseen.engines.carriers.flower")
@@ -422,7 +423,7 @@ def serve(place: Host) -> Iterator[Link]:
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.MEND}") from error
+        raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {REMEDY}") from error
     server, listener = uvicorn.Server(config), _listener(place.address, place.port)
     link, ended = SuperLink(state, gate), threading.Event()
     threads = [

@@ -5,9 +5,7 @@ NVFlare's own tools make them. Each certificate says whether it is for the coord
 
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.core.files import free_folder, write_json
+from fedunseen.engines.remote.authority import check_today, read_certificate, write_secret
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -41,35 +40,22 @@ def check_names(parties: Sequence[str]) -> None:
                 f"a party cannot be named {name!r}: take up to 63 letters, digits, - and _, and none of "
                 f"{', '.join(sorted(TAKEN))}"
             )
-    if len({name.lower() for name in parties}) < len(parties):
-        raise FedUnseenError("two parties have the same name; give each one of its own")
 
 
 def check_kit(kit: Path, side: str) -> None:
     """Raise RefusedError if a file is missing or the certificate is not valid today."""
-    from cryptography import x509
-
-    for name in (f"{side}.crt", f"{side}.key", "rootCA.pem"):
+    for name in (f"{side}.key", f"{side}.crt", "rootCA.pem"):
         if not (kit / name).is_file():
             raise RefusedError(f"{kit} has no {name}; name a folder that 'fedunseen certs' made for engine 'nvflare'")
-    for name in (f"{side}.crt", "rootCA.pem"):
-        try:
-            certificate = x509.load_pem_x509_certificate((kit / name).read_bytes())
-        except ValueError:
-            raise RefusedError(f"{kit / name} is not a certificate; make new ones with 'fedunseen certs'") from None
-        if certificate.not_valid_after_utc.timestamp() < time.time():
-            raise RefusedError(
-                f"the certificate {kit / name} expired on {certificate.not_valid_after_utc:%Y-%m-%d}; "
-                "make new ones with 'fedunseen certs'"
-            )
+        if not name.endswith(".key"):
+            check_today(kit / name)
 
 
 def check_name(kit: Path, name: str) -> None:
     """Raise RefusedError if a party's certificate is for another name."""
-    from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    subject = x509.load_pem_x509_certificate((kit / "client.crt").read_bytes()).subject
+    subject = read_certificate(kit / "client.crt").subject
     names = [str(entry.value) for entry in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if names != [name]:
         raise RefusedError(f"the certificate in {kit} is for party {', '.join(names)!r}, not {name!r}")
@@ -82,27 +68,20 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int, author
     The root's private key is not kept: NVFlare checks no list of revoked certificates, so that one alone cannot change.
     """
     needed()
-    from nvflare.lighter.utils import generate_cert, generate_keys
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys
 
     check_names(parties)
     if host in parties:
         raise FedUnseenError(f"a party cannot be named like the coordinator's machine, {host!r}; choose another name")
-    if days < 1:
-        raise FedUnseenError(f"certificates cannot hold for {days} days; take 1 or more")
     free_folder(out)
 
     key, public = generate_keys()
-    root = generate_cert(_issuer(), _issuer(), key, public, valid_days=days, ca=True)
+    issuer = Identity("FedUnseen", None)
+    root = generate_cert(issuer, issuer, key, public, valid_days=days, ca=True)
     _site(out / "coordinator", "server", SERVER, root, key, host)
     write_json(out / "coordinator" / "parties.json", {"engine": "nvflare", "parties": list(parties)})
     for name in parties:
         _site(out / name, "client", name, root, key)
-
-
-def _issuer() -> Any:
-    from nvflare.lighter.utils import Identity
-
-    return Identity("FedUnseen", None)
 
 
 def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any, host: str = "") -> None:
@@ -113,13 +92,17 @@ def _site(folder: Path, side: str, common: str, root: x509.Certificate, key: Any
     hosts = {"server_default_host": host, "server_additional_hosts": [SERVER]} if side == "server" else {}
     # As NVFlare's own certificates they are for either end of a connection: a job's processes use their parents'.
     certificate: x509.Certificate = generate_cert(
-        Identity(common, PROJECT), _issuer(), key, public, not_valid_after=root.not_valid_after_utc, **hosts
+        Identity(common, PROJECT),
+        Identity("FedUnseen", None),
+        key,
+        public,
+        not_valid_after=root.not_valid_after_utc,
+        **hosts,
     )
     folder.mkdir(parents=True)
     folder.chmod(0o700)
     (folder / "rootCA.pem").write_bytes(serialize_cert(root))
     (folder / f"{side}.crt").write_bytes(serialize_cert(certificate))
-    with open(os.open(folder / f"{side}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(serialize_pri_key(own))
+    write_secret(folder / f"{side}.key", serialize_pri_key(own))
     if side == "client":
         write_json(folder / "party.json", {"engine": "nvflare", "name": common})
