@@ -28,34 +28,13 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.inference_queue import InferenceQueue, QueueFullError
-from fedunseen.serve.model import Added, Among, Recognizer
+from fedunseen.serve.model import Added, Among, AttributeEffect, ClassScore, Recognizer
 from fedunseen.serve.pages import page, reference
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound="Samples")
 _FILES = 256  # in one request
-
-
-class ClassScore(BaseModel):
-    """One class of a ranking."""
-
-    name: str
-    """Of the class."""
-    score: float
-    """In the method's own units; seen classes are lowered by the run's calibration factor."""
-    probability: float
-    """The softmax of the scores of all classes that were ranked: not how often the model is right."""
-    kind: Literal["seen", "unseen", "added"]
-    """In training, or added since."""
-
-
-class AttributeEffect(BaseModel):
-    """What an attribute adds to a class's score."""
-
-    attribute: str
-    value: float
-    effect: float
 
 
 class Answer(BaseModel):
@@ -220,21 +199,17 @@ async def predict(
     """Rank classes for files, numbers or texts."""
     model, (body, files) = served.model, await _read(request, Samples)
 
-    def answer() -> list[dict[str, Any]]:
+    def answer() -> list[Answer]:
         names, samples = _samples(model, body, files)
         rankings = model.rank(samples, among, top)
-        answers: list[dict[str, Any]] = [
-            {"input": name, "classes": [item._asdict() for item in ranking]}
-            for name, ranking in zip(names, rankings, strict=True)
-        ]
+        answers = [Answer(input=name, classes=ranking) for name, ranking in zip(names, rankings, strict=True)]
         if explain and len(samples) == 1:
-            why = model.explain(samples, [item.name for item in rankings[0][:3]])
-            answers[0]["why"] = {name: [item._asdict() for item in effects] for name, effects in why.items()}
+            answers[0].why = model.explain(samples, [item.name for item in rankings[0][:3]])
         return answers
 
     answers = await served.ask(answer)
     served.measured.samples.inc(len(answers))
-    return Answers.model_validate({"answers": answers})
+    return Answers(answers=answers)
 
 
 @routes.post("/classes", status_code=201, openapi_extra=_takes(NewClass), response_model_exclude_none=True)
@@ -306,10 +281,9 @@ def create_app(
     limits, measured = limits or Limits(), MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token)
-    for kind, handler in (
-        (FedUnseenError, _refuse), (RequestValidationError, _refuse_query), (ClientDisconnect, _gone),
-    ):  # fmt: skip
-        app.add_exception_handler(kind, handler)
+    app.add_exception_handler(FedUnseenError, _refuse)
+    app.add_exception_handler(RequestValidationError, _refuse_query)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.include_router(routes)
     queue, protected = InferenceQueue(limits.waiting), token is not None or write_token is not None
     app.state.warm = warm = queue.put(model.warm)

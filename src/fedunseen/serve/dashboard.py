@@ -10,8 +10,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import uvicorn
@@ -37,7 +38,14 @@ def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -
     """Return the page's service as an ASGI application."""
     html = page("dashboard.html")
     measured = Measured()
-    _gauges(monitor, measured)
+    for name, key, words in (
+        ("round", "round", "Rounds done in this stage."),
+        ("rounds", "rounds", "Rounds of this stage."),
+        ("parties_connected", "connected", "Parties that are there."),
+        ("parties", "clients", "Parties that may take part."),
+        ("replies_left_out", "left_out", "Replies of this stage that were refused or did not come."),
+    ):
+        Gauge(f"fedunseen_{name}", words, registry=measured.registry).set_function(partial(_number, monitor, key))
 
     async def read(request: Request) -> Response:
         return HTMLResponse(html)
@@ -59,20 +67,8 @@ def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -
     return Starlette(routes=routes, middleware=[guard])
 
 
-def _gauges(monitor: Monitor, measured: Measured) -> None:
-    """Add the run's own numbers to what monitoring reads."""
-
-    def reader(key: str) -> Callable[[], float]:
-        return lambda: monitor.numbers()[key]
-
-    for name, key, words in (
-        ("fedunseen_round", "round", "Rounds done in this stage."),
-        ("fedunseen_rounds", "rounds", "Rounds of this stage."),
-        ("fedunseen_parties_connected", "connected", "Parties that are there."),
-        ("fedunseen_parties", "clients", "Parties that may take part."),
-        ("fedunseen_replies_left_out", "left_out", "Replies of this stage that were refused or did not come."),
-    ):
-        Gauge(name, words, registry=measured.registry).set_function(reader(key))
+def _number(monitor: Monitor, key: str) -> float:
+    return monitor.numbers()[key]
 
 
 def shown(

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import write_tensors
@@ -37,16 +38,19 @@ _DRAWN = {"digit-pairs": 2, "digits": 1}  # benchmarks of scikit-learn's digits:
 _STEPS = 32  # on the way from the mean of all descriptions to a class's
 
 
-class Ranked(NamedTuple):
+class ClassScore(BaseModel):
     """One class of a ranking."""
 
     name: str
     score: float
+    """In the method's own units; seen classes are lowered by the run's calibration factor."""
     probability: float
-    kind: str
+    """The softmax of the scores of all classes that were ranked: not how often the model is right."""
+    kind: Literal["seen", "unseen", "added"]
+    """In training, or added since."""
 
 
-class Effect(NamedTuple):
+class AttributeEffect(BaseModel):
     """What an attribute adds to a class's score, compared with a class that has the mean of all classes."""
 
     attribute: str
@@ -183,12 +187,13 @@ class Recognizer:
                 raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
         if len(self.added) >= ADDED:
             raise DataError(f"{ADDED} classes have been added, which is the most: take one away first")
-        if added.attributes is not None and not self.by_attributes:
-            how = "from examples: give pictures or samples of it" if self.by_examples else "only in training"
-            raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
-        if added.examples is not None and not self.by_examples:
-            how = "from attributes: describe it" if self.by_attributes else "only in training"
-            raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
+        for given, able, instead, how in (
+            (added.attributes, self.by_attributes, self.by_examples, "from examples: give pictures or samples of it"),
+            (added.examples, self.by_examples, self.by_attributes, "from attributes: describe it"),
+        ):
+            if given is not None and not able:
+                how = how if instead else "only in training"
+                raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
         if added.attributes is not None:  # the run's own check: scaling must leave something of it
@@ -206,10 +211,9 @@ class Recognizer:
         if lasting:
             tensors: dict[str, NDArray[Any]] = {}
             for i, item in enumerate(item for item in added.values() if item.lasting):
-                if item.attributes is not None:
-                    tensors[f"{i:04d}/attributes/{item.name}"] = item.attributes
-                if item.examples is not None:
-                    tensors[f"{i:04d}/examples/{item.name}"] = item.examples
+                for what, values in (("attributes", item.attributes), ("examples", item.examples)):
+                    if values is not None:
+                        tensors[f"{i:04d}/{what}/{item.name}"] = values
             write_tensors(self._path, tensors or {"none": np.zeros(1)})
         self.added, self._asked = added, asked
 
@@ -217,9 +221,9 @@ class Recognizer:
         """Return the run that is asked with these classes: one that has learned them, where it learns in both ways."""
         if self.from_examples_alone or not self.by_examples or not added:
             return self.run
-        described = {item.name: item.attributes.tolist() for item in added.values() if item.attributes is not None}
+        described = _described(added)
         shown = {item.name: item.examples for item in added.values() if item.examples is not None}
-        return self.run.learn(described or None, shown or None)
+        return self.run.learn(described, shown or None)
 
     def _restore(self) -> None:
         """Read the classes that an earlier service was told to keep."""
@@ -229,11 +233,9 @@ class Recognizer:
             raise DataError(f"{self._path} is damaged: delete it, and add the lasting classes again") from None
         for key, tensor in sorted(tensors.items()):
             _, what, name = (*key.split("/", 2), "", "")[:3]
-            known = self.added.get(name, Added(name, lasting=True))
-            if what == "attributes":
-                self.added[name] = replace(known, attributes=tensor.numpy())
-            elif what == "examples":
-                self.added[name] = replace(known, examples=tensor.numpy())
+            given: dict[str, Any] = {what: tensor.numpy()}
+            if what in ("attributes", "examples"):
+                self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
         self._asked = self._with(self.added)
 
     # Questions.
@@ -254,7 +256,7 @@ class Recognizer:
             raise DataError("the samples are not equally long: give a list of numbers for each") from None
         return self.run.read_inputs(given)
 
-    def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[Ranked]]:
+    def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[ClassScore]]:
         """Rank the classes for each sample, best first; at equal scores an added class comes first."""
         if self.from_examples_alone:
             if among != "all":
@@ -269,7 +271,7 @@ class Recognizer:
             if among == "given" and not self.added:
                 raise ExperimentError("among given: no class has been added yet")
             if self._asked is self.run:
-                rankings = self.run.predict(samples, self._described(), among=among)
+                rankings = self.run.predict(samples, _described(self.added), among=among)
             else:  # its added classes are unseen ones of its own
                 rankings = self._asked.predict(samples, among="all" if among == "all" else "unseen")
                 if among == "given":
@@ -279,11 +281,13 @@ class Recognizer:
         seen = {self.run.space.names[c] for c in self.run.space.seen}
         answers = []
         for ranking in rankings:
-            content = [
-                Ranked(item.name, item.score, share, self._kind(item.name, seen))
-                for item, share in zip(ranking, shares(ranking), strict=True)
-            ]
-            answers.append(sorted(content, key=lambda item: (-item.score, item.kind != "added"))[:top])
+            ranked = sorted(zip(ranking, shares(ranking), strict=True),
+                            key=lambda pair: (-pair[0].score, pair[0].name not in self.added))  # fmt: skip
+            answers.append([
+                ClassScore(name=item.name, score=item.score, probability=share,
+                           kind="added" if item.name in self.added else "seen" if item.name in seen else "unseen")
+                for item, share in ranked[:top]
+            ])  # fmt: skip
         return answers
 
     def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
@@ -295,7 +299,7 @@ class Recognizer:
         vars(self.run).update(params=content.params)
         self._asked = self._with(self.added)
 
-    def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[Effect]]:
+    def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[AttributeEffect]]:
         """Say which attributes speak most for or against classes, given one sample (1, ...).
 
         An attribute's effect is the slope of the class's score in it, times by how much the class has more of it than
@@ -306,7 +310,7 @@ class Recognizer:
         if not self.by_attributes or self.run.method.generates:
             return {}
         run, method = self.run, self.run.method
-        known, semantics, _, _ = added_classes(run.space, self._described())
+        known, semantics, _, _ = added_classes(run.space, _described(self.added))
         rows = run.read_inputs(sample)
         scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
         described = torch.from_numpy(run.scaled_semantics(semantics)).requires_grad_()
@@ -332,15 +336,13 @@ class Recognizer:
                     effect = np.zeros(len(mean), dtype=np.float32)
                 order = np.argsort(-np.abs(effect), kind="stable")[:most]
                 effects[name] = [
-                    Effect(run.space.attribute_names[j], float(semantics[c, j]), float(effect[j]))
+                    AttributeEffect(attribute=run.space.attribute_names[j], value=semantics[c, j], effect=effect[j])
                     for j in order
                     if effect[j] != 0
                 ]
         return effects
 
-    def _described(self) -> dict[str, Sequence[float]] | None:
-        described = {item.name: item.attributes.tolist() for item in self.added.values() if item.attributes is not None}
-        return described or None
 
-    def _kind(self, name: str, seen: set[str]) -> str:
-        return "added" if name in self.added else "seen" if name in seen else "unseen"
+def _described(added: Mapping[str, Added]) -> dict[str, Sequence[float]] | None:
+    described = {item.name: item.attributes.tolist() for item in added.values() if item.attributes is not None}
+    return described or None

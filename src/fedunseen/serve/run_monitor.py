@@ -88,17 +88,10 @@ class Monitor(logging.Handler):
         """Return how the run is, and what has happened after the event of number ``since``, as plain JSON."""
         with self._guard:
             self.asked = time.monotonic()
-            state = {
-                "id": self.id,
-                "time": _now(),
-                "started": self.started,
-                "phase": self._now_phase(),
-                "why": self._why,
-                **self._numbers(),
-                **self._facts(),
-            }
-            state |= {"seq": self._count, "events": [one for one in self._events if one["seq"] > since]}
-            state["log"] = [one for one in self._log if one["seq"] > since]
+            state: dict[str, Any] = {"id": self.id, "time": _now(), "started": self.started, "phase": self._now_phase()}
+            state |= {"why": self._why, **self._numbers(), **self._facts(), "seq": self._count}
+            state["events"], state["log"] = ([one for one in kept if one["seq"] > since]
+                                             for kept in (self._events, self._log))  # fmt: skip
         if self._phase in ("complete", "paused", "interrupted", "failed"):
             self.end_was_shown.set()
         return state
