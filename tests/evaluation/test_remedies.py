@@ -77,34 +77,6 @@ def test_an_attribute_that_tells_two_classes_apart_removes_the_warning_of_one_ne
     assert warned("abcde") == []
 
 
-def test_a_wider_range_of_quantization_removes_its_warning(tmp_path):
-    """One feature of 40 carries nearly the whole length; more bits alone change no range."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(8), 12)
-    rows = np.column_stack(
-        [np.full(96, 30.0), np.eye(8)[labels] @ rng.normal(size=(8, 39)) + rng.normal(size=(96, 39))]
-    )
-    split = np.where((labels < 6) & (np.arange(96) % 4 > 0), "train", "test")
-    np.savez(tmp_path / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
-    table = ["name,split,a,b,c"] + [
-        f"{c},{'seen' if c < 6 else 'unseen'},{c % 2},{c // 2},{1 + c**2}" for c in range(8)
-    ]
-    (tmp_path / "classes.csv").write_text("\n".join(table) + "\n", "utf-8")
-    tree = {
-        "data": {"name": "folder", "root": str(tmp_path), "features": ["l2"]},
-        "partition": {"kind": "pccd", "clients": 2},
-    }
-    tree |= {"method": {"name": "ridge"}, "evaluation": {"selection": "last", "embedding": False}}
-
-    def clipped(out, **data):
-        done = run(Experiment.from_dict({**tree, "data": {**tree["data"], **data}}), tmp_path / out)
-        return done.result["clipped"], any("range of quantization" in item["what"] for item in done.result["warnings"])
-
-    narrow = {"quantization_range": 5.0}
-    assert clipped("before", **narrow) == clipped("bits", **narrow, quantization=16) == (1 / 40, True)
-    assert clipped("after", quantization_range=10.0, quantization=16) == (0.0, False)
-
-
 @pytest.mark.slow
 def test_another_few_shot_method_removes_the_warning_of_one_that_has_diverged(tmp_path):
     short = {"data.train_per_class": 10, "partition.clients": 3, "strategy.rounds": 2, "method.episodes": 10}

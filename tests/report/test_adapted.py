@@ -30,8 +30,3 @@ def test_a_page_shows_what_unlabelled_samples_changed(width, done, browser):
         assert f"{values['gzsl_harmonic']:.1f}" in page.locator("#adapted table").first.inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.close()
-
-
-def test_a_page_of_a_run_that_is_not_adapted_has_no_such_section(done):
-    del done.result["adapted"]
-    assert "Unlabelled samples" not in write_report(done).read_text("utf-8")

@@ -45,10 +45,6 @@ def test_a_client_without_samples_is_told(tmp_path):
     assert "In rounds 1, 2 some client had no sample left and sent no change." in section
 
 
-def test_a_run_without_threats_has_no_such_section(tmp_path):
-    assert page(tmp_path, {"strategy.rounds": 1})[1] is None
-
-
 def test_magnitudes_are_shares_of_each_kind():
     chart = magnitude_chart({"clean": np.arange(100.0), "sky": np.zeros(3)}, "Magnitudes")
     assert ">clean<" in chart

@@ -6,7 +6,6 @@ import io
 import itertools
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -16,9 +15,9 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.metrics import episode_confusion
 from fedunseen.report.few_shot import half_width, verdict
-from fedunseen.report.maps import holdings_map, plane_map
+from fedunseen.report.maps import plane_map
 from known_names import DIGITS_MAML
-from pages import Page, check_whole, copied, page_of
+from pages import check_whole, copied, page_of
 
 NAMES = ("few_shot", "few_shot_pixels", "few_shot_random", "few_shot_base")
 VARIANTS = {
@@ -101,48 +100,6 @@ def test_headline_numbers_are_those_of_the_result(kind, few, tmp_path):
     )
 
 
-@pytest.mark.slow
-def test_the_lead_says_who_trained_and_on_how_many_examples(few, tmp_path):
-    said = {kind: page_of(few(kind), tmp_path)[0].text for kind in VARIANTS}
-    assert "5 clients, every class dealt evenly to all of them, trained for 2 rounds." in said["plain"]
-    assert "After one example of each of 5 classes that no one had, the merged model names" in said["plain"]
-    assert (
-        "5 clients, every class dealt by a Dirichlet draw (\N{GREEK SMALL LETTER ALPHA} = 0.5), trained"
-        in said["dirichlet"]
-    )
-    assert "One model, with all training data in one place, trained" in said["centralised"]
-    assert "After 2 examples of each of 5 classes that no one had, the trained model names" in said["centralised"]
-    assert "Every client kept its own model; all numbers are means over the clients." in said["local"]
-    assert "a client's model names" in said["local"]
-    assert all("No one has an example of 5 of the 10 classes." in words for words in said.values())
-
-
-@pytest.mark.parametrize(
-    ("numbers", "order", "words"),
-    [
-        ((80.0, 1.0, 70.0, 2.0, 60.0), 1, "10.0 points less; the intervals are apart. The model is better than the"),
-        ((80.0, 1.0, 77.5, 2.0, 60.0), 0, "the intervals overlap, so these episodes do not show that the model gains"),
-        ((75.0, 1.0, 77.5, 2.0, 60.0), 0, "the intervals overlap"),
-        ((70.0, 1.0, 77.5, 2.0, 60.0), -1, "7.5 points more; the intervals are apart: this model is worse than no"),
-        ((70.0, 1.0, 77.5, 2.0, 70.5), -1, "Nor can it be told from the network before training"),
-        ((80.0, 1.0, 70.0, 2.0, 90.0), 1, "The model is worse than the network before training"),
-        ((80.0, 1.0, 70.0, 2.0, 80.0), 1, "The model cannot be told from the network before training"),
-    ],
-)
-def test_the_page_says_plainly_whether_the_model_beats_raw_samples(numbers, order, words, changed, tmp_path):
-    names = ("few_shot", "few_shot_ci95", "few_shot_pixels", "few_shot_pixels_ci95", "few_shot_random")
-    page, text = page_of(
-        changed(result=dict(zip(names, numbers, strict=True)) | {"few_shot_random_ci95": 1.0}), tmp_path
-    )
-    label = {1: "Better than raw samples.", 0: "Not better than raw samples.", -1: "Worse than raw samples."}[order]
-    assert label in page.text
-    assert words in page.text
-    css = re.search(r'<p class="choice (\w+)" id="verdict"><b>(.)', text)
-    assert css[1] == ("good" if order > 0 else "warning")
-    assert (css[2] == "⚠") == (order <= 0)
-    assert f"{numbers[2]:.1f} ± {numbers[3]:.1f} %" in page.text
-
-
 def test_the_verdict_agrees_with_the_intervals_themselves():
     rng = np.random.default_rng(0)
     orders = set()
@@ -158,22 +115,6 @@ def test_the_verdict_agrees_with_the_intervals_themselves():
         assert found["order"] == (0 if overlap else np.sign(a - b))
         orders.add(found["order"])
     assert orders == {-1, 0, 1}
-
-
-def test_how_the_round_was_chosen(few, changed, tmp_path):
-    assert "Nothing was chosen" in page_of(few("plain"), tmp_path)[0].text
-    page, text = page_of(few("seeds"), tmp_path)
-    assert "Not an honest choice: best on test" in page.text
-    assert "Each seed's round was chosen for scoring best on some of the very test episodes" in page.text
-    assert 'class="choice warning"' in text
-    result = {"selection": "validation", "selected_round": 1, "few_shot_validation": 44.0}
-    made = changed(result=result, lines={"episodes_of": "validation"})
-    page, text = page_of(made, tmp_path)
-    assert "Round 1 of 2 was chosen on episodes of validation classes" in page.text
-    assert "No test sample took part in the choice." in page.text
-    assert "of validation classes: other classes than those of the test" in page.text
-    assert "Few-shot accuracy on validation classes by round" in text
-    assert "raw samples, test classes" in page.text
 
 
 def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
@@ -199,61 +140,6 @@ def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
     assert "interval over 12 test episodes of this one run: another seed may lie outside." in single
 
 
-def test_images_are_marked_right_and_wrong_as_the_tensors_say(changed, tmp_path):
-    tensors = episode(np.random.default_rng(0))
-    page, text = page_of(changed(tensors=tensors), tmp_path)
-    classes, answers = tensors["episode_classes"], tensors["query_answers"]
-    part = re.search(r'<ol class="episode".*?</ol>', text, re.DOTALL)[0]
-    rows = part.split('<div class="name">')[1:]
-    assert [row.partition("<")[0] for row in rows] == [str(c) for c in classes]
-    for n, row in enumerate(rows):
-        told = re.findall(r'<li class="(right|wrong)">(<img.*?>)<span>.*?>([✓✗])</b>(.*?)</span>', row)
-        assert len(told) == 4
-        for q, (css, image, sign, words) in enumerate(told):
-            right = answers[n, q] == n
-            assert (css, sign) == (("right", "✓") if right else ("wrong", "✗"))
-            assert words.strip() == ("" if right else str(classes[answers[n, q]]))
-            assert f'alt="query of class {classes[n]}"' in image
-            np.testing.assert_allclose(pixels(image), tensors["query_images"][n, q], atol=0.5 / 255 + 1e-6)
-        examples = re.findall(r'<img[^>]*alt="example of class \d"[^>]*>', row)
-        for shown, image in zip(examples, tensors["support_images"][n], strict=True):
-            np.testing.assert_allclose(pixels(shown), image, atol=0.5 / 255 + 1e-6)
-    right = int((answers == np.arange(5)[:, None]).sum())
-    assert f"Right for {right} of these 20." in page.text
-
-
-def pixels(image):
-    source = re.search(r'src="data:image/png;base64,(.*?)"', image)[1]
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
-
-
-def test_the_images_of_a_run_are_samples_of_their_classes(few, tmp_path):
-    from fedunseen.data.benchmarks.digits import Digits
-
-    made = few("plain")
-    page, _ = page_of(made, tmp_path)
-    benchmark = Digits.load(made.experiment.data, 0)
-    tensors = load_params(made.path / "evaluation.safetensors")
-    known = {c: {row.tobytes() for row in benchmark.features[benchmark.labels == c]} for c in range(10)}
-    for name, count in (("support_images", 1), ("query_images", 5)):
-        images = tensors[name].numpy()
-        assert images.shape == (5, count, 8, 8)
-        for c, some in zip(tensors["episode_classes"].tolist(), images, strict=True):
-            assert all(image.astype(benchmark.features.dtype).tobytes() in known[c] for image in some)
-    assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
-
-
-def test_an_episode_in_color_and_one_without_queries(changed, tmp_path):
-    tensors = episode(np.random.default_rng(1))
-    colored = {name: np.repeat(tensors[name][..., None], 3, -1) for name in ("support_images", "query_images")}
-    page, _ = page_of(changed(tensors=tensors | colored), tmp_path)
-    assert sum(tag == "img" for tag, _ in page.elements) == 5 * 6
-    shutil.rmtree(tmp_path / "copy")
-    without = {"query_images": tensors["query_images"][:, :0], "query_answers": tensors["query_answers"][:, :0]}
-    page, _ = page_of(changed(tensors=tensors | without), tmp_path)
-    assert "The first test episode" not in page.text
-
-
 def test_curves_are_those_of_the_metrics_with_their_intervals(few, tmp_path):
     made = few("plain")
     _, text = page_of(made, tmp_path)
@@ -270,21 +156,6 @@ def test_curves_are_those_of_the_metrics_with_their_intervals(few, tmp_path):
     value, pixels = made.metrics[-1]["few_shot"], made.result["few_shot_pixels"]
     scale = (levels[1] - levels[0]) / (pixels - 20)
     assert levels[1] - frame == pytest.approx((value - 20) * scale, abs=0.05)
-
-
-def test_losses_stand_apart_from_accuracy_and_stage_from_stage(few, tmp_path):
-    _, text = page_of(few("stages"), tmp_path)
-    labels = re.findall(r'<svg[^>]*aria-label="(Losses.*?|Accuracy on.*?)"', text)
-    assert [label.partition(" by round")[0] for label in labels] == [
-        "Accuracy on queries of training episodes",
-        "Losses by term, mean of clients, stage 1",
-        "Losses by term, mean of clients, last stage",
-    ]
-    last = few("stages").metrics[-1]["losses"]
-    assert f"task ends at {last['stage1_task']:.1f}" in labels[1]
-    assert f"task ends at {last['task']:.1f}" in labels[2]
-    assert "accuracy" not in labels[1] + labels[2]
-    assert f"stage 1 ends at {last['stage1_accuracy']:.1f}".removesuffix(".0") in labels[0]
 
 
 def slow_confusion(labels, answers, ids):
@@ -330,30 +201,6 @@ def test_classes_are_ranked_by_their_queries(few, tmp_path):
     diagonal = re.search(r"Confusion among 5 unseen classes, ([\d.]+) percent on the diagonal", text)[1]
     assert float(diagonal) == pytest.approx(made.result["few_shot"], abs=0.051)
     assert "rows need not add up" not in page.text
-
-
-def test_of_many_classes_few_meet_in_an_episode(changed, tmp_path):
-    rng = np.random.default_rng(0)
-    drawn = np.stack([rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], 5, replace=False) for _ in range(12)])
-    labels = np.repeat(drawn[:, :, None], 5, 2)
-    answers = drawn[np.arange(12)[:, None, None], rng.integers(0, 5, labels.shape)]
-    page, text = page_of(changed(tensors={"labels": labels.ravel(), "answers": answers.ravel()}), tmp_path)
-    assert "rows need not add up to 100" in page.text
-    table, together = slow_confusion(labels, answers, np.unique(labels))
-    told = re.findall(r'class="pair">said (\d), is (\d) \((\d+)&nbsp;%\)', text)
-    assert told
-    for answer, true, share in told:
-        assert together[int(true), int(answer)] >= 5
-        assert float(share) == pytest.approx(table[int(true), int(answer)], abs=0.51)
-
-
-def test_a_local_run_says_that_there_is_no_merged_model(few, tmp_path):
-    page, _ = page_of(few("local"), tmp_path)
-    assert "no single model whose answers could be shown class by class" in page.text
-    assert "What classes are taken for" not in page.text
-    assert "Every client's model answers its share of them." in page.text
-    assert "merged" not in page.text
-    assert "Who holds what" in page.text
 
 
 def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
@@ -444,19 +291,6 @@ def test_who_holds_what_is_counted(few, tmp_path):
     )
 
 
-def test_counts_are_left_out_where_there_is_no_room():
-    counts = np.full((30, 64), 412)
-    names = [f"class {i}" for i in range(64)]
-    clients = [f"client {k}" for k in range(30)]
-    small = holdings_map(counts[:5, :6], names[:6], 6, 0, clients[:5], counted=True)
-    assert small.count('class="cell') == 30 + 1  # and the ground
-    crowded = holdings_map(counts, names, 64, 0, clients, counted=True)
-    assert 'class="cell"' not in crowded
-    assert "7 for validation: no one" in holdings_map(
-        counts[:2, :9], names[:9], 1, 7, clients[:2], idle_words="for validation: no one"
-    )
-
-
 def test_names_from_outside_are_escaped(few, changed, tmp_path):
     evil = "<script>alert(1)</script>'&"
     experiment = {**few("plane").manifest["experiment"], "name": evil}
@@ -471,25 +305,3 @@ def test_names_from_outside_are_escaped(few, changed, tmp_path):
     assert not any(tag == "script" for tag, _ in page.elements)
     assert f"{evil}7" in page.text
     assert any(evil in a.get("alt", "") for _, a in page.elements)
-
-
-def test_the_page_is_made_again_to_the_byte_and_travel_and_command_are_told(few, tmp_path):
-    made = few("plain")
-    page, text = page_of(made, tmp_path)
-    assert page_of(made, tmp_path)[1] == text
-    assert "fedunseen run digits-maml" in page.text
-    assert "of" in page.text
-    total = sum(made.result["parameters"].values())
-    assert f"of {total:,} parameters, 100 %" in page.text
-    assert "down and" in page.text
-    assert "All training data lie in one place" in page_of(few("centralised"), tmp_path)[0].text
-    assert "Every client keeps its own model" in page_of(few("local"), tmp_path)[0].text
-
-
-def test_a_run_of_one_round(changed, tmp_path):
-    made = changed(result={"rounds": 1, "selected_round": 1})
-    path = made.path / "metrics.jsonl"
-    path.write_text(path.read_text("utf-8").splitlines(keepends=True)[0], "utf-8")
-    _, text = page_of(load_run(made.path), tmp_path)
-    assert "Few-shot accuracy by round" in text
-    assert isinstance(Page(text), Page)

@@ -22,13 +22,8 @@ def test_replies_are_counted_by_client():
         line(3, [0.0, 0.0, 0.0], [3.0, 3.0, 7.0], {"0": FAR, "1": FAR, "2": FAR}),
     ]
     found = merging_section(lines, CLIENTS)["defence"]
-    assert (found["name"], found["replies"], found["out"], found["shortened"], found["nothing"]) == (
-        "krum",
-        8,
-        5,
-        1,
-        [3],
-    )
+    counts = {"name": "krum", "replies": 8, "out": 5, "shortened": 1, "nothing": [3]}
+    assert found.items() >= counts.items()
     zero, one, two = found["rows"]
     assert zero == {
         "client": "client 0", "replies": 3, "out": 1, "shortened": 0, "length": 5 / 3, "why": f"{FAR} (3)",

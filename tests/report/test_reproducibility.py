@@ -34,11 +34,6 @@ def test_the_command_makes_the_same_experiment(case):
     overrides = dict(parse_override(word) for word in words[4::2])
     assert Experiment.load("digit-pairs", overrides).to_dict() == tree
     assert set(overrides) == set(CASES[case])  # nothing that need not be said
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_toml_text_reads_back(case):
-    tree = Experiment.load("digit-pairs", CASES[case]).to_dict()
     assert tomllib.loads(toml_text(tree)) == tree
 
 

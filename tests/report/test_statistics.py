@@ -3,65 +3,15 @@ import math
 import numpy as np
 import pytest
 
-from fedunseen.metrics import confusion, per_class
 from fedunseen.report.statistics import (
     agreement,
-    attribute_cover,
     attribute_order,
-    band,
-    clients_band,
-    curve,
     holding_order,
     leaf_order,
     mean_cosine,
     mean_jaccard,
     row_scaled,
 )
-
-
-def test_band_agrees_with_a_slow_one_also_on_rows_of_unequal_length():
-    rng = np.random.default_rng(0)
-    rows = [rng.normal(size=n).tolist() for n in (5, 0, 1, 3, 8)]
-    found = band(rows)
-    for i, row in enumerate(rows):
-        if not row:
-            assert all(math.isnan(part[i]) for part in found)
-            continue
-        low = high = row[0]
-        total = 0.0
-        for value in row:
-            low, high, total = min(low, value), max(high, value), total + value
-        assert (found.low[i], found.high[i]) == (low, high)
-        assert found.mean[i] == pytest.approx(total / len(row))
-
-
-def test_clients_band_reads_the_lines_of_metrics(made):
-    lines = made().metrics
-    found = clients_band(lines, "gzsl_harmonic")
-    assert found.high.tolist() == [max(line["clients"]["gzsl_harmonic"]) for line in lines]
-    assert found.low.tolist() == [min(line["clients"]["gzsl_harmonic"]) for line in lines]
-    assert curve(lines, "zsl").tolist() == [line["zsl"] for line in lines]
-
-
-def test_per_class_mean_is_the_accuracy_that_the_run_reports(made):
-    from fedunseen.federation.run_directory import load_params
-
-    run = made(("evaluation.selection", "validation"))
-    tensors = {k: v.numpy() for k, v in load_params(run.path / "evaluation.safetensors").items()}
-    zsl = per_class(tensors["labels"], tensors["zsl_answers"], range(100))[run.space.unseen]
-    gzsl = per_class(tensors["labels"], tensors["gzsl_answers"], range(100))
-    assert zsl.mean() == pytest.approx(run.result["zsl"])
-    assert gzsl[run.space.unseen].mean() == pytest.approx(run.result["gzsl_unseen"])
-    assert gzsl[run.space.seen].mean() == pytest.approx(run.result["gzsl_seen"])
-    table = confusion(tensors["labels"], tensors["zsl_answers"], run.space.unseen)
-    assert np.diag(table) == pytest.approx(zsl)
-    assert table.sum(axis=1) == pytest.approx(np.full(20, 100.0))
-
-
-def test_confusion_leaves_out_other_classes_and_follows_the_given_order():
-    labels, answers = np.array([2, 2, 2, 2, 9, 4]), np.array([2, 4, 4, 9, 2, 4])
-    assert confusion(labels, answers, np.array([4, 2])).tolist() == [[100.0, 0.0], [50.0, 25.0]]
-    assert np.isnan(confusion(labels, answers, np.array([7]))).all()
 
 
 def test_leaf_order_puts_alike_classes_together_and_unknown_ones_last():
@@ -127,15 +77,6 @@ def test_overlap_in_attributes_is_the_mean_cosine_of_all_pairs():
     assert mean_cosine(np.vstack([rows, np.zeros(9)])) == pytest.approx(mean_cosine(rows))  # it has no direction
     assert mean_cosine(np.array([[1.0, 2.0], [-1.0, -2.0]])) == pytest.approx(-1.0)
     assert math.isnan(mean_cosine(rows[:1]))
-
-
-def test_an_attribute_is_covered_by_its_sum_over_the_held_classes():
-    rng = np.random.default_rng(2)
-    held, semantics = rng.random((3, 8)) < 0.5, rng.normal(size=(8, 5))
-    found = attribute_cover(held, semantics)
-    for k in range(3):
-        for a in range(5):
-            assert found[k, a] == pytest.approx(sum(semantics[c, a] for c in range(8) if held[k, c]))
 
 
 def test_attributes_stand_group_by_group_and_each_once():

@@ -171,14 +171,6 @@ def test_columns_stand_beside_each_other(made):
     assert table.notes == ("it <broke>",)
 
 
-def test_columns_on_the_page_have_a_head_of_their_own(made):
-    sweep, found, out = made('columns = ["strategy"]\nmetrics = ["zsl", "gzsl_seen"]')
-    head, second, *body = Page(write_sweep_report(sweep, found, out).read_text("utf-8")).tables[0]
-    assert [text for text, _ in head] == ["", "fedavg", "local"]
-    assert [text for text, _ in second] == ["kl", "ZSL", "paper, birds", "S", "ZSL", "paper, birds", "S"]
-    assert all(len(line) == 7 for line in body)
-
-
 def test_markdown_has_the_same_numbers(made):
     sweep, found, out = made(drop=[4])
     write_sweep_report(sweep, found, out)
@@ -197,37 +189,6 @@ def test_markdown_has_the_same_numbers(made):
     assert lines[2][3] == "11.5 (birds)"
     assert "1. it <broke>" in text
     assert sweep.command in text
-
-
-def test_one_seed_has_no_deviation_and_nothing_done_has_no_chart(made):
-    sweep, found, out = made()
-    bare = [Row(r.cell, "done", None, r.mean, {}, 1, "last", r.run, 1.0) for r in found]
-    page = Page(write_sweep_report(sweep, bare, out).read_text("utf-8"))
-    assert page.tables[0][1][2][0] == f"{found[0].mean['zsl']:.1f}"
-    assert "±" not in " ".join(page.words)
-    none = [Row(r.cell, "not run", None, {}, {}, 1, "last", r.run, None) for r in found]
-    page = Page(write_sweep_report(sweep, none, out).read_text("utf-8"))
-    assert page.charts == []
-    assert page.tables[0][1][-1][0] == "not run"
-
-
-def test_a_band_over_seeds_is_one_standard_deviation_wide(made):
-    figure = '[[figures]]\nlines = ["strategy"]\nband = "seeds"\nonly = { data = "digits", kl = "1.0" }'
-    sweep, found, out = made(figure)
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
-    assert (page.charts[0]["lines"], page.charts[0]["bands"]) == (2, 2)
-    i = next(i for i, row in enumerate(found) if row.cell.key == "digits / 1.0 / fedavg")
-    assert f"fedavg {31 + i}% ({30 + i} to {32 + i})" in page.charts[0]["titles"][-1]
-
-
-def test_runs_of_different_length_share_a_chart(made):
-    sweep, found, out = made()
-    short = out / found[2].run / "seed-1" / "metrics.jsonl"  # digits / 1.0 / fedavg
-    short.write_text("".join(short.read_text().splitlines(keepends=True)[:2]))
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
-    titles = page.charts[2]["titles"]
-    assert "fedavg" in titles[1]
-    assert "fedavg 33" not in titles[3]  # the mean of the seeds ends where one of them does
 
 
 def test_what_travels_stands_in_tables_and_bars(made):
@@ -286,7 +247,6 @@ metrics = ["few_shot"]
 [paper.figures]
 "2" = {{ "MAML" = [54.25] }}
 """
-OTHER = """"ZSL" = { data = { name = "digit-pairs" }, encoder = { name = "none" }, method = { name = "fedzsl" } }"""
 
 
 @pytest.fixture
@@ -340,63 +300,6 @@ def test_few_shot_cells_have_their_own_columns_and_intervals(few, seeds):
     markdown = (out / "results.md").read_text("utf-8")
     assert "| clients | row | few-shot | paper | raw samples | untrained |" in markdown
     assert f"| {found[0].mean['few_shot']:.1f} ± " in markdown
-
-
-def test_few_shot_accuracy_is_drawn_over_the_number_of_clients_and_by_round(few):
-    sweep, found, out = few()
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
-    labels = [chart["label"].partition(":")[0] for chart in page.charts]
-    assert labels == ["Few-shot accuracy over clients", *["Few-shot accuracy by round"] * 3]
-    assert {title for title in page.charts[0]["titles"] if title} == {
-        f"{row.cell.values['row']} clients {row.cell.values['clients']}: {row.mean['few_shot']:.1f}% "
-        f"(95 % interval {row.mean['few_shot'] - row.mean['few_shot_ci95']:.1f} to "
-        f"{row.mean['few_shot'] + row.mean['few_shot_ci95']:.1f})"
-        for row in found
-    }
-    assert "MAML ends at 20%" in page.charts[1]["label"]
-
-
-def test_what_is_measured_once_has_no_curve_by_round(few):
-    sweep, found, out = few(figure='metrics = ["few_shot", "few_shot_pixels", "few_shot_random"]\nband = "clients"')
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
-    assert [chart["label"].partition(" by")[0] for chart in page.charts[1:]] == ["Few-shot accuracy"] * 3
-    assert "clients' own models" not in " ".join(page.words)
-
-
-def test_cells_of_either_kind_stand_in_one_table(few):
-    sweep, found, out = few(other=OTHER)
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
-    head, *body = page.tables[0]
-    assert [cell for cell, _ in head][2:] == [
-        "ZSL", "U", "S", "H", "few-shot", "paper", "raw samples", "untrained",
-    ]  # fmt: skip
-    for row, line in zip(found, body, strict=True):
-        zero_shot, few_shot = [cell[0] for cell in line[2:6]], [cell[0] for cell in (line[6], *line[8:])]
-        if row.cell.values["row"] == "ZSL":
-            assert zero_shot == [f"{row.mean[name]:.1f}" for name in METRICS]
-            assert set(few_shot) == {"–"}  # noqa: RUF001
-        else:
-            assert set(zero_shot) == {"–"}  # noqa: RUF001
-            assert few_shot[0].startswith(f"{row.mean['few_shot']:.1f} ± ")
-    labels = [chart["label"].partition(":")[0] for chart in page.charts]
-    assert labels[:2] == ["ZSL accuracy over clients", "H, harmonic mean over clients"]
-    assert labels[2] == "Few-shot accuracy over clients"
-    words = re.sub(r"\s+", " ", " ".join(page.words))
-    assert "Per-class top-1 accuracies in percent, few-shot accuracies over test episodes in percent" in words
-    points = [title for title in page.charts[2]["titles"] if title]
-    assert len(points) == 3
-    assert all(title.startswith("MAML") for title in points)
-
-
-def test_a_metric_that_no_cell_has_gets_no_column(few):
-    sweep, found, out = few(table='metrics = ["zsl", "few_shot", "few_shot_pixels", "bytes_up"]')
-    bare = [Row(**{**vars(row), "mean": {"few_shot": 50.0, "few_shot_ci95": 1.0}}) for row in found]
-    (table,) = sweep_tables(sweep, bare)
-    assert table.heads == (("few-shot", True),)
-    none = [Row(r.cell, "not run", None, {}, {}, 1, "last", r.run, None) for r in found]
-    (table,) = sweep_tables(sweep, none)
-    assert [head for head, _ in table.heads] == ["few-shot", "raw samples", "up"]
-    write_sweep_report(sweep, none, out)
 
 
 def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):

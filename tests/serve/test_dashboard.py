@@ -1,7 +1,6 @@
 """The live page of a run: what the observer tells, what the page asks for, and that the run does not depend on it."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -61,12 +60,6 @@ def test_rounds_are_told_once_and_in_order(monitor):
     assert monitor.state(later["seq"])["events"] == []
 
 
-def test_a_loss_that_is_not_finite_is_json_all_the_same(monitor):
-    monitor.on_round("training", 1, 2, {**line(1, 40.0), "losses": {"loss": float("nan")}})
-    told = json.loads(json.dumps(monitor.state(), allow_nan=False))
-    assert told["events"][0]["losses"] == {"loss": None}
-
-
 def test_a_deployment_waits_until_enough_parties_are_there(federation):
     monitor, parties = federation
     monitor.on_round("training", 0, 3, None)
@@ -83,22 +76,6 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
     assert (west["connected"], west["refused"]) == (False, "they differ in the attributes of the classes")
 
 
-def test_a_reply_that_a_defence_leaves_out_was_not_merged(monitor):
-    monitor.meet([PartyStatus("client 0", True, 8, 80), PartyStatus("client 1", True, 8, 80)])
-    monitor.on_round("training", 1, 3, line(1, 40.0, defence={"dropped": {"1": "too far away"}}))
-    first, second = monitor.state()["parties"]
-    assert (first["rounds"], second["rounds"], second["missed"]["why"]) == (1, 0, "too far away")
-
-
-def test_another_stage_begins_anew(monitor):
-    monitor.meet([PartyStatus("client 0", True, 8, 80)])
-    monitor.on_round("choosing on validation classes", 1, 1, line(1, 30.0, dropped={"1": "late"}))
-    assert monitor.phase() == "training"  # the run proper is still to come
-    monitor.on_round("training", 0, 1, None)
-    told = monitor.state()
-    assert (told["left_out"], told["parties"][0]["rounds"], told["stage"]) == (0, 0, "training")
-
-
 @pytest.mark.parametrize(
     ("error", "phase", "why"),
     [
@@ -113,20 +90,6 @@ def test_the_end_is_told_with_its_reason(monitor, error, phase, why):
     assert not monitor.end_was_shown.is_set()
     told = monitor.state()
     assert (told["phase"], told["why"], monitor.end_was_shown.is_set()) == (phase, why, True)
-
-
-def test_the_log_has_date_zone_and_level(monitor):
-    log = logging.getLogger("fedunseen.federation")
-    log.addHandler(monitor)
-    try:
-        log.warning("%s is gone", "south")
-    finally:
-        log.removeHandler(monitor)
-    monitor.note("info", "live page")
-    first, second = monitor.state()["log"]
-    assert (first["level"], first["message"], second["level"]) == ("warning", "south is gone", "info")
-    assert first["time"][10] == "T"
-    assert first["time"][-6] in "+-"
 
 
 def test_the_service_is_read_only_and_guarded(monitor):
@@ -150,33 +113,18 @@ def test_the_service_is_read_only_and_guarded(monitor):
     assert "fedunseen_round 1.0" in asked.get("/metrics").text.splitlines()
 
 
-def test_with_a_token_only_page_and_health_are_open(monitor):
-    asked = TestClient(create_app(monitor, TOKEN, False), base_url="http://fed.example.org")
-    assert asked.get("/").status_code == asked.get("/health").status_code == 200
-    assert asked.get("/state").status_code == asked.get("/metrics").status_code == 401
-    assert asked.get("/state", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
-
-
 def refused(kind, *options):
     with pytest.raises(kind) as error:
         bind_address_of(*options).token()
     return str(error.value)
 
 
-def test_other_machines_are_let_in_as_the_service_lets_them_in(tmp_path):
-    (tmp_path / "token").write_text(TOKEN)
-    token = tmp_path / "token"
+def test_other_machines_are_let_in_as_the_service_lets_them_in():
     assert bind_address_of(False, None) is None
     assert (bind_address_of(True, None).host, bind_address_of(True, None).port) == ("127.0.0.1", 8322)
     assert (bind_address_of(False, "[::1]:0").host, bind_address_of(False, "[::1]:0").local) == ("::1", True)
     assert refused(ArgumentError, True, "0.0.0.0:8322") == (
         "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
-    )
-    assert refused(ArgumentError, True, "0.0.0.0:8322", token) == (
-        "--dashboard-at 0.0.0.0 would send the token in plain text: give --dashboard-certificate and --dashboard-key"
-    )
-    assert refused(ArgumentError, True, None, None, token) == (
-        "--dashboard-certificate and --dashboard-key go together: give both"
     )
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
         with pytest.raises(ExperimentError) as error:
@@ -215,22 +163,6 @@ def test_a_watched_run_has_the_same_bits(tmp_path, capsys):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
-def test_the_log_of_another_library_stays_open(tmp_path):
-    """A library may close its stream with its handler, and that stream may be this process's standard error."""
-    closed = []
-
-    class Other(logging.Handler):
-        def close(self):
-            closed.append(self)
-            super().close()
-
-    other = Other()  # every handler of a process is known to the logging module, which can close them all
-    with watched(bind_address_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
-        pass
-    assert not closed
-    other.close()
-
-
 def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
     experiment = Experiment.load("digit-pairs", SMALL)
 
@@ -259,25 +191,6 @@ def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypat
     assert "the live page has ended (RuntimeError: no more file handles); the run continues" in caplog.messages
 
 
-def test_a_port_that_is_taken_is_refused_before_the_run(tmp_path):
-    import socket
-
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with (
-            pytest.raises(ArgumentError) as error,
-            watched(
-                bind_address_of(True, f"127.0.0.1:{port}"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"
-            ),
-        ):
-            pytest.fail("it began")
-    assert str(error.value) == (
-        f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --dashboard-at"
-    )
-
-
 def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("fedunseen.serve.dashboard._RECENT", 300.0)
     monkeypatch.setattr("fedunseen.serve.dashboard._LAST_LOOK", 300.0)
@@ -298,15 +211,9 @@ def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_shows_a_run_live_and_refuses_what_serve_refuses(tmp_path):
+def test_the_command_shows_a_run_live(tmp_path):
     settings = [f"--set={key}={json.dumps(value)}" for key, value in {**SMALL, "strategy.rounds": 400}.items()]
     command = [sys.executable, "-m", "fedunseen", "run", "digit-pairs", *settings, "--out", str(tmp_path / "run")]
-    done = subprocess.run([*command, "--dashboard-at", "0.0.0.0:0"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, (tmp_path / "run").exists()) == (2, "", False)
-    assert done.stderr == (
-        "error: --dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for "
-        "them [argument]\n"
-    )
     process = subprocess.Popen([*command, "--dashboard-at", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
     try:
         url = process.stderr.readline().strip().removeprefix("live page: ")

@@ -133,24 +133,6 @@ def test_nothing_is_wider_than_the_window(served, opened, digits, width):
         page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
 
 
-@pytest.mark.slow
-def test_an_any_shot_run_takes_a_drawing_and_what_the_class_has(served, opened, any_shot):
-    page = opened(served(any_shot), viewport={"width": 390, "height": 844})
-    page.fill("#typed", "47")
-    page.wait_for_selector("#best b")
-    page.fill("#name", "forty-seven of a long name")
-    page.get_by_role("button", name="Take the drawing as an example").click()
-    says(page, "#kept", "1 drawn")
-    page.get_by_label("left 4", exact=True).check()
-    page.get_by_label("right 7", exact=True).check()
-    page.get_by_role("button", name="Add the class").click()
-    best(page, "forty-seven of a long name")
-    says(page, "#added .note", "1 example, and what it has")
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    button, panel = page.locator("#added button").bounding_box(), page.locator("#new").bounding_box()
-    assert button["x"] + button["width"] < panel["x"] + panel["width"]
-
-
 def test_a_service_with_a_token_asks_for_it(served, opened, digits):
     page = opened(served(digits, token="a-token-of-the-tests"))
     page.fill("#token", "wrong")

@@ -153,14 +153,6 @@ def test_a_certificate_that_is_none_and_a_port_that_is_taken(digits, tmp_path):
     )
 
 
-def test_off_loopback_without_a_token_the_exit_code_is_2():
-    line = [sys.executable, "-m", "fedunseen", "serve", "nowhere", "--host", "0.0.0.0"]
-    done = subprocess.run(line, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (2, "")
-    sentence = "--host 0.0.0.0 lets other machines in: give --token-file FILE with a token for them"
-    assert done.stderr == f"error: {sentence} [argument]\n"
-
-
 def test_with_json_every_line_is_an_object_with_date_zone_and_level(started):
     process, port = started("--log-format", "json")
     assert ask(port, path="/classes")[0] == 200

@@ -1,6 +1,5 @@
 """Classes added by a few words, which a text encoder describes that the run's own classes were described by."""
 
-import io
 import itertools
 
 import numpy as np
@@ -90,16 +89,6 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     assert asked.post("/predict", json=sample).json() == before
 
 
-def test_the_words_count_and_not_what_the_class_is_called(named, client, photo):
-    asked = client(named)
-    for name, sentence in (("rex", "black dog"), ("wanda", "black fish")):
-        assert asked.post("/classes", json={"name": name, "sentence": sentence}).status_code == 201
-    for sentence, name in (("black dog", "rex"), ("black fish", "wanda")):
-        sample = {"features": photo(sentence, 1, seed=7).tolist()}
-        given = asked.post("/predict?among=given", json=sample).json()["answers"][0]["classes"]
-        assert given[0]["name"] == name
-
-
 def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
     for told in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
@@ -108,19 +97,3 @@ def test_what_is_no_description_is_refused(named, client):
         assert reply.json()["detail"].count("\n") == 0
     assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {"detail": "sentence must be text"}
     assert len(asked.get("/classes").json()["classes"]) == 13
-
-
-def test_the_page_takes_a_name_and_a_few_words(named, served, opened, photo):
-    from playwright.sync_api import expect
-
-    page = opened(served(named))
-    assert page.locator("#sentence").is_visible()
-    assert page.locator("#groups input").count() == 0
-    file = io.BytesIO()
-    np.save(file, photo("black dog", 1))
-    page.set_input_files("#file", {"name": "a.npy", "mimeType": "application/octet-stream", "buffer": file.getvalue()})
-    page.wait_for_selector("#best b")
-    page.fill("#name", "rex")
-    page.fill("#sentence", "black dog")
-    page.get_by_role("button", name="Add the class").click()
-    expect(page.locator("#best b")).to_have_text("rex")

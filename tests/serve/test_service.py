@@ -91,22 +91,6 @@ def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(
     assert {one.attribute for one in effects["47"][:2]} == {"left 4", "right 7"}
 
 
-@pytest.mark.slow
-def test_the_attributes_of_a_described_class_add_up_where_scores_are_not_linear_in_them(any_shot):
-    model = Recognizer(load_run(any_shot))
-    attributes = np.eye(20)[4] + np.eye(20)[17]
-    mean = np.vstack([model.run.space.semantics, attributes]).mean(0)
-    model.add(Added("forty-seven", attributes))
-    model.add(Added("anything", mean))
-    sample = model.read(EXAMPLES / "47.png")
-    effects = model.explain(sample, ["forty-seven", "12"], most=20)
-    scores = {one.name: one.score for one in model.rank(sample, "given")[0]}
-    total = sum(one.effect for one in effects["forty-seven"])
-    assert total == pytest.approx(scores["forty-seven"] - scores["anything"], rel=0.02)
-    assert {one.attribute for one in effects["forty-seven"][:2]} == {"left 4", "right 7"}
-    assert effects["12"] == []  # known by its examples
-
-
 def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, client):
     asked = client(digits)
     before = asked.post("/predict", files=upload("47.png")).json()
@@ -150,29 +134,6 @@ def test_a_few_shot_run_learns_classes_from_examples(few, client):
     refused = asked.post("/classes", json={"name": "b", "attributes": [1, 2]})
     assert refused.status_code == 422
     assert asked.get("/model").json()["learns"] == {"attributes": False, "sentence": False, "examples": True}
-
-
-def test_an_any_shot_run_takes_descriptions_and_examples_together(any_shot, client):
-    asked = client(any_shot)
-    assert asked.get("/model").json()["learns"] == {"attributes": True, "sentence": False, "examples": True}
-    before = asked.post("/predict", files=upload("47.png")).json()
-    assert asked.post("/classes", data={"name": "mine"}, files=upload("47.png")).json()["examples"] == 1
-    described = {"name": "forty-seven", "attributes": {"left 4": 1, "right 7": 1}}
-    assert asked.post("/classes", json=described).status_code == 201
-    (shown,) = load_run(any_shot).predict(
-        [EXAMPLES / "47.png"],
-        {"forty-seven": load_run(any_shot).space.semantics[47].tolist()},
-        support={"mine": [EXAMPLES / "47.png"]},
-    )
-    answer = asked.post("/predict?top=102", files=upload("47.png")).json()["answers"][0]["classes"]
-    assert {one["name"]: one["score"] for one in answer} == pytest.approx(
-        {one.name: one.score for one in shown}, abs=1e-4
-    )
-    given = asked.post("/predict?among=given", files=upload("47.png")).json()["answers"][0]["classes"]
-    assert {one["name"] for one in given} == {"mine", "forty-seven"}
-    assert sum(one["probability"] for one in given) == pytest.approx(1)
-    assert asked.delete("/classes/mine").status_code == asked.delete("/classes/forty-seven").status_code == 204
-    assert asked.post("/predict", files=upload("47.png")).json() == before
 
 
 def test_a_class_that_is_shown_and_described_is_learnt_from_both(any_shot, client):

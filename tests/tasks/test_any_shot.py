@@ -1,13 +1,10 @@
 """Any-shot: classes described, shown, or both, after training; what is learned lasts; a party is forgotten exactly."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.cli.main import main
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.registry import find
 from fedunseen.evaluation.any_shot import curve
@@ -101,16 +98,6 @@ def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, benchmark, 
         done.learn({"told": unlike(done)}, out=tmp_path / "new")
 
 
-def test_examples_of_known_classes_help_them(done, benchmark):
-    c = int(done.space.unseen[5])
-    own = samples(benchmark, c)
-    name = done.space.names[c]
-    before = [one[0].name == name for one in done.predict(own[6:], among="unseen")]
-    after = [one[0].name == name for one in done.learn(None, {name: own[:6]}).predict(own[6:], among="unseen")]
-    assert sum(after) >= sum(before)
-    assert done.learn(None, {name: own[:6]}).params["variance"][c] < done.params["variance"][c]
-
-
 def test_a_trained_method_takes_descriptions_and_says_what_takes_examples(tmp_path):
     settings = {**FEW, "strategy.rounds": 1, "evaluation.selection": "last"}
     trained = run(Experiment.load("digit-pairs", settings), tmp_path / "trained")
@@ -197,32 +184,3 @@ def test_the_curve_by_examples(done, benchmark):
     assert found["curve_shots"].tolist() == [0, 1, 5]
     assert found["curve_nearest"][1:].tolist() == [[100.0] * 5] * 2
     assert np.isnan(found["curve_examples"][0]).all()
-
-
-@pytest.mark.slow
-def test_the_commands(done, tmp_path, monkeypatch, capsys):
-    def command(*words):
-        monkeypatch.setattr("sys.argv", ["fedunseen", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return ended.value.code, capsys.readouterr()
-
-    rows = tmp_path / "rows.npy"
-    np.save(rows, np.random.default_rng(0).uniform(size=(2, 128)).astype(np.float32))
-    (tmp_path / "shown" / "strange").mkdir(parents=True)
-    np.save(tmp_path / "shown" / "strange" / "some.npy", np.load(rows))
-    code, said = command("learn", done.path, "--support", tmp_path / "shown", "--out", tmp_path / "new", "--json")
-    assert not code
-    assert json.loads(said.out)["learnt"] == ["strange"]
-    code, said = command("predict", tmp_path / "new", rows, "--top", 1)
-    assert not code
-    assert said.out.count("strange") == 2
-    code, said = command("predict", done.path, rows, "--support", tmp_path / "shown", "--among", "given")
-    assert not code
-    assert said.out.count("1. strange") == 2
-    code, said = command("learn", done.path, "--out", tmp_path / "other")
-    assert code == 2
-    assert "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE" in said.err
-    code, said = command("forget", done.path, "--party", "0", "--out", tmp_path / "less", "--json")
-    assert not code
-    assert json.loads(said.out.splitlines()[-1])["forgotten"] == ["0"]

@@ -137,11 +137,11 @@ def _ranked(
     run: Any, inputs: list[Path], classes: Any, among: str, support: Path | None
 ) -> Iterator[tuple[str, list[Prediction]]]:
     """Yield the name and the whole ranking of every input, asked in batches."""
-    from fedunseen.tasks.few_shot import example_folders
+    from fedunseen.tasks.few_shot import examples_of
 
     reader = run.seeds[0] if run.seeds else run
     given = reader.described(classes)  # once: a text encoder takes seconds
-    shown = None if support is None else {n: reader.read_inputs(files) for n, files in example_folders(support).items()}
+    shown = None if support is None else {n: reader.read_inputs(files) for n, files in examples_of(support).items()}
     for names, rows in reader.batches(inputs):
         yield from zip(names, reader.predict(rows, given, None, among, shown), strict=True)
 

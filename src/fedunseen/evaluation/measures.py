@@ -5,7 +5,7 @@ Nothing is imported, so that every module may import this.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 ZeroShotName = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]
 FewShotName = Literal["few_shot", "few_shot_pixels", "few_shot_random"]
@@ -15,7 +15,7 @@ FewShotDetail = Literal[
 
 
 class Measure(NamedTuple):
-    """One number of a run."""
+    """One number of a run, in percent; ``short`` is for tables, ``title`` for charts, ``color`` a variable of pages."""
 
     name: str
     short: str
@@ -30,37 +30,19 @@ ZERO_SHOT_MEASURES = (
     Measure("gzsl_seen", "S", "S, seen classes", "seen classes, all classes to choose from", "blue"),
     Measure("gzsl_harmonic", "H", "H, harmonic mean", "harmonic mean of U and S", "green"),
 )
-ZERO_SHOT: tuple[ZeroShotName, ...] = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-"""What a zero-shot run is judged by, in percent."""
-FEW_SHOT: tuple[FewShotName, ...] = ("few_shot", "few_shot_pixels", "few_shot_random")
-"""Of a few-shot run: the model, the nearest example in raw samples, the nearest mean of untrained features."""
-FEW_SHOT_DETAILS: tuple[FewShotDetail, ...] = (
-    "few_shot_validation",
-    "few_shot_base",
-    "few_shot_episode_sd",
-    "few_shot_episode_max",
-    "mi_share",
-)
-"""What else a few-shot run may have: on validation classes, on new samples of training classes, an episode's standard
-deviation and the best of the test episodes, and the mutual information's share of the loss. All in percent."""
-
-SHORT = {one.name: one.short for one in ZERO_SHOT_MEASURES} | {
-    "few_shot": "few-shot",
-    "few_shot_pixels": "raw samples",
-    "few_shot_random": "untrained",
-    "few_shot_validation": "validation classes",
-    "few_shot_base": "training classes",
-    "few_shot_episode_sd": "sd of an episode",
-    "few_shot_episode_max": "best episode",
-    "mi_share": "MI's share of the loss",
+_FEW_SHOT: dict[FewShotName | FewShotDetail, tuple[str, str]] = {  # short and title
+    "few_shot": ("few-shot", "Few-shot accuracy"),
+    "few_shot_pixels": ("raw samples", "Nearest example in raw samples"),
+    "few_shot_random": ("untrained", "Features before training"),
+    "few_shot_validation": ("validation classes", "Few-shot accuracy on validation classes"),
+    "few_shot_base": ("training classes", "Few-shot accuracy on training classes"),
+    "few_shot_episode_sd": ("sd of an episode", "Standard deviation of an episode"),
+    "few_shot_episode_max": ("best episode", "Best episode"),
+    "mi_share": ("MI's share of the loss", "Mutual information's share of the loss"),
 }
-TITLES = {one.name: one.title for one in ZERO_SHOT_MEASURES} | {
-    "few_shot": "Few-shot accuracy",
-    "few_shot_pixels": "Nearest example in raw samples",
-    "few_shot_random": "Features before training",
-    "few_shot_validation": "Few-shot accuracy on validation classes",
-    "few_shot_base": "Few-shot accuracy on training classes",
-    "few_shot_episode_sd": "Standard deviation of an episode",
-    "few_shot_episode_max": "Best episode",
-    "mi_share": "Mutual information's share of the loss",
-}
+ZERO_SHOT: tuple[ZeroShotName, ...] = get_args(ZeroShotName)
+FEW_SHOT: tuple[FewShotName, ...] = get_args(FewShotName)
+FEW_SHOT_DETAILS: tuple[FewShotDetail, ...] = get_args(FewShotDetail)
+"""What else a few-shot run may have."""
+SHORT = {one.name: one.short for one in ZERO_SHOT_MEASURES} | {str(name): of[0] for name, of in _FEW_SHOT.items()}
+TITLES = {one.name: one.title for one in ZERO_SHOT_MEASURES} | {str(name): of[1] for name, of in _FEW_SHOT.items()}

@@ -11,30 +11,13 @@ from numpy.typing import NDArray
 
 from fedunseen import metrics
 from fedunseen.evaluation.summary import weak_classes, weak_words
-from fedunseen.report import statistics
+from fedunseen.report import parts, statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.classes import most_confused
 from fedunseen.report.data_distribution import holders
 from fedunseen.report.learning import losses
 from fedunseen.report.maps import class_color, confusion_map, plane_map
-from fedunseen.report.parts import (
-    BLIND,
-    FLATTERS,
-    LAST,
-    LINES,
-    LISTED,
-    Content,
-    Facts,
-    advice,
-    axis,
-    chips,
-    choice,
-    labelled,
-    paragraphs,
-    passages,
-    stopped,
-    upper_end,
-)  # fmt: skip
+from fedunseen.report.parts import Content, Facts
 from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:
@@ -89,13 +72,10 @@ def _words(facts: Facts) -> dict[str, str]:
         "most": int(samples.max()),
         "share": float((100 * held.max(axis=1) / held.sum(axis=1)).mean()),
         "even": 100 / max(int((counts.sum(axis=0) > 0).sum()), 1),
-        "stopped": stopped(first),
-        "blind": BLIND,
-        "flatters": FLATTERS,
-        "last": LAST,
+        "stopped": parts.stopped(first),
         "nbsp": NO_BREAK,
     }
-    return passages("few_shot", context)
+    return parts.passages("few_shot", context)
 
 
 def half_width(result: Mapping[str, Any], name: str) -> float | None:
@@ -108,47 +88,23 @@ def half_width(result: Mapping[str, Any], name: str) -> float | None:
     return float(metrics.t_critical(seeds - 1) * result[f"{name}_sd"] / seeds**0.5)
 
 
-def _headline(facts: Facts) -> list[dict[str, Any]]:
-    """Return the numbers at the top of the page."""
-    result, words = facts.whole.result, _words(facts)
-    return [
-        {
-            "name": name,
-            "short": short,
-            "words": words[name],
-            "value": result[name],
-            "spread": half_width(result, name),
-            "beside": [
-                ("guessing", facts.chance if name == "few_shot" else None),
-                ("standard deviation", result.get(f"{name}_sd")),
-            ],
-            "color": color,
-        }
-        for name, short, color in NUMBERS
-        if name in result
-    ]
-
-
 def verdict(result: Mapping[str, Any], over: str) -> dict[str, Any]:
-    """Return in plain words whether the model is better than what costs nothing.
-
-    Two numbers differ where their 95 % intervals are apart.
-    """
+    """Return in plain words whether the model is better than what costs nothing."""
     model, pixels, random = (
         {"value": result[name], "half": half_width(result, name) or 0.0}
         for name in ("few_shot", "few_shot_pixels", "few_shot_random")
     )
     order, beside = _order(model, pixels), _order(model, random)
     context = {"pixels": pixels, "random": random, "model": model["value"], "over": over, "nbsp": NO_BREAK}
-    (words,) = paragraphs("verdict", {**context, "order": order, "beside": beside})
+    (words,) = parts.paragraphs("verdict", {**context, "order": order, "beside": beside})
     label = {1: "Better", 0: "Not better", -1: "Worse"}[order] + " than raw samples."
     return {"id": "verdict", "css": "good", "fine": order > 0, "order": order, "label": label, "words": words}
 
 
 def _order(first: Mapping[str, float], second: Mapping[str, float]) -> int:
-    """Return 1, -1 or 0: the first is above or below the second, or their intervals overlap."""
-    apart = abs(first["value"] - second["value"]) > first["half"] + second["half"]
-    return int(np.sign(first["value"] - second["value"])) * apart
+    """Return 1, -1 or 0: the first is above or below the second, or their 95 % intervals overlap."""
+    lead = first["value"] - second["value"]
+    return int(np.sign(lead)) * (abs(lead) > first["half"] + second["half"])
 
 
 def _episodes_of(run: Run) -> str:
@@ -159,49 +115,36 @@ def _episodes_of(run: Run) -> str:
 def _accuracy_chart(run: Run, facts: Facts, curve: Curve, x: NDArray[np.float64], mark: float | None) -> str:
     """Draw few-shot accuracy by round, with what guessing and raw samples reach."""
     chance, pixels = facts.chance, float(run.result["few_shot_pixels"])
-    of = "" if _episodes_of(facts.run) == "test" else ", test classes"
-    top = upper_end([curve, Curve(np.array([pixels, chance]), "")])
-    return line_chart(
-        [curve],
-        "Few-shot accuracy" + ("" if not of else " on validation classes"),
-        x,
-        Scale(top, "%"),
-        mark=mark,
-        legend=True,
-        levels=[
-            Level(f"raw samples{of} {pixels:.1f}%", pixels, "blue"),
-            Level(f"guessing {chance:.3g}%", chance, "grey"),
-        ],
-    )
+    tested = _episodes_of(facts.run) == "test"
+    title, of = ("Few-shot accuracy", "") if tested else ("Few-shot accuracy on validation classes", ", test classes")
+    scale = Scale(parts.upper_end([curve, Curve(np.array([pixels, chance]), "")]), "%")
+    raw = Level(f"raw samples{of} {pixels:.1f}%", pixels, "blue")
+    guessing = Level(f"guessing {chance:.3g}%", chance, "grey")
+    return line_chart([curve], title, x, scale, mark=mark, legend=True, levels=[raw, guessing])
 
 
 def curves(facts: Facts) -> Content:
     """Draw one run's accuracy by round, its accuracy in training and its losses."""
-    run = facts.run
-    lines = run.metrics
+    run, lines = facts.run, facts.run.metrics
     if not lines:
         return None
     known = statistics.measured(lines, "few_shot")
-    x, mean = axis(lines), statistics.curve(known, "few_shot")
+    x, mean = parts.axis(lines), statistics.curve(known, "few_shot")
     half = statistics.curve(known, "few_shot_ci95")
     label = "clients" if not facts.one_model else "trained" if facts.pools else "merged"
     curve = Curve(mean, label, "orange", np.maximum(mean - half, 0), np.minimum(mean + half, 100))
-    charts = [_accuracy_chart(run, facts, curve, axis(known), run.result["selected_round"])]
+    charts = [_accuracy_chart(run, facts, curve, parts.axis(known), run.result["selected_round"])]
     terms = list(lines[-1].get("losses", {}))
     stages = list(dict.fromkeys(_stage(name)[0] for name in terms))
     training = [name for name in terms if _stage(name)[1] == "accuracy"]
     if training:
-        terms_by_round = [line.get("losses", {}) for line in lines]
+        rounds, colors = [line.get("losses", {}) for line in lines], parts.LINES
         curves = [
-            Curve(
-                statistics.curve(terms_by_round, name),
-                _said(_stage(name)[0], stages) or "clients",
-                LINES[i % len(LINES)],
-            )
+            Curve(statistics.curve(rounds, name), _said(_stage(name)[0], stages) or "clients", colors[i % len(colors)])
             for i, name in enumerate(training)
         ]
-        title, several = "Accuracy on queries of training episodes", len(curves) > 1
-        charts.append(line_chart(curves, title, x, Scale(upper_end(curves), "%"), legend=several))
+        scale, several = Scale(parts.upper_end(curves), "%"), len(curves) > 1
+        charts.append(line_chart(curves, "Accuracy on queries of training episodes", x, scale, legend=several))
     for stage in stages:
         own = {name: _stage(name)[1] for name in terms if _stage(name)[0] == stage and name not in training}
         said = _said(stage, stages)
@@ -247,7 +190,7 @@ def seeds(facts: Facts) -> Content:
         "heads": [*(title.lower() for _, title in shown), "round"],
         "foot": "mean, sd",
         "means": [*(f"{run.result[name]:.1f}, {run.result[name + '_sd']:.1f}" for name, _ in shown), ""],
-        "charts": [_accuracy_chart(run, facts, curve, axis(all_lines[0]), None)] if all_lines[0] else [],
+        "charts": [_accuracy_chart(run, facts, curve, parts.axis(all_lines[0]), None)] if all_lines[0] else [],
         "words": _words(facts)["seeds"],
     }
 
@@ -260,11 +203,9 @@ def _plus_minus(result: Mapping[str, Any], name: str) -> str:
 def _episode(facts: Facts) -> Content:
     """Return the rows of the first test episode: a class's examples, and its queries with what they were taken for."""
     tensors = facts.tensors
-    if "query_images" not in tensors:
+    if "query_images" not in tensors or not tensors["query_images"].shape[1]:
         return None
     support, queries = tensors["support_images"], tensors["query_images"]
-    if not queries.shape[1]:
-        return None
     names = facts.of_classes(tensors["episode_classes"])
     answers = tensors["query_answers"].astype(np.int64)
     rows = [
@@ -305,12 +246,11 @@ def classes(facts: Facts) -> dict[str, Any]:
     np.fill_diagonal(alike, 1.0)
     order = statistics.leaf_order(alike) if ways < len(ids) or len(ids) > 10 else np.arange(len(ids))
     words = _words(facts)
-    is_sorted = (order != np.arange(len(ids))).any()
-    confusion = " ".join([words["confusion"], *([words["sorted"]] if is_sorted else [])])
+    confusion = words["confusion"] + (f" {words['sorted']}" if (order != np.arange(len(ids))).any() else "")
     written = [names[i] for i in order]
     content = {
-        "bars": bars[:LISTED],
-        "more_bars": bars[LISTED:],
+        "bars": bars[: parts.LISTED],
+        "more_bars": bars[parts.LISTED :],
         "kinds": ("one",),
         "of": "queries",
         "unseen": False,
@@ -332,16 +272,12 @@ def plane(facts: Facts) -> Content:
     if not stored:
         return None
     maps: list[dict[str, Any]] = []
-    names: list[str] = []
-    numbered, count = False, 0
     for round, path in sorted(stored.items()):
         tensors = {name: value.numpy() for name, value in load_params(path).items()}
         classes = tensors["classes"].astype(np.int64)
-        place = {int(c): n for n, c in enumerate(classes)}
-        names = facts.of_classes(classes)
-        numbered, written = labelled(names)
-        count = len(tensors["labels"])
-        accuracy = float(tensors["accuracy"])
+        place, names = {int(c): n for n, c in enumerate(classes)}, facts.of_classes(classes)
+        numbered, written = parts.labelled(names)
+        count, accuracy = len(tensors["labels"]), float(tensors["accuracy"])
         drawn = plane_map(
             tensors["points"].astype(np.float64),
             np.array([place[int(c)] for c in tensors["labels"]], dtype=np.int64),
@@ -364,7 +300,7 @@ def plane(facts: Facts) -> Content:
 
 def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
-    words, (first, *rest) = _words(facts), chips(facts)
+    words, (first, *rest) = _words(facts), parts.chips(facts)
     number = {"value": facts.whole.result["few_shot"], "of": "queries", "chance": f"{facts.chance:.3g}"}
     return {"lead": words["lead"], **number, "chips": [first, ("episodes", words["episodes"]), *rest]}
 
@@ -378,15 +314,36 @@ def summary(facts: Facts) -> dict[str, Any]:
         sentences = [weak_words(weak, len(np.unique(labels)), "test classes")]
     remedy = "Give more examples of each class (method.shots), the weak ones first."
     usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
-    return {"what": words["what"], "good": words["good"], "weak": sentences, "next": advice(facts, weak, remedy, usage)}
+    return {
+        "what": words["what"],
+        "good": words["good"],
+        "weak": sentences,
+        "next": parts.advice(facts, weak, remedy, usage),
+    }
 
 
 def numbers(facts: Facts) -> dict[str, Any]:
     """Return the numbers at the top, what they prove, and how the round was chosen."""
-    words = _words(facts)
-    proven = verdict(facts.whole.result, "seeds" if facts.whole.seeds else "episodes")
+    result, words = facts.whole.result, _words(facts)
+    headline = [
+        {
+            "name": name,
+            "short": short,
+            "words": words[name],
+            "value": result[name],
+            "spread": half_width(result, name),
+            "beside": [
+                ("guessing", facts.chance if name == "few_shot" else None),
+                ("standard deviation", result.get(f"{name}_sd")),
+            ],
+            "color": color,
+        }
+        for name, short, color in NUMBERS
+        if name in result
+    ]
+    proven = verdict(result, "seeds" if facts.whole.seeds else "episodes")
     proven["words"] += f" {words['plus_minus']}"
-    return {"headline": _headline(facts), "choices": [proven, choice(facts, words["choice"])]}
+    return {"headline": headline, "choices": [proven, parts.choice(facts, words["choice"])]}
 
 
 def holdings(facts: Facts) -> Content:

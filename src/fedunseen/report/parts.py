@@ -29,9 +29,11 @@ LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of line
 ADVICE = 3  # things to do next
 LISTED = 120  # classes that are listed openly; more are folded away
 
-BLIND = "No test sample took part in the choice."
-FLATTERS = "Many papers do this, but it flatters: someone who has to choose without the answers gets less."
-LAST = "The last round, whatever it is. Nothing was chosen."
+_SHARED = {  # sentences of several texts
+    "blind": "No test sample took part in the choice.",
+    "flatters": "Many papers do this, but it flatters: someone who has to choose without the answers gets less.",
+    "last": "The last round, whatever it is. Nothing was chosen.",
+}
 
 
 def rounds_tried(result: Mapping[str, Any]) -> int:
@@ -78,7 +80,7 @@ def paragraphs(template: str, context: Mapping[str, Any]) -> list[str]:
 
 def passages(template: str, context: Mapping[str, Any]) -> dict[str, str]:
     """Return the paragraphs of a plain text by name: each begins with ``name:``."""
-    named = (paragraph.partition(":") for paragraph in paragraphs(template, context))
+    named = (paragraph.partition(":") for paragraph in paragraphs(template, {**_SHARED, **context}))
     return {name: text.strip(" ") for name, _, text in named}
 
 

@@ -9,23 +9,11 @@ import numpy as np
 
 from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
+from fedunseen.report import parts
 from fedunseen.report.classes import classes  # noqa: F401 - of the view
 from fedunseen.report.data_distribution import coverage, holders
 from fedunseen.report.learning import curves, seeds  # noqa: F401 - of the view
-from fedunseen.report.parts import (
-    BLIND,
-    FLATTERS,
-    LAST,
-    Content,
-    Facts,
-    advice,
-    chips,
-    choice,
-    client_names,
-    passages,
-    rounds_tried,
-    stopped,
-)  # fmt: skip
+from fedunseen.report.parts import Content, Facts
 from fedunseen.report.svg import image_source
 
 
@@ -39,13 +27,10 @@ def _words(facts: Facts) -> dict[str, str]:
         "experiment": {**facts.experiment, "data": {"text_encoder": None, **facts.experiment["data"]}},
         "result": facts.whole.result,
         "first": {"left_out_offset": 0.0, "gzsl_head": "", **first},
-        "rounds_tried": rounds_tried(first),
-        "stopped": stopped(first),
-        "blind": BLIND,
-        "flatters": FLATTERS,
-        "last": LAST,
+        "rounds_tried": parts.rounds_tried(first),
+        "stopped": parts.stopped(first),
     }
-    return passages("zero_shot", context)
+    return parts.passages("zero_shot", context)
 
 
 def _holders(facts: Facts) -> str:
@@ -65,7 +50,7 @@ def header(facts: Facts) -> dict[str, Any]:
     """Return the first paragraph and the chips."""
     result = facts.whole.result
     shown = {"value": result["zsl"], "of": "test samples", "chance": f"{facts.chance:.1f}"}
-    return {"lead": _words(facts)["lead"], **shown, "chips": [*chips(facts), ("rounds", result["rounds"])]}
+    return {"lead": _words(facts)["lead"], **shown, "chips": [*parts.chips(facts), ("rounds", result["rounds"])]}
 
 
 def summary(facts: Facts) -> dict[str, Any]:
@@ -78,7 +63,7 @@ def summary(facts: Facts) -> dict[str, Any]:
     if summary and facts.zero_shot and not named:
         tested = np.unique(facts.tensors["labels"])
         weak.insert(0, weak_words([], int(np.isin(tested, facts.unseen).sum()), "unseen classes"))
-    steps = advice(facts, named or remedy, remedy or words["remedy"], words["usage"])
+    steps = parts.advice(facts, named or remedy, remedy or words["remedy"], words["usage"])
     return {"what": words["what"], "good": words["good"], "weak": weak, "next": steps}
 
 
@@ -98,7 +83,7 @@ def numbers(facts: Facts) -> dict[str, Any]:
         }
         for measure in ZERO_SHOT_MEASURES
     ]
-    return {"headline": headline, "choices": [choice(facts, _words(facts)["choice"])]}
+    return {"headline": headline, "choices": [parts.choice(facts, _words(facts)["choice"])]}
 
 
 def _images(facts: Facts) -> Content:
@@ -124,7 +109,7 @@ def holdings(facts: Facts) -> Content:
     """Return who holds which classes, and who covers which attributes; parties keep that to themselves."""
     if facts.parties:
         return None
-    covered = coverage(facts.tensors["client_counts"], facts.run.space, client_names(facts))
+    covered = coverage(facts.tensors["client_counts"], facts.run.space, parts.client_names(facts))
     title = "Who holds which classes, who covers which attributes"
     return {"title": title, "holdings": holders(facts), "coverage": covered, "words": ""}
 

@@ -6,13 +6,11 @@ It is judged as zero-shot is. At the end of a run it also asks what a few exampl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
@@ -20,8 +18,8 @@ from fedunseen.core.random import stream
 from fedunseen.data.names import composed
 from fedunseen.evaluation.any_shot import curve
 from fedunseen.methods.closed_form.gaussian import Gaussian
-from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained
-from fedunseen.tasks.few_shot import example_folders
+from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained, scaled
+from fedunseen.tasks.few_shot import examples_of
 from fedunseen.tasks.zero_shot import (
     ZeroShot,
     ZeroShotEvaluator,
@@ -69,7 +67,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         """Rank classes; those of ``question.support`` are learned first, for this question alone."""
         if question.support is None:
             return super().predict(run, question)
-        examples = _examples(question.support)
+        examples = examples_of(question.support)
         learnt = cls.learn(run, question.classes, examples)
         space, method = learnt.space, run.method
         assert isinstance(method, Gaussian)
@@ -77,7 +75,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         names = {*examples, *(name for name, given in zip(described[0], described[3], strict=True) if given)}
         seen = np.isin(np.arange(len(space.names)), space.seen)
         allowed = candidates(question, seen, np.array([name in names for name in space.names]))
-        rows = _scaled(run, run.read_inputs(question.inputs))
+        rows = scaled(run, run.read_inputs(question.inputs))
         with torch.no_grad():
             blocks = [method.known_scores(learnt.params, part) for part in torch.split(rows, _BLOCK)]
         scores = torch.cat(blocks).numpy() - float(run.result["calibration_factor"]) * seen
@@ -91,7 +89,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         method = run.method
         assert isinstance(method, Gaussian)
         names, semantics, _, _ = added_classes(run.space, classes)
-        examples = {} if support is None else _examples(support)
+        examples = {} if support is None else examples_of(support)
         before = len(names)
         for name in examples:
             if name not in names:
@@ -109,8 +107,8 @@ class AnyShotPredictor(ZeroShotPredictor):
             own = some if isinstance(some, ClassSum) else summed(run, method, name, some)
             place = names.index(name)
             count[place], total[place] = own.count, own.total
-        scaled = torch.from_numpy(run.scaled_semantics(space.semantics))
-        return Learnt(space, method.extend(run.params, scaled, count, total, described))
+        described_by = torch.from_numpy(run.scaled_semantics(space.semantics))
+        return Learnt(space, method.extend(run.params, described_by, count, total, described))
 
 
 class AnyShot(ZeroShot):
@@ -124,18 +122,10 @@ class AnyShot(ZeroShot):
 def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
     """Return the sum of a class's samples, as the model takes them."""
     with torch.no_grad():
-        features = method.backbone(run.params, _scaled(run, run.read_inputs(samples))).double()
+        features = method.backbone(run.params, scaled(run, run.read_inputs(samples))).double()
     if not bool(torch.isfinite(features).all()):
         raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
     return ClassSum(len(features), features.sum(0))
-
-
-def _examples(support: Shown) -> dict[str, Any]:
-    """Return the examples of each class."""
-    found = dict(example_folders(Path(support)) if isinstance(support, (str, Path)) else support)
-    if not found:
-        raise DataError("there are no examples: give some of at least one class")
-    return found
 
 
 def _check_spelling(name: str, names: list[str]) -> None:
@@ -146,7 +136,3 @@ def _check_spelling(name: str, names: list[str]) -> None:
             f"the examples are of {name!r}, and there is a class {alike[0]!r}: name the folder {alike[0]!r} if they "
             "are the same, and otherwise something else"
         )
-
-
-def _scaled(run: Trained, samples: NDArray[Any]) -> Tensor:
-    return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)

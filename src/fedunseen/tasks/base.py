@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -141,6 +142,11 @@ class Trained(Protocol):
 
     def scaled_semantics(self, semantics: NDArray[np.float64]) -> NDArray[np.float32]:
         """Scale the semantics (C, attributes) of classes as those of the run were scaled."""
+
+
+def scaled(run: Trained, samples: NDArray[Any]) -> Tensor:
+    """Return samples (n, ...) as the model takes them: vectors are scaled."""
+    return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)
 
 
 class Predictor(ABC):

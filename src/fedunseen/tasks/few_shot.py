@@ -22,6 +22,7 @@ from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.evaluation.measures import FEW_SHOT
 from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.federation.federation import Federation
@@ -34,7 +35,7 @@ from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies, t_critical
-from fedunseen.tasks.base import Prediction, Predictor, Question, Task, Trained
+from fedunseen.tasks.base import Prediction, Predictor, Question, Shown, Task, Trained, scaled
 from fedunseen.tasks.zero_shot_summary import small
 
 _BLOCK = 8  # episodes answered at once
@@ -119,14 +120,6 @@ class FewShotEvaluator(Evaluator):
         with torch.no_grad():
             return episode_answers(classify, inputs, pool.rows, pool.episodes, _BLOCK)
 
-    def _raw(self) -> Inputs:
-        """Return the samples as they were before a frozen encoder made features of them."""
-        pictures = self.federation.benchmark.pictures
-        return self.federation.inputs if pictures is None else torch.from_numpy(pictures)
-
-    def _every_answer(self, models: Sequence[Params], pool: Pool) -> list[NDArray[np.int64]]:
-        return [self.answers(model, pool) for model in models]
-
     def measure(self, loop: Loop, models: Sequence[Params], choice: Choice) -> dict[str, Any]:
         """Measure the merged model; where every client keeps its own, each on its share of the episodes."""
         count = len(self.watched.episodes)
@@ -147,18 +140,19 @@ class FewShotEvaluator(Evaluator):
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Measure the chosen model, and the baselines, on the test episodes."""
         models = self.models_of(model_path)
-        self.final[:] = self._every_answer(models, self.tests)
-        accuracy, half = confidence(_mean_accuracies(self.final))
-        found: dict[str, Any] = {"few_shot": accuracy, "few_shot_ci95": half}
-        if self.base is not None:
-            base = _mean_accuracies(self._every_answer(models, self.base))
-            found["few_shot_base"], found["few_shot_base_ci95"] = confidence(base)
-        ways = self.method.config.ways
-        pixels = self._answers(nearest_support(ways), self.tests, self._raw())
-        found["few_shot_pixels"], found["few_shot_pixels_ci95"] = confidence(episode_accuracies(pixels))
-        random = self._answers(self._untrained, self.tests)
-        found["few_shot_random"], found["few_shot_random_ci95"] = confidence(episode_accuracies(random))
+        self.final[:] = [self.answers(model, self.tests) for model in models]
+        pictures = self.federation.benchmark.pictures  # the samples before a frozen encoder made features of them
+        raw = self.federation.inputs if pictures is None else torch.from_numpy(pictures)
         each = _mean_accuracies(self.final)
+        accuracies = {"few_shot": each}
+        if self.base is not None:
+            accuracies["few_shot_base"] = _mean_accuracies([self.answers(model, self.base) for model in models])
+        nearest = self._answers(nearest_support(self.method.config.ways), self.tests, raw)
+        accuracies["few_shot_pixels"] = episode_accuracies(nearest)
+        accuracies["few_shot_random"] = episode_accuracies(self._answers(self._untrained, self.tests))
+        found: dict[str, Any] = {}
+        for name, values in accuracies.items():
+            found[name], found[f"{name}_ci95"] = confidence(values)
         found["few_shot_episode_sd"], found["few_shot_episode_max"] = float(each.std(ddof=1)), float(each.max())
         if isinstance(self.method, MAMLMI):
             found["mi_share"] = self.method.share([line["losses"] for line in lines])
@@ -185,18 +179,17 @@ class FewShotEvaluator(Evaluator):
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return what the report draws, once :meth:`numbers` has measured the chosen model."""
         federation, e = self.federation, self.tests.episodes
-        classes = len(federation.benchmark.space.names)
-        tensors: dict[str, NDArray[Any]] = {
-            "client_counts": federation.partition.counts(federation.benchmark.labels, classes),
-            "episode_accuracies": _mean_accuracies(self.final),
-        }
+        benchmark = federation.benchmark
+        counts = federation.partition.counts(benchmark.labels, len(benchmark.space.names))
+        tensors: dict[str, NDArray[Any]] = {"client_counts": counts}
+        tensors["episode_accuracies"] = _mean_accuracies(self.final)
         if len(self.final) > 1:
             return tensors
         (answers,) = self.final
         episode = np.arange(len(e))[:, None, None]
         tensors["labels"] = np.broadcast_to(e.classes[:, :, None], answers.shape).ravel()
         tensors["answers"] = e.classes[episode, answers].ravel()
-        images = federation.benchmark.images()
+        images = benchmark.images()
         if images is not None:
             first = self.tests.rows[e.index[0]]
             shown = np.stack([[small(images[one]) for one in row] for row in first])
@@ -262,8 +255,7 @@ class FewShotPredictor(Predictor):
         check_question(question.among, question.top)
         method = run.method
         assert isinstance(method, Episodic)
-        support = question.support
-        examples = dict(example_folders(Path(support)) if isinstance(support, (str, Path)) else support)
+        examples = examples_of(question.support)
         if len(examples) < 2:
             raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
         if method.limited and len(examples) > method.config.ways:
@@ -281,11 +273,8 @@ class FewShotPredictor(Predictor):
         rows = {name: run.read_inputs(some) for name, some in examples.items()}
         answers = torch.tensor([n for n, some in enumerate(rows.values()) for _ in some])
 
-        def scaled(samples: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)
-
-        learnt = scaled(np.concatenate(list(rows.values())))
-        blocks = torch.split(scaled(run.read_inputs(question.inputs)), _SCORED)
+        learnt = scaled(run, np.concatenate(list(rows.values())))
+        blocks = torch.split(scaled(run, run.read_inputs(question.inputs)), _SCORED)
         logits = torch.cat([method.recognise(run.params, learnt, answers, block) for block in blocks]).numpy()
         names, top = list(rows), question.top
         return [[Prediction(names[n], float(row[n])) for n in np.argsort(-row, kind="stable")[:top]] for row in logits]
@@ -297,14 +286,7 @@ class FewShot(Task):
     name = "few-shot"
     evaluator = FewShotEvaluator
     predictor = FewShotPredictor
-    also_averaged = (
-        "few_shot_base",
-        "few_shot_pixels",
-        "few_shot_random",
-        "few_shot_validation",
-        "few_shot_episode_*",
-        "mi_share",
-    )
+    also_averaged = (*FEW_SHOT[1:], "few_shot_validation", "few_shot_base", "few_shot_episode_*", "mi_share")
     needs_descriptions = False
     chooses_settings = False
     attackable = False
@@ -374,8 +356,13 @@ def _fixed_names(run: Trained, method: Episodic) -> list[str]:
     return [run.space.names[c] for c in sorted(run.space.train.tolist(), key=lambda c: int(answers[c]))]
 
 
-def example_folders(path: Path) -> dict[str, list[Path]]:
-    """Return the files in each folder of a folder: examples of the class with the folder's name."""
+def examples_of(support: Shown) -> dict[str, Any]:
+    """Return the examples of each class: those given, or the files in each folder of a folder."""
+    if not isinstance(support, (str, Path)):
+        if not support:
+            raise DataError("there are no examples: give some of at least one class")
+        return dict(support)
+    path = Path(support)
     if not path.is_dir():
         raise DataError(f"{path} is no folder: give one with a folder of examples for each class")
     found = {

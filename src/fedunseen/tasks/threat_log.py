@@ -66,35 +66,23 @@ def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
     """Add up what the clients have screened, and warn of those that have nothing left."""
     told: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
     told["clients"] = [
-        {
-            "client": reply.client,
-            **{name: int(reply.notes[name]) for name in COUNTS},
-            "threshold": reply.notes["threshold"],
-        }
+        {"client": reply.client, **{name: int(reply.notes[name]) for name in COUNTS},
+         "threshold": reply.notes["threshold"]}
         for reply in noted
-    ]
-    empty = [one["client"] for one in told["clients"] if _dropped(one) == _seen(one)]
+    ]  # fmt: skip
+    kinds = ("clean", "poisoned")
+    empty = [one["client"] for one in told["clients"]
+             if sum(one[f"{kind}_dropped"] for kind in kinds) == sum(one[kind] for kind in kinds)]  # fmt: skip
     if empty:
         told["empty"] = empty
-        everybody = len(empty) == len(noted)
-        who = (
-            "every client"
-            if everybody
-            else f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
-        )
-        then = "the model stays as it was" if everybody else "nothing is learned from it"
+        who, then = "every client", "the model stays as it was"
+        if len(empty) < len(noted):
+            who = f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
+            then = "nothing is learned from it"
         warnings.warn(
             f"round {round + 1}: every sample of {who} was below the threshold of [screening]: {then}", stacklevel=3
         )
     return told
-
-
-def _dropped(one: Mapping[str, Any]) -> int:
-    return int(one["clean_dropped"] + one["poisoned_dropped"])
-
-
-def _seen(one: Mapping[str, Any]) -> int:
-    return int(one["clean"] + one["poisoned"])
 
 
 def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:
@@ -107,8 +95,7 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
     - ``screened``: the counts of all rounds together.
     """
     found: dict[str, Any] = {}
-    attack = federation.attack
-    if attack is not None:
+    if (attack := federation.attack) is not None:
         attacked = [i for i, line in enumerate(lines) if line["attackers"]]
         space = federation.benchmark.space
         at = {"last": len(lines) - 1}
@@ -126,18 +113,12 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
             "rounds": [i + 1 for i in attacked],
             "clients": list(attack.settings.clients),
             "triggers": [
-                {
-                    "name": probe.name,
-                    "client": probe.client,
-                    "target": space.names[probe.target],
-                    "source": probe.source,
-                    "trained": len(probe.magnitudes),
-                    "tested": len(probe.inputs),
-                }
+                {"name": probe.name, "client": probe.client, "target": space.names[probe.target],
+                 "source": probe.source, "trained": len(probe.magnitudes), "tested": len(probe.inputs)}
                 for probe in attack.probes
             ],
             "main": {when: {name: lines[i][name] for name in ZERO_SHOT} for when, i in at.items()},
-        }
+        }  # fmt: skip
     screened = [line["screening"] for line in lines if "screening" in line]
     if screened:
         found["screened"] = {name: sum(one[name] for one in screened) for name in COUNTS}

@@ -36,17 +36,13 @@ from fedunseen.tasks.base import (
     Task,
     Trained,
     percent,
+    scaled,
 )
 from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
 from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
-_ESTIMATED = (
-    "left_out_offset",
-    "left_out_accuracy",
-    "left_out_rivals",
-    "form",
-)  # by methods in closed form, from their sums
+_ESTIMATED = ("left_out_offset", "left_out_accuracy", "left_out_rivals", "form")  # in closed form, from the sums
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 
 
@@ -209,8 +205,7 @@ class ZeroShotPredictor(Predictor):
                 "method, for example fedzsl, to predict others"
             )
         allowed = candidates(question, seen, given)
-        rows = run.read_inputs(question.inputs)
-        scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
+        rows = scaled(run, run.read_inputs(question.inputs))
         scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
         params, factor = run.params, float(run.result["calibration_factor"])
         if method.generates and question.classes is not None:  # its classifiers know only the run's classes
@@ -227,7 +222,7 @@ class ZeroShotPredictor(Predictor):
             )
         with torch.no_grad():
             score = method.scores if seen[allowed].any() else method.unseen_scores
-            blocks = [score(params, part, scaled_semantics) for part in torch.split(scaled, _BLOCK)]
+            blocks = [score(params, part, scaled_semantics) for part in torch.split(rows, _BLOCK)]
             scores = torch.cat(blocks).numpy()
         return ranked(names, scores - factor * seen, allowed, question.top)
 
