@@ -32,11 +32,7 @@ def preset_text(name: str) -> str:
 
 
 def experiment_text(source: str | Path) -> tuple[str, Path]:
-    """Return the TOML text of a preset or a file, and the folder that paths in it are relative to.
-
-    Raises:
-        ExperimentError: there is no such preset or file, or it is not text.
-    """
+    """Return the TOML text of a preset or a file, and the folder that paths in it are relative to."""
     path = Path(source)
     if is_shipped(path):
         if str(source) in preset_names():
@@ -53,11 +49,7 @@ def is_shipped(path: Path) -> bool:
 
 
 def readable_text(path: Path, remedy: str) -> str:
-    """Return a file's text without the byte-order mark that some editors begin it with.
-
-    Raises:
-        ExperimentError: it is missing, cannot be read (both with the ``remedy``), or is not text.
-    """
+    """Return a file's text without the byte-order mark that some editors begin it with."""
     try:
         check_ordinary(path)
         return path.read_text("utf-8-sig")
@@ -80,11 +72,7 @@ def sweep_text(name: str) -> str:
 
 
 def sweep_source(source: str | Path) -> tuple[str, Path | None]:
-    """Return the TOML text of a shipped sweep or a file, and the file's folder.
-
-    Raises:
-        ExperimentError: there is no such sweep or file, or it is not text.
-    """
+    """Return the TOML text of a shipped sweep or a file, and the file's folder."""
     path = Path(source)
     if not is_shipped(path):
         remedy = f"name a sweep file or a shipped sweep ({', '.join(sweep_names())})"

@@ -68,15 +68,7 @@ def _entry_points(section: str) -> EntryPoints:
 
 
 def find(section: str, name: str) -> type[Any]:
-    """Return the class registered as ``name`` in a section.
-
-    Raises:
-        ExperimentError: the name is unknown.
-
-    Example:
-        >>> find("strategy", "fedprox").__name__
-        'FedProx'
-    """
+    """Return the class registered as ``name`` in a section."""
     if place := own(section).get(name):
         module, _, attribute = place.partition(":")
         found: type[Any] = getattr(importlib.import_module(module), attribute)
@@ -147,11 +139,7 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
 
 
 def announce(files: list[Path] | None) -> None:
-    """Have files loaded by this process, once something is looked for by name, and by those that it starts.
-
-    Raises:
-        ExperimentError: a file is missing.
-    """
+    """Have files loaded by this process, once something is looked for by name, and by those that it starts."""
     for file in files or ():
         if not file.is_file():
             raise ExperimentError(f"--plugin {file}: there is no such file")
@@ -167,11 +155,7 @@ def announced() -> list[str]:
 
 
 def _registered(section: str) -> dict[str, type[Any]]:
-    """Return the classes that were registered for a section, by name, after a look at the announced files.
-
-    Raises:
-        ExperimentError: a file cannot be loaded, or registers nothing.
-    """
+    """Return the classes that were registered for a section, by name, after a look at the announced files."""
     for file in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if file not in _LOADED:
             _LOADED.add(file)

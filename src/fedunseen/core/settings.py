@@ -10,11 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class FileText(str):
-    """A text that a file holds; where a setting is a path, it is relative to that file.
-
-    Attributes:
-        locate: makes such a path relative to here.
-    """
+    """A text that a file holds; where a setting is a path, it is relative to that file."""
 
     locate: Callable[[Path], Path]
 

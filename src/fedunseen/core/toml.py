@@ -20,11 +20,7 @@ LONGEST = 2**18
 
 
 def parse_toml(text: str, source: object) -> dict[str, Any]:
-    """Return the content of a TOML file; ``source`` is its name in messages.
-
-    Raises:
-        ExperimentError: it is not TOML, too long, or nested too deeply.
-    """
+    """Return the content of a TOML file; ``source`` is its name in messages."""
     if len(text) > LONGEST:
         raise ExperimentError(f"{source} has {len(text):,} characters: an experiment has {LONGEST:,} at most")
     parts = max(
@@ -43,17 +39,7 @@ def parse_toml(text: str, source: object) -> dict[str, Any]:
 
 
 def toml_text(tree: Mapping[str, Any]) -> str:
-    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each.
-
-    Example:
-        >>> print(toml_text({"name": "mine", "run": {"seed": 0, "join": {"3": 5}}}))
-        name = "mine"
-        <BLANKLINE>
-        [run]
-        seed = 0
-        join = { 3 = 5 }
-        <BLANKLINE>
-    """
+    """Return the text of a TOML file that reads back to ``tree``: plain values first, then a section each."""
     plain = {key: value for key, value in tree.items() if not isinstance(value, Mapping)}
     text = _lines(plain)
     for section, content in tree.items():
@@ -67,12 +53,7 @@ def _lines(content: Mapping[str, Any]) -> str:
 
 
 def toml_key(key: str) -> str:
-    """Write a key, in quotes where it needs them.
-
-    Example:
-        >>> toml_key("lr"), toml_key("method.lr")
-        ('lr', '"method.lr"')
-    """
+    """Write a key, in quotes where it needs them."""
     bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
     return key if bare else json.dumps(key, ensure_ascii=False)
 

@@ -53,11 +53,7 @@ _SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
-    """Return the benchmark, with features instead of images where the encoder is frozen.
-
-    Raises:
-        FedUnseenError: the data are missing or damaged, or do not fit the encoder.
-    """
+    """Return the benchmark, with features instead of images where the encoder is frozen."""
     benchmark: Benchmark = find("data", experiment.data.name).load(experiment.data, seed)
     if benchmark.space.from_texts and (strange := foreign_names(benchmark.space.names)):
         warnings.warn(
@@ -69,21 +65,12 @@ def load_data(experiment: Experiment, seed: int) -> Benchmark:
 
 
 def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
-    """Deal what clients may hold of the training samples.
-
-    Raises:
-        FedUnseenError: the samples do not suffice, or the file that says who holds what is missing or damaged.
-    """
+    """Deal what clients may hold of the training samples."""
     return make_partition(experiment.partition, task_of(experiment).client_data(benchmark), seed)
 
 
 def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
-    """Return the benchmark and the partition that a run trains on, as a simulation's worker process needs them.
-
-    Args:
-        experiment: on any engine.
-        selection: those on which rounds and settings are chosen.
-    """
+    """Return the benchmark and the partition that a run trains on, as a simulation's worker process needs them."""
     seed = experiment.run.seed
     benchmark = load_data(experiment, seed)
     partition = partition_of(experiment, benchmark, seed)
@@ -106,13 +93,6 @@ def resolve_defaults(experiment: Experiment, benchmark: Benchmark) -> Experiment
 
     Under ``[privacy]``, which hides what samples are like, and without training samples, which a coordinator may lack,
     nothing is asked of samples: features are brought to unit length at most.
-
-    Args:
-        experiment: the choices; what they say stays.
-        benchmark: the whole one, encoded.
-
-    Raises:
-        ExperimentError: method and data do not fit together.
     """
     chosen = find("method", experiment.method.name)
     asked = len(benchmark.train) > 0 and experiment.privacy.name == "none"
@@ -180,11 +160,7 @@ def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) 
 
 
 def find_device(choice: str) -> torch.device:
-    """Return the device that ``run.device`` names.
-
-    Raises:
-        ExperimentError: ``cuda`` is asked for and not there.
-    """
+    """Return the device that ``run.device`` names."""
     there = torch.cuda.is_available()
     torch.backends.cudnn.allow_tf32 = False  # by default convolutions keep 10 bits of a float32
     if choice == "cuda" and not there:
@@ -200,19 +176,7 @@ def assemble(
     scaler: Scaler | None = None,
     whole: bool = True,
 ) -> Federation:
-    """Build the federation that the experiment names.
-
-    Args:
-        experiment: the choices.
-        benchmark: what clients hold (:meth:`Task.client_data`), encoded; or its version for selection.
-        partition: who holds which of its training samples.
-        selection: the benchmark is its version for selection.
-        scaler: of features, where it is not to be fitted to the training samples: a party's is the coordinator's.
-        whole: the benchmark is for all rounds; a version of a growing class space is not.
-
-    Raises:
-        ExperimentError, DataError: something does not fit together.
-    """
+    """Build the federation that the experiment names."""
     experiment = resolve_defaults(experiment, benchmark)
     device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
@@ -317,15 +281,7 @@ def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]
 
 
 def check(experiment: Experiment, benchmark: Benchmark) -> None:
-    """Refuse what :func:`assemble` would refuse of an experiment, without its first parameters, threats and engine.
-
-    Args:
-        experiment: the choices.
-        benchmark: the experiment's, encoded (:func:`load_data`).
-
-    Raises:
-        ExperimentError, DataError: something does not fit together.
-    """
+    """Refuse what :func:`assemble` would refuse of an experiment, without its first parameters, threats and engine."""
     experiment, task = resolve_defaults(experiment, benchmark), task_of(experiment)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
     benchmark = task.client_data(benchmark)
@@ -415,11 +371,7 @@ def _scores(
 
 
 def _private(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Private:
-    """Return the private merging that the experiment names.
-
-    Raises:
-        ExperimentError: a budget does not pay for the rounds.
-    """
+    """Return the private merging that the experiment names."""
     own = experiment.strategy
     uniform = own.weights == "uniform"
     weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}
@@ -427,11 +379,7 @@ def _private(experiment: Experiment, benchmark: Benchmark, partition: Partition)
 
 
 def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
-    """Return how parties mask what they send, if they do.
-
-    Raises:
-        MissingDependencyError: a library of cryptography is not installed.
-    """
+    """Return how parties mask what they send, if they do."""
     own = experiment.privacy
     if own.aggregation == "plain":
         return None

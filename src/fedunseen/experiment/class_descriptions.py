@@ -21,21 +21,7 @@ _ALIKE = 0.999  # cosine of two embeddings of one sentence by one text encoder o
 def semantics_of_names(
     names: Sequence[str], space: ClassSpace, settings: DataSettings
 ) -> dict[str, NDArray[np.float64]]:
-    """Describe classes by their names, with the text encoder and the sentence that described the run's own.
-
-    Args:
-        names: of classes, or a few words: ``"a red fire truck"``.
-        space: the run's class space.
-        settings: the run's ``[data]``.
-
-    Returns:
-        Name -> semantics (attributes,), as raw as those of the class space.
-
-    Raises:
-        ExperimentError: the run's classes are described by attributes.
-        DataError: a name is empty or there twice, or the text encoder is not the run's.
-        MissingDependencyError: a library of the text encoder is not installed.
-    """
+    """Describe classes by their names, with the text encoder and the sentence that described the run's own."""
     encoder, prompt = getattr(settings, "text_encoder", None), getattr(settings, "prompt", "")
     if encoder is None or not space.from_texts:
         known = ", ".join(space.attribute_names[:3]) + (", ..." if space.attributes > 3 else "")
@@ -59,11 +45,7 @@ def semantics_of_names(
 
 
 def names_in(file: Path) -> list[str] | None:
-    """Return the classes of a file that has names alone, a name a line; None of one that has attributes too.
-
-    Raises:
-        DataError: the file is missing or damaged.
-    """
+    """Return the classes of a file that has names alone, a name a line; None of one that has attributes too."""
     rows = read_csv(file)
     header = rows[0][1]
     if "name" in header and set(header) <= {"name", "split"}:

@@ -22,15 +22,7 @@ _NOT_TESTED = {"root", "features", "semantics", "vectors", "train_per_class"}
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better a run is than another.
-
-    Attributes:
-        run: the run that is compared.
-        other: the run that it is compared with.
-        over: what the intervals are over: ``seeds``, test ``episodes``, or test ``samples`` (within their classes).
-        count: how many of them.
-        differences: metric -> difference in percentage points, and half of its 95 % interval.
-    """
+    """How much better a run is than another."""
 
     run: Run
     other: Run
@@ -53,10 +45,6 @@ def compare(run: Run, other: Run) -> Comparison:
 
     An interval over seeds says how the difference varies from training to training. One over test episodes or samples
     only says how it varies from question to question, for these two models.
-
-    Raises:
-        ExperimentError: they were not asked the same questions, or one has not kept its answers.
-        RunDirectoryError: what a run left behind is damaged.
     """
     names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
     if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or _classes(run) != _classes(other):
@@ -113,11 +101,7 @@ def _kept(run: Run, name: str) -> NDArray[Any] | None:
 
 
 def _needed(run: Run, name: str) -> NDArray[Any]:
-    """Return a tensor of the answers that a run recorded.
-
-    Raises:
-        ExperimentError: it recorded none.
-    """
+    """Return a tensor of the answers that a run recorded."""
     found = _kept(run, name)
     if found is None:
         raise ExperimentError(

@@ -25,23 +25,14 @@ _SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
 
 
 class Doubt(NamedTuple):
-    """Something to look at.
-
-    Attributes:
-        what: in a few words.
-        why: what is odd about it.
-    """
+    """Something to look at."""
 
     what: str
     why: str
 
 
 def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Doubt]:
-    """Return what looks odd: the same picture in two classes' folders, two names that may be one.
-
-    Args:
-        classes: the files of each class, by its name. Those that are no pictures are passed over.
-    """
+    """Return what looks odd: the same picture in two classes' folders, two names that may be one."""
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
     for (one, path), (other, twin) in _twins(classes):
         pairs[min(one, other), max(one, other)].append((path, twin))
@@ -55,12 +46,7 @@ def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Doubt]:
 
 
 def foreign_names(names: Sequence[str]) -> list[str]:
-    """Return the names most of whose letters are not Latin: a text encoder of English knows little of them.
-
-    Example:
-        >>> foreign_names(["blå bil", "赤い車"])
-        ['赤い車']
-    """
+    """Return the names most of whose letters are not Latin: a text encoder of English knows little of them."""
     found = []
     for name in names:
         letters = [letter for letter in name if letter.isalpha()]

@@ -29,13 +29,6 @@ def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
 
     :func:`study` switches off the experiment's own defences before it applies these settings. ``magnitude`` and
     :data:`LEFT_OUT` run at the clients (``[screening]``), all others at the server (``[defence]``).
-
-    Raises:
-        ExperimentError: a name is unknown.
-
-    Example:
-        >>> guards(["norm-clip"])
-        {'none': {}, 'norm-clip': {'defence.name': 'norm-clip'}}
     """
     known: dict[str, dict[str, Any]] = {
         "none": {},
@@ -56,26 +49,7 @@ def study(
     log: Callable[[str], None],
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment attacked and with no one attacking, without a defence and under each one.
-
-    Args:
-        experiment: with an ``[attack]`` that has triggers.
-        against: defences by name, from :func:`guards`. Each is tried alone; ``none`` stands for no defence. A defence
-            that the experiment itself names keeps its settings there, all others have their defaults.
-        out: the folder of the runs, ``NAME-honest`` and ``NAME-attacked``. Complete runs are not repeated, others are
-            resumed.
-        log: called with a line for each defence.
-        progress: called after every round.
-
-    Returns:
-        What ``backdoor.json`` holds. ``defences`` has for each defence either ``refused``, the sentence that says why,
-        or ``honest`` and ``attacked``, accuracies in the last round (means over the seeds, with ``..._sd``), and
-        ``curves`` by round. ``backdoor_attacked`` is missing if with some seed no malicious client took part in an
-        attacked round.
-
-    Raises:
-        FedUnseenError: the experiment without any defence cannot be run.
-    """
+    """Run an experiment attacked and with no one attacking, without a defence and under each one."""
     found: dict[str, Any] = {}
     shared: dict[str, Any] = {}
     for name, settings in against.items():
@@ -111,16 +85,7 @@ def study(
 
 
 def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with one defence of :func:`guards` alone, in place of those that it names itself.
-
-    Raises:
-        ExperimentError: the defence does not fit the experiment.
-
-    Example:
-        >>> median = Experiment.load("digit-pairs", {"defence.name": "median"})
-        >>> defended(median, {}).defence.name, defended(median, {"defence.name": "krum"}).defence.name
-        ('none', 'krum')
-    """
+    """Return an experiment with one defence of :func:`guards` alone, in place of those that it names itself."""
     own = {f"{section}.name": getattr(experiment, section).name for section in SWITCHES}
     bare = experiment.with_overrides({key: "none" for key, name in own.items() if settings.get(key) != name})
     return bare.with_overrides(settings)

@@ -40,18 +40,7 @@ from fedunseen.tasks import Evaluator
 
 
 class Growth(ABC):
-    """The versions of a run's class space, one at a time.
-
-    Args:
-        experiment: with a section ``[growth]``.
-        benchmark: all samples that are here.
-        partition: who holds which training samples.
-        directory: where versions are kept, for a resume.
-
-    Attributes:
-        version: the one in force.
-        federation, task: made for it.
-    """
+    """The versions of a run's class space, one at a time."""
 
     version: Version
     federation: Federation
@@ -172,12 +161,7 @@ class Deployed(Growth):
         return first_version(self.benchmark.space)
 
     def _next(self, round: int) -> Version:
-        """Ask those who take part in ``round`` what they hold, and take in what is new.
-
-        Raises:
-            QuorumError: too few have come.
-            ExperimentError: no class is seen, or none unseen; or a correction is of a class that no one knows.
-        """
+        """Ask those who take part in ``round`` what they hold, and take in what is new."""
         engine, version = self.federation.engine, self.version
         assert isinstance(engine, Distributed)
         members = engine.gather(round, self.partition.present(round))
@@ -225,11 +209,7 @@ def initial_benchmark(experiment: Experiment, benchmark: Benchmark, partition: P
 def growth_of(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, directory: RunDirectory
 ) -> Growth | None:
-    """Return how the class space of a run grows; None where it does not.
-
-    Raises:
-        FedUnseenError: it cannot grow as the experiment says.
-    """
+    """Return how the class space of a run grows; None where it does not."""
     if experiment.growth.name == "none":
         return None
     kind = Deployed if partition.remote else Simulated

@@ -46,12 +46,7 @@ _LABELS = ("label", "class", "name")
 
 
 class Choice(NamedTuple):
-    """One thing that was decided.
-
-    Attributes:
-        what: in a few words.
-        why: the reason.
-    """
+    """One thing that was decided."""
 
     what: str
     why: str
@@ -59,13 +54,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Suggestion:
-    """An experiment that suits some data.
-
-    Attributes:
-        text: the experiment file, TOML with comments.
-        choices: what was decided, and why, in the order in which a reader wants to know it.
-        written: files that had to be made beside it, as a class table.
-    """
+    """An experiment that suits some data."""
 
     text: str
     choices: tuple[Choice, ...]
@@ -89,13 +78,6 @@ def start(kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False
     """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
 
     ``fedunseen init`` and ``fedunseen data check`` both ask here.
-
-    Args:
-        kind: of the samples: ``vectors``, ``maps`` or ``images``.
-        seen: how many classes have training samples.
-        centered: the descriptions may be centered: no class is exactly the mean of the others.
-        spare: classes have training samples to spare, which something can be chosen on.
-        mixed: features are in several units, so that a sample's length says nothing.
     """
     scaled, last = ["centre", "l2"], seen < _FEW or not spare
     return {
@@ -125,19 +107,7 @@ _WHY = {
 
 
 def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
-    """Look at data and write what suits them; a class table or features that are missing are made in their folder.
-
-    Args:
-        data: a folder with a folder of pictures for each class, or with one folder that holds those; or with
-            ``features.npz``; or with a table of samples (CSV: one column names the class, the others are numbers); or
-            such a table itself.
-        file: where the experiment file will lie, which paths in it are relative to. It is not written here.
-        force: bring a class table of names alone up to date with the folders.
-
-    Raises:
-        DataError: there is nothing to learn from, or something is wrong with it.
-        ExperimentError: nothing describes the classes, and no text encoder is installed.
-    """
+    """Look at data and write what suits them; a class table or features that are missing are made in their folder."""
     table = data if data.is_file() else _table(data)
     folder = data.with_suffix("") if data.is_file() else data
     if table is None:
@@ -387,14 +357,7 @@ def _table(folder: Path) -> Path | None:
 
 
 def _convert(table: Path, folder: Path) -> Path:
-    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is optional.
-
-    Returns:
-        The file, which was not there before.
-
-    Raises:
-        DataError: the table is none, or a cell is no number.
-    """
+    """Write the samples of a table as ``features.npz``: one column names the class, ``split`` is optional."""
     rows = _read_table(table)
     _, header = next(rows)
     label = next((word for word in _LABELS if word in header), None)

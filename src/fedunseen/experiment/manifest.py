@@ -74,16 +74,7 @@ def encoder_of(experiment: Experiment, benchmark: Benchmark) -> Encoder | None:
 def bring_home(
     experiment: Experiment, benchmark: Benchmark, scaler: Scaler, result: Mapping[str, Any], params: Params, out: Path
 ) -> None:
-    """Write a party's run directory with the merged model, whole or not at all.
-
-    Args:
-        experiment: as the party ran it.
-        benchmark: the party's own, encoded.
-        scaler: of features, with the coordinator's statistics.
-        result: the numbers that came with the model.
-        params: the merged model.
-        out: where it goes; nothing, or an empty folder.
-    """
+    """Write a party's run directory with the merged model, whole or not at all."""
     with whole_folder(out) as partial:
         told = manifest(experiment, benchmark.fingerprint(), benchmark)
         write_json(partial / "manifest.json", {**told, "brought_home": True})
@@ -117,12 +108,7 @@ def clients_of(federation: Federation) -> list[PartyStatus]:
 
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
-    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken.
-
-    Args:
-        experiment: says name and seed.
-        kind: put before the name where it is for something else than a run.
-    """
+    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken."""
     return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
 
 

@@ -43,11 +43,7 @@ OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression"
 
 
 def read_tree(source: str | Path) -> dict[str, Any]:
-    """Read a preset by name or a TOML file by path, as nested dictionaries; its paths are relative to the file.
-
-    Raises:
-        ExperimentError: the file is missing or not TOML.
-    """
+    """Read a preset by name or a TOML file by path, as nested dictionaries; its paths are relative to the file."""
     text, folder = experiment_text(source)
     tree: dict[str, Any] = FileText.within(parse_toml(text, source), lambda path: folder / path.expanduser())
     return tree
@@ -56,11 +52,7 @@ def read_tree(source: str | Path) -> dict[str, Any]:
 def sections_of(
     tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, in_order: bool = False
 ) -> dict[str, Any]:
-    """Return the sections of a tree with overrides in place: see :meth:`Experiment.from_dict`.
-
-    Raises:
-        ExperimentError: a section is unknown or none, an override names none.
-    """
+    """Return the sections of a tree with overrides in place: see :meth:`Experiment.from_dict`."""
     sections = {key: dict(value) if isinstance(value, Mapping) else value for key, value in tree.items()}
     for section, content in sections.items():
         if section not in SECTIONS:
@@ -73,16 +65,7 @@ def sections_of(
 
 
 def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
-    """Refuse what shows at once: unknown choices and keys, settings of the data, their folder and classes.
-
-    Args:
-        source: as for :meth:`Experiment.load`, which checks all of it, this once more.
-        overrides: likewise.
-
-    Raises:
-        ExperimentError: a section, a choice, the name of a key or a setting of the data is wrong.
-        DataError: the data's folder or class table is.
-    """
+    """Refuse what shows at once: unknown choices and keys, settings of the data, their folder and classes."""
     tree = {key: value for key, value in read_tree(source).items() if key != "name"}
     told = dict(overrides or {})
     sections = sections_of(tree)
@@ -118,13 +101,6 @@ def parse_override(text: str) -> tuple[str, Any]:
     """Read one ``section.key=value`` of the command line; the value is TOML, or else taken as a string.
 
     TOML has no word for a setting that is not set: ``null`` unsets what a preset or a file has set.
-
-    Raises:
-        ExperimentError: there is no ``=`` or no section.
-
-    Example:
-        >>> parse_override("method.lr=0.1"), parse_override("strategy.name=fedprox")
-        (('method.lr', 0.1), ('strategy.name', 'fedprox'))
     """
     key, equals, value = text.partition("=")
     if not equals or "." not in key:
@@ -193,11 +169,7 @@ def _family(settings: type[BaseModel]) -> type[BaseModel]:
 
 
 def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -> BaseModel:
-    """Validate one section by its settings.
-
-    Raises:
-        ExperimentError: the first thing wrong, as one sentence.
-    """
+    """Validate one section by its settings."""
     for key, value in content.items():  # pydantic takes true for 1, and infinity for a number
         wanted = kind.model_fields[key].annotation if key in kind.model_fields else None
         wanted_types = {wanted, *get_args(wanted)}

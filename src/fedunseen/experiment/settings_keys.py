@@ -17,15 +17,7 @@ def own_keys(section: str, name: str) -> list[str] | None:
 
 
 def keys_of(place: str) -> list[str]:
-    """Return the keys that a class of this package takes in its section, those of its base classes first.
-
-    Args:
-        place: ``module:Class``, as the registry has it. Nothing of the module is run.
-
-    Example:
-        >>> keys_of("fedunseen.strategies.fedprox:FedProx")[-1]
-        'mu'
-    """
+    """Return the keys that a class of this package takes in its section, those of its base classes first."""
     module, _, name = place.partition(":")
     return list(dict.fromkeys(_fields(*_settings(module, name))))
 

@@ -41,11 +41,7 @@ Table = dict[str, list[Any]]
 
 
 def tables(run: Run) -> dict[str, Table]:
-    """Return a run's tables by name; see the top of this file.
-
-    Raises:
-        RunDirectoryError: a file of the run is missing or damaged.
-    """
+    """Return a run's tables by name; see the top of this file."""
     if not run.seeds:
         return _tables(run)
     found: dict[str, Table] = {}
@@ -57,11 +53,7 @@ def tables(run: Run) -> dict[str, Table]:
 
 
 def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write each table as ``NAME.csv`` into a folder, and return their paths; what was not measured is empty.
-
-    Raises:
-        RunDirectoryError: ``folder`` is a file, or a file of the run is missing or damaged.
-    """
+    """Write each table as ``NAME.csv`` into a folder, and return their paths; what was not measured is empty."""
     if folder.exists() and not folder.is_dir():
         raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
     paths = []
@@ -73,11 +65,7 @@ def write_tables(run: Run, folder: Path) -> list[Path]:
 
 
 def write_latex(run: Run, folder: Path) -> list[Path]:
-    """Write each table as ``NAME.tex``, a ``tabular`` of booktabs; numbers have four digits.
-
-    Raises:
-        RunDirectoryError: as :func:`write_tables`.
-    """
+    """Write each table as ``NAME.tex``, a ``tabular`` of booktabs; numbers have four digits."""
     if folder.exists() and not folder.is_dir():
         raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
     paths = []

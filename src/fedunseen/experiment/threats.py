@@ -45,19 +45,7 @@ def make_screening(experiment: Experiment, method: Method) -> Screening | None:
 def make_attack(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, inputs: Inputs, scaler: Scaler
 ) -> Attack | None:
-    """Return the attack, with its triggers, None for ``none``.
-
-    Args:
-        experiment: says which attack.
-        benchmark: the triggers are made of its classes and images.
-        partition: who holds what.
-        inputs: (N, ...) the benchmark's samples as the method takes them.
-        scaler: of features.
-
-    Raises:
-        ExperimentError: a malicious client or a class does not exist, or triggers cannot be made of this benchmark.
-        DataError: the folder of triggers is missing or damaged.
-    """
+    """Return the attack, with its triggers, None for ``none``."""
     settings = experiment.attack
     if not isinstance(settings, AttackSettings):
         return None

@@ -27,12 +27,7 @@ class Tracker(Protocol):
 
 
 def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers of a line of metrics under flat names; lists and numbers of single clients are left out.
-
-    Example:
-        >>> scalars({"round": 3, "zsl": 41.5, "losses": {"loss": 0.2}, "participants": [0, 1]})
-        {'zsl': 41.5, 'losses/loss': 0.2}
-    """
+    """Return the numbers of a line of metrics under flat names; lists and numbers of single clients are left out."""
     found: dict[str, float] = {}
     for key, value in line.items():
         if key in ("round", "client_seconds", "dropped"):
@@ -132,18 +127,7 @@ TRACKERS: dict[str, type[_TensorBoard | _MLflow]] = {"tensorboard": _TensorBoard
 def tracked(
     on_round: Progress | None, names: Sequence[str], out: Path, experiment: Experiment
 ) -> Iterator[Progress | None]:
-    """Yield a progress function that passes every round on to ``on_round`` and to the named trackers.
-
-    Args:
-        on_round: shows progress on the terminal; None if nothing does.
-        names: ``tensorboard``, ``mlflow``.
-        out: the run directory.
-        experiment: what runs.
-
-    Raises:
-        ExperimentError: there is no such tracker.
-        MissingDependencyError: its library is not installed.
-    """
+    """Yield a progress function that passes every round on to ``on_round`` and to the named trackers."""
     for name in names:
         if name not in TRACKERS:
             raise ExperimentError("--track: " + unknown("tracker", name, TRACKERS))

@@ -12,18 +12,7 @@ if TYPE_CHECKING:
 
 
 def traits(experiment: Experiment) -> dict[str, Any]:
-    """Return what a page must know of an experiment's method and strategy, so that it can be made without their code.
-
-    Returns:
-        For the manifest: ``task``; and ``traits``: whether the method can use descriptions (``zero_shot``), patterns of
-        its parameters that never travel (``private``), whether the strategy ``merges`` replies, and ``pools`` the data,
-        and the ``accuracies`` that the task reports.
-
-    Example:
-        >>> from fedunseen import Experiment
-        >>> traits(Experiment.load("digit-pairs"))["traits"]
-        {'zero_shot': True, 'private': [], 'merges': True, 'pools': False, 'accuracies': ['zsl', 'gzsl_unseen', ...]}
-    """
+    """Return what a page must know of an experiment's method and strategy: for the manifest."""
     method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
     known = {
         "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,

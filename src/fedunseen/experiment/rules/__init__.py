@@ -55,11 +55,7 @@ OFFLINE = deployment.OFFLINE
 
 
 def check(facts: Facts, rules: Sequence[Rule[Facts]] | None = None) -> None:
-    """Ask the rules about these facts, by default all that are about such facts.
-
-    Raises:
-        ExperimentError: one applies.
-    """
+    """Ask the rules about these facts, by default all that are about such facts."""
     for rule in RULES[type(facts)] if rules is None else rules:
         if sentence := rule.refusal(facts):
             raise ExperimentError(sentence, rule.code)

@@ -41,8 +41,7 @@ OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
 
 MIB = 2**20
-PROCESS = 512 * MIB
-"""What a process takes before it has data: Python, PyTorch and this package."""
+PROCESS = 512 * MIB  # what a process takes before it has data: Python, PyTorch and this package
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
@@ -64,12 +63,6 @@ def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
     """Build what each cell's experiment names, before the first of them trains.
 
     Data are loaded (and encoded) once for all cells that share them, and only one set of them is held at a time.
-
-    Returns:
-        folder -> why the cell is refused, in a sweep that lists refused cells.
-
-    Raises:
-        ExperimentError, DataError: a cell cannot be run.
     """
     from fedunseen.experiment.assemble import check, load_data
 
@@ -195,13 +188,10 @@ def _check(sweep: Sweep, path: Path, resume: bool) -> None:
 
 
 def _manifest(sweep: Sweep) -> dict[str, Any]:
+    trees = [cell.experiment.to_dict() if cell.experiment else None for cell in sweep.cells]
     cells = [
-        {
-            "folder": cell.folder,
-            "values": dict(cell.values),
-            "experiment": cell.experiment.to_dict() if cell.experiment else None,
-        }
-        for cell in sweep.cells
+        {"folder": cell.folder, "values": dict(cell.values), "experiment": tree}
+        for cell, tree in zip(sweep.cells, trees, strict=True)
     ]
     # In the form in which a resume reads it, to be compared with that: JSON makes lists of tuples.
     manifest: dict[str, Any] = json.loads(json.dumps({"sweep": sweep.name, "title": sweep.file.title, "cells": cells}))
@@ -239,9 +229,8 @@ class _Worker:
     def memory(self) -> int:
         """Return how many bytes it takes now."""
         try:
-            return int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1]) * os.sysconf(
-                "SC_PAGESIZE"
-            )
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1])
+            return pages * os.sysconf("SC_PAGESIZE")
         except (OSError, IndexError):
             return 0
 
@@ -251,7 +240,6 @@ class _Pool:
     """The workers of a sweep, and the rule that says when another cell may start."""
 
     # Own code: executors (concurrent.futures, loky) do not look at free memory, and a dead worker ends all their tasks.
-
     sweep: Sweep
     path: Path
     jobs: int | None

@@ -138,15 +138,7 @@ _SECTIONS: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "pape
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a sweep.
-
-    Attributes:
-        values: axis -> the name of its value.
-        folder: the name of its run directory.
-        experiment: what to run; None if it is refused.
-        refused: the sentence that says why.
-        paper: metric -> what the paper prints, in percent.
-    """
+    """One experiment of a sweep."""
 
     values: Mapping[str, str]
     folder: str
@@ -162,17 +154,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep file, read and checked whole.
-
-    Attributes:
-        name: of the file.
-        file: what it says.
-        axes: axis -> the names of its values; with data sets, the axis ``data`` comes first.
-        cells: of the grid, in order.
-        beside: data set -> the data set whose published figures are shown beside it.
-        notes: data set -> what it is, in words.
-        command: what makes it.
-    """
+    """A sweep file, read and checked whole."""
 
     name: str
     file: SweepFile
@@ -264,11 +246,7 @@ def _with_few_shot_defaults(sweep: Sweep) -> Sweep:
 
 
 def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]:
-    """Read a sweep file and its data sets, without its cells.
-
-    Raises:
-        ExperimentError: it is missing or not a sweep file.
-    """
+    """Read a sweep file and its data sets, without its cells."""
     place = str(source)
     text, folder = sweep_source(source)
     file = _checked(place, parse_toml(text, place))
@@ -276,11 +254,7 @@ def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]
 
 
 def select(sweep: Sweep, only: Choice) -> list[Cell]:
-    """Return the cells of a part of the grid.
-
-    Raises:
-        ExperimentError: an axis or a value is unknown, or no cell is left.
-    """
+    """Return the cells of a part of the grid."""
     _check_choice(only, sweep.axes, "--only")
     chosen = [cell for cell in sweep.cells if matches(cell.values, only)]
     if not chosen:
@@ -426,13 +400,7 @@ def _label(value: Any) -> str:
 
 
 def _folder_name(labels: Sequence[str], taken: set[str]) -> str:
-    """Return a name for a run directory that no cell has yet.
-
-    Example:
-        >>> taken = set()
-        >>> _folder_name(["CUB", "w/o kl"], taken), _folder_name(["CUB", "w o kl"], taken)
-        ('CUB--w-o-kl', 'CUB--w-o-kl-2')
-    """
+    """Return a name for a run directory that no cell has yet."""
     parts = [re.sub(r"[^\w.+=*-]+", "-", label).strip("-.") or "x" for label in labels] or ["cell"]
     stem = "--".join(parts).replace("*", "star")[:180]
     names = itertools.chain([stem], (f"{stem}-{i}" for i in itertools.count(2)))
