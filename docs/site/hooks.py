@@ -215,10 +215,23 @@ def commands() -> str:
     return get_docs_for_click(obj=command, ctx=Context(command), name="fedunseen", title="Commands")
 
 
+GIVEN = {
+    "": "",
+    "images": "with images as samples",
+    "sequences": "with sequences as samples",
+    "maps": "with feature maps as samples",
+    "undescribed": "with classes that have no descriptions",
+    "untrained": "at a coordinator without training samples",
+    "arrays": "with arrays in memory",
+    "offline": "in a federation by file",
+}
+"""What an example of a rule needs besides its settings."""
+
+
 def errors() -> str:
     """Return the page of the errors, made from the classes of errors and from the rules."""
     from fedunseen.core.errors import FedUnseenError
-    from fedunseen.experiment.rules import GIVEN, OFFLINE, RULES
+    from fedunseen.experiment.rules import OFFLINE, RULES
 
     lines = [
         "# Errors",
@@ -231,14 +244,15 @@ def errors() -> str:
         lines += [f"### {kind.code}", f"**Problem:** {problem}.", f"**Remedy:** {remedy}."]
     lines.append("## Combinations of settings")
     for rule in {rule.code: rule for rules in (*RULES.values(), OFFLINE) for rule in rules}.values():
-        settings = " ".join(f"--set {key}='{json.dumps(value)}'" for key, value in rule.example.items())
-        cause = f"`fedunseen run {rule.preset} {settings}`".replace(" `", "`")
+        texts = rule.texts
+        settings = " ".join(f"--set {key}='{json.dumps(value)}'" for key, value in texts.example.items())
+        cause = f"`fedunseen run {texts.preset} {settings}`".replace(" `", "`")
         lines += [
             f"### {rule.code}",
-            f"**Problem:** {blanks(rule.problem)}.",
+            f"**Problem:** {blanks(texts.problem)}.",
             "\n".join(f"- {blanks(reason)}" for reason in rule.reasons),
-            f"**Cause:** for example {cause} {GIVEN[rule.given]}".rstrip() + ".",
-            f"**Remedy:** {blanks(rule.remedy)}.",
+            f"**Cause:** for example {cause} {GIVEN[texts.given]}".rstrip() + ".",
+            f"**Remedy:** {blanks(texts.remedy)}.",
         ]
     return "\n\n".join(filter(None, lines)) + "\n"
 

@@ -36,13 +36,13 @@ def arrays(given):
 
 def put_together(rule, settings, folder, preset=None):
     """Read the experiment, ask what is asked where it is started, and assemble it; nothing trains."""
-    experiment = Experiment.load(preset or rule.preset, settings)
-    deployed = rule.given in ("offline", "untrained")
-    check(StartFacts(experiment, deployed, rule.given == "arrays"))
-    if rule.given == "offline":
+    experiment = Experiment.load(preset or rule.texts.preset, settings)
+    deployed = rule.texts.given in ("offline", "untrained")
+    check(StartFacts(experiment, deployed, rule.texts.given == "arrays"))
+    if rule.texts.given == "offline":
         check(StartFacts(experiment, True), OFFLINE)
-    if rule.preset != "omniglot-maml":  # whose images are not there
-        benchmark = arrays(rule.given) if rule.given and settings else None
+    if rule.texts.preset != "omniglot-maml":  # whose images are not there
+        benchmark = arrays(rule.texts.given) if rule.texts.given and settings else None
         Setup.of(experiment, folder, lambda *line: None, benchmark, deployed=deployed).assembled()
 
 
@@ -50,7 +50,7 @@ def put_together(rule, settings, folder, preset=None):
 def test_an_example_is_refused_with_its_code(code, tmp_path):
     rule = ALL[code]
     with pytest.raises(ExperimentError) as error:
-        put_together(rule, rule.example, tmp_path)
+        put_together(rule, rule.texts.example, tmp_path)
     assert error.value.code == code, error.value
     sentence = str(error.value)
     assert "{" not in sentence
@@ -58,9 +58,11 @@ def test_an_example_is_refused_with_its_code(code, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("preset", sorted({rule.preset for rule in ALL.values()}))
+@pytest.mark.parametrize("preset", sorted({rule.texts.preset for rule in ALL.values()}))
 def test_a_preset_is_not_refused(preset, tmp_path):
-    put_together(next(rule for rule in ALL.values() if rule.preset == preset and not rule.given), {}, tmp_path)
+    put_together(
+        next(rule for rule in ALL.values() if rule.texts.preset == preset and not rule.texts.given), {}, tmp_path
+    )
 
 
 NOISY = {"evaluation.selection": "last", "privacy.name": "client-level", "privacy.clip": 1, "privacy.epsilon": 8}

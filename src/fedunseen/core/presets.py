@@ -6,29 +6,28 @@ import difflib
 import os
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.files import check_ordinary
 
-SWEEPS = files("fedunseen") / "sweeps"
+SWEEPS, PRESETS = files("fedunseen") / "sweeps", files("fedunseen") / "experiment" / "presets"
+
+
+def _names(folder: Traversable) -> list[str]:
+    return sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml"))
 
 
 def preset_names() -> list[str]:
     """Return the presets shipped in the package."""
-    return list(_names())
-
-
-@cache
-def _names() -> tuple[str, ...]:
-    folder = files("fedunseen") / "experiment" / "presets"
-    return tuple(sorted(Path(item.name).stem for item in folder.iterdir() if item.name.endswith(".toml")))
+    return _names(PRESETS)
 
 
 @cache
 def preset_text(name: str) -> str:
     """Return a preset's TOML text."""
-    return (files("fedunseen") / "experiment" / "presets" / f"{name}.toml").read_text("utf-8")
+    return (PRESETS / f"{name}.toml").read_text("utf-8")
 
 
 def experiment_text(source: str | Path) -> tuple[str, Path]:
@@ -63,7 +62,7 @@ def readable_text(path: Path, remedy: str) -> str:
 
 def sweep_names() -> list[str]:
     """Return the sweeps shipped in the package."""
-    return sorted(Path(item.name).stem for item in SWEEPS.iterdir() if item.name.endswith(".toml"))
+    return _names(SWEEPS)
 
 
 def sweep_text(name: str) -> str:

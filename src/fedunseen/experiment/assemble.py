@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks
 
 _BOUNDS = 2048  # training samples that bounds of features are fitted to
-_SCALE = 1000  # samples from which a defence's random inputs have their scale
 
 
 def load_data(experiment: Experiment, seed: int) -> Benchmark:
@@ -161,11 +160,11 @@ def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) 
 
 def find_device(choice: str) -> torch.device:
     """Return the device that ``run.device`` names."""
-    there = torch.cuda.is_available()
+    available = torch.cuda.is_available()
     torch.backends.cudnn.allow_tf32 = False  # by default convolutions keep 10 bits of a float32
-    if choice == "cuda" and not there:
+    if choice == "cuda" and not available:
         raise ExperimentError("run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'")
-    return torch.device("cuda" if there and choice != "cpu" else "cpu")
+    return torch.device("cuda" if available and choice != "cpu" else "cpu")
 
 
 def assemble(
@@ -204,7 +203,9 @@ def assemble(
     if experiment.privacy.name == "client-level":
         filters.append(_private(experiment, benchmark, partition))
     if experiment.defence.name != "none":
-        filters.append(_robust(experiment, method, benchmark, partition, inputs))
+        chosen: type[Defence] = find("defence", experiment.defence.name)
+        scores = _scores(seed, method, benchmark, partition, inputs) if chosen.asks_scores else None
+        filters.append(Robust(chosen(experiment.defence, seed, scores)))
     codec = Codec(experiment.compression, seed) if experiment.compression.name != "none" else None
     strategy = Pipeline.around(strategy, filters, codec)
     attack = make_attack(experiment, benchmark, partition, inputs, scaler)
@@ -333,24 +334,11 @@ def _held(benchmark: Benchmark, partition: Partition) -> dict[int, NDArray[np.in
     return {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
 
 
-def _robust(
-    experiment: Experiment, method: Method, benchmark: Benchmark, partition: Partition, inputs: Inputs
-) -> Robust:
-    """Return the defence that the experiment names."""
-    chosen: type[Defence] = find("defence", experiment.defence.name)
-    scores = None
-    if chosen.asks_scores:
-        scores = _scores(experiment.run.seed, method, benchmark, _held(benchmark, partition), inputs)
-    return Robust(chosen(experiment.defence, experiment.run.seed, scores))
-
-
-def _scores(
-    seed: int, method: Method, benchmark: Benchmark, held: dict[int, NDArray[np.int64]], inputs: Inputs
-) -> Scores:
+def _scores(seed: int, method: Method, benchmark: Benchmark, partition: Partition, inputs: Inputs) -> Scores:
     """Return what a defence may ask of the method."""
     device, images = inputs.device, benchmark.kind == "images"
     shape = tuple(benchmark.features.shape[1:])
-    rows = stream(seed, "scale of inputs").permutation(benchmark.train)[:_SCALE]
+    rows = stream(seed, "scale of inputs").permutation(benchmark.train)[:1000]
     sample = inputs[torch.from_numpy(np.sort(rows)).to(device)]
     sample = sample / 255 if sample.dtype == torch.uint8 else sample.float()
     mean, deviation = float(sample.mean()), float(sample.std())
@@ -366,27 +354,27 @@ def _scores(
         of,
         random,
         torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
-        {k: torch.from_numpy(classes).to(device) for k, classes in held.items()},
+        {k: torch.from_numpy(classes).to(device) for k, classes in _held(benchmark, partition).items()},
     )
 
 
 def _private(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Private:
     """Return the private merging that the experiment names."""
-    own = experiment.strategy
-    uniform = own.weights == "uniform"
+    strategy = experiment.strategy
+    uniform = strategy.weights == "uniform"
     weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}
-    return Private(experiment.privacy, own.fraction, own.rounds, weights, experiment.run.seed, uniform)
+    return Private(experiment.privacy, strategy.fraction, strategy.rounds, weights, experiment.run.seed, uniform)
 
 
 def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
     """Return how parties mask what they send, if they do."""
-    own = experiment.privacy
-    if own.aggregation == "plain":
+    privacy, clients = experiment.privacy, len(partition.clients)
+    if privacy.aggregation == "plain":
         return None
     from fedunseen.secagg.masks import Masks
 
-    noisy = own.name != "none"
-    return Masks(own.range, len(partition.clients), noisy, own.dropouts == "allow", classes=len(benchmark.space.names))
+    allow, classes = privacy.dropouts == "allow", len(benchmark.space.names)
+    return Masks(privacy.range, clients, privacy.name != "none", allow, classes=classes)
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:
@@ -395,17 +383,15 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     Of private merging, it is told how to mask what it sends, and which noise to add before.
     """
     tree = experiment.to_dict()
-    paths = ("root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
-    data = {key: value for key, value in tree["data"].items() if key not in ("name", *paths)}
-    left = ("data", "partition", "growth", "engine", "attack", "defence", "privacy")
+    paths = ("name", "root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))
+    tree["data"] = {key: value for key, value in tree["data"].items() if key not in paths}
     tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
+    tree["engine"] = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
     if not find("method", experiment.method.name).trained:
         tree["strategy"]["rounds"] = 1  # how often sums are asked for is the coordinator's affair
-    engine = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
-    told = {key: value for key, value in tree.items() if key not in left} | {"data": data, "engine": engine}
-    if experiment.privacy.aggregation == "masked":
-        told["privacy"] = tree["privacy"]
-    return told
+    masked = experiment.privacy.aggregation == "masked"
+    left = ("partition", "growth", "attack", "defence", *(() if masked else ("privacy",)))
+    return {key: value for key, value in tree.items() if key not in left}
 
 
 def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, selection: bool) -> Deployment:
@@ -415,5 +401,5 @@ def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, se
     validation = benchmark.space.unseen.tolist() if selection else None
     # Parties take the coordinator's numbers where a text encoder made them: their processors may round otherwise.
     semantics = torch.from_numpy(benchmark.space.semantics) if benchmark.space.from_texts else None
-    told, hashes = party_sections(experiment), benchmark.space.hashes()
-    return Deployment(told, hashes, shape, statistics, validation, semantics=semantics)
+    sections, hashes = party_sections(experiment), benchmark.space.hashes()
+    return Deployment(sections, hashes, shape, statistics, validation, semantics=semantics)

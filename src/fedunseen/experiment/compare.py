@@ -47,7 +47,8 @@ def compare(run: Run, other: Run) -> Comparison:
     only says how it varies from question to question, for these two models.
     """
     names: list[str] = [name for name in _NAMES if name in run.result and name in other.result]
-    if not names or run.manifest["benchmark"] != other.manifest["benchmark"] or _classes(run) != _classes(other):
+    data, others = ((r.manifest["benchmark"], r.space.names, r.space.unseen.tolist()) for r in (run, other))
+    if not names or data != others:
         raise _apart(run, other, "their data or classes are not the same")
     if _seeds(run) != _seeds(other):
         raise _apart(run, other, "their seeds are not the same")
@@ -59,7 +60,7 @@ def compare(run: Run, other: Run) -> Comparison:
             run, other, f"their episodes are not the same (method.{', '.join(_EPISODES)}, how many, or [data])"
         )
     for pair in zip(run.seeds or [run], other.seeds or [other], strict=True):
-        first, second = (_kept(one, "labels") for one in pair)
+        first, second = (seed.evaluation.get("labels") for seed in pair)
         if first is not None and second is not None and not np.array_equal(first, second):
             raise _apart(run, other, "their test samples are not the same")
     if run.seeds:
@@ -81,12 +82,8 @@ def compare(run: Run, other: Run) -> Comparison:
     return Comparison(run, other, "samples", len(labels), {name: found[name] for name in names})
 
 
-def _classes(run: Run) -> tuple[object, ...]:
-    return run.space.names, run.space.unseen.tolist()
-
-
 def _seeds(run: Run) -> list[int]:
-    return [one.manifest["seed"] for one in run.seeds or [run]]
+    return [seed.manifest["seed"] for seed in run.seeds or [run]]
 
 
 def _episodes(run: Run) -> tuple[object, ...]:
@@ -95,15 +92,9 @@ def _episodes(run: Run) -> tuple[object, ...]:
     return count, data, *(experiment["method"][name] for name in _EPISODES)
 
 
-def _kept(run: Run, name: str) -> NDArray[Any] | None:
-    """Return a tensor of the answers that a run recorded; None if it did not."""
-    return run.evaluation.get(name)
-
-
 def _needed(run: Run, name: str) -> NDArray[Any]:
     """Return a tensor of the answers that a run recorded."""
-    found = _kept(run, name)
-    if found is None:
+    if (found := run.evaluation.get(name)) is None:
         raise ExperimentError(
             f"{run.path} keeps no answers (every client's model has its own, or an older version wrote it): compare "
             "runs of several seeds"

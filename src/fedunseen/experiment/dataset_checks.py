@@ -24,14 +24,14 @@ _FLAT = 8.0  # of 255: deviation of a thumbnail below which it is one color, and
 _SYSTEM = 5  # pairs of names that differ in a letter: more are meant so
 
 
-class Doubt(NamedTuple):
-    """Something to look at."""
+class Remark(NamedTuple):
+    """Something to look at, or that was decided: in a few words, and why."""
 
     what: str
     why: str
 
 
-def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Doubt]:
+def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
     """Return what looks odd: the same picture in two classes' folders, two names that may be one."""
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
     for (one, path), (other, twin) in _twins(classes):
@@ -39,9 +39,9 @@ def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Doubt]:
     found = []
     for (one, other), same in sorted(pairs.items()):
         count = f"{len(same)} pictures lie" if len(same) > 1 else "a picture lies"
-        found.append(Doubt(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}"))
+        found.append(Remark(f"look at {one} and {other}", f"{count} in both: {same[0][0]} and {same[0][1]}"))
     return found + [
-        Doubt(f"look at {one} and {other}", "perhaps two spellings of one class") for one, other in _spellings(classes)
+        Remark(f"look at {one} and {other}", "perhaps two spellings of one class") for one, other in _spellings(classes)
     ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,6 @@ from fedunseen.federation.run_directory import load_params
 LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
 
-SWITCHES = ("defence", "screening")
 LOW, COST = 10.0, 3.0  # percent, percentage points: see :func:`verdict`
 
 
@@ -56,9 +57,12 @@ def study(
         try:
             attacked = defended(experiment, settings)
             honest = attacked.with_overrides({"attack.rounds": "never", "attack.ignore_defence": False})
-            done = _run(attacked, out / f"{name}-attacked", progress)
             same = "magnitude" if name == LEFT_OUT and "magnitude" in against else name
-            quiet = _run(honest, out / f"{same}-honest", progress)
+            paths = out / f"{name}-attacked", out / f"{same}-honest"
+            done, quiet = (
+                run(which, path, resume=path.exists(), progress=progress)
+                for which, path in zip((attacked, honest), paths, strict=True)
+            )
         except ExperimentError as error:
             if name == "none":
                 raise
@@ -86,8 +90,8 @@ def study(
 
 def defended(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
     """Return an experiment with one defence of :func:`guards` alone, in place of those that it names itself."""
-    own = {f"{section}.name": getattr(experiment, section).name for section in SWITCHES}
-    bare = experiment.with_overrides({key: "none" for key, name in own.items() if settings.get(key) != name})
+    named = {f"{section}.name": getattr(experiment, section).name for section in ("defence", "screening")}
+    bare = experiment.with_overrides({key: "none" for key, name in named.items() if settings.get(key) != name})
     return bare.with_overrides(settings)
 
 
@@ -108,21 +112,15 @@ def verdict(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _run(experiment: Experiment, path: Path, progress: Progress | None) -> Run:
-    return run(experiment, path, resume=path.exists(), progress=progress)
-
-
 def _numbers(done: Run) -> dict[str, Any]:
     """Return a run's accuracies (means over the seeds), and how many samples were screened in all."""
-    keep = ("backdoor", *ZERO_SHOT)
-    numbers = {key: value for key, value in done.result.items() if key.startswith(keep)}
-    one = done.seeds[0] if done.seeds else done
+    numbers = {key: value for key, value in done.result.items() if key.startswith(("backdoor", *ZERO_SHOT))}
     each = [run.result for run in done.seeds] or [done.result]
     if all("attacked" in r["attack"]["main"] for r in each):
         for name in ZERO_SHOT:
             numbers[f"{name}_attacked"] = float(np.mean([r["attack"]["main"]["attacked"][name] for r in each]))
-    if "screened" in one.result:
-        numbers["screened"] = {key: sum(r["screened"][key] for r in each) for key in one.result["screened"]}
+    if "screened" in each[0]:
+        numbers["screened"] = {key: sum(r["screened"][key] for r in each) for key in each[0]["screened"]}
     numbers["seconds"] = round(sum(r["seconds"] for r in each), 1)
     return numbers
 
@@ -130,29 +128,31 @@ def _numbers(done: Run) -> dict[str, Any]:
 def _curves(attacked: Run, honest: Run) -> dict[str, list[float]]:
     """Return main and backdoor accuracies of every round, as means over the seeds."""
 
-    def mean(done: Run, key: str) -> list[float]:
-        each = [[line[key] for line in one.metrics] for one in (done.seeds or [done])]
+    def mean(done: Run, *keys: str) -> list[float]:
+        each: list[list[Any]] = [
+            [reduce(getitem, keys, line) for line in seed.metrics] for seed in (done.seeds or [done])
+        ]
         return [round(value, 3) for value in np.mean(each, axis=0).tolist()]
 
     curves = {key: mean(attacked, key) for key in ("backdoor", "zsl", "gzsl_unseen", "gzsl_seen")}
     for name in (attacked.seeds or [attacked])[0].metrics[0]["backdoor_of"]:
-        each = [[line["backdoor_of"][name] for line in one.metrics] for one in (attacked.seeds or [attacked])]
-        curves[f"backdoor: {name}"] = [round(value, 3) for value in np.mean(each, axis=0).tolist()]
+        curves[f"backdoor: {name}"] = mean(attacked, "backdoor_of", name)
     return curves | {"honest zsl": mean(honest, "zsl")}
 
 
 def magnitudes(run: Path) -> dict[int, dict[str, Any]]:
     """Return round -> {``clean`` or a trigger: gamma (n,)} of an attacked run's directory (its first seed's)."""
-    folder = next((path for path in sorted(run.glob("seed-*/magnitudes"))), run / "magnitudes")
+    folder = _magnitudes_folder(run)
     found = {int(path.stem.partition("-")[2]): load_params(path) for path in folder.glob("round-*.safetensors")}
     return {round: {name: value.numpy() for name, value in one.items()} for round, one in sorted(found.items())}
 
 
 def pictures(run: Path) -> list[Any]:
     """Return (p, channels, height, width) a few samples of every trigger of an attacked run, where there are images."""
-    folder = next((path for path in sorted(run.glob("seed-*/magnitudes"))), run / "magnitudes")
-    path = folder / "triggers.safetensors"
-    if not path.exists():
-        return []
-    found = load_params(path)
-    return [found[name].numpy() for name in sorted(found)]
+    path = _magnitudes_folder(run) / "triggers.safetensors"
+    samples = load_params(path) if path.exists() else {}
+    return [samples[name].numpy() for name in sorted(samples)]
+
+
+def _magnitudes_folder(run: Path) -> Path:
+    return next(iter(sorted(run.glob("seed-*/magnitudes"))), run / "magnitudes")

@@ -88,12 +88,8 @@ class Growth(ABC):
     def without(self, ids: NDArray[np.int64]) -> tuple[Federation, Evaluator]:
         """Go to the class space in which no one has ever held some seen classes: they are unseen."""
         version, space = self.version, self.version.space
-        space = replace(
-            space,
-            seen=np.setdiff1d(space.seen, ids),
-            validation=np.setdiff1d(space.validation, ids),
-            unseen=np.union1d(space.unseen, ids),
-        )
+        seen, validation = np.setdiff1d(space.seen, ids), np.setdiff1d(space.validation, ids)
+        space = replace(space, seen=seen, validation=validation, unseen=np.union1d(space.unseen, ids))
         names = {space.names[c] for c in ids}
         held = {name: round for name, round in version.held.items() if name not in names}
         self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))

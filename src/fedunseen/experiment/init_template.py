@@ -6,7 +6,6 @@ them. What is a choice follows fixed rules, each said in a comment of the file.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
+from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centered, to_spare
 from fedunseen.data.benchmarks.folder import Folder
@@ -35,21 +35,11 @@ from fedunseen.data.class_table import class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
-from fedunseen.experiment.dataset_checks import doubts, foreign_names
+from fedunseen.experiment.dataset_checks import Remark, doubts, foreign_names
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
-_UNITS = 100.0  # times the median deviation of a feature: another unit
-_ROWS = 4096  # samples that are looked at for that
-_HALVES = ("train", "test")
 _LABELS = ("label", "class", "name")
-
-
-class Choice(NamedTuple):
-    """One thing that was decided."""
-
-    what: str
-    why: str
 
 
 @dataclass(frozen=True)
@@ -57,7 +47,7 @@ class Suggestion:
     """An experiment that suits some data."""
 
     text: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Remark, ...]
     written: tuple[Path, ...] = ()
 
 
@@ -70,7 +60,7 @@ class _Found:
     data: list[tuple[str, Any, str]]
     kind: str
     spare: bool
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[Remark] = field(default_factory=list)
     mixed: bool = False
 
 
@@ -121,7 +111,7 @@ def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
         renewed = _renewed(folder) if force and kind is _pictures else []
         found = kind(folder, written)
         if table is None and folder != data:
-            found.choices.insert(0, Choice(f"the folder {folder}", "the folders of the classes lie in it"))
+            found.choices.insert(0, Remark(f"the folder {folder}", "the folders of the classes lie in it"))
         found.choices[:0] = renewed
         text, choices = _render(found, folder, file)
     except BaseException:
@@ -138,7 +128,7 @@ def _inner(folder: Path) -> Path:
     return _inner(only) if only.is_dir() and any(child.is_dir() for child in only.iterdir()) else folder
 
 
-def _renewed(folder: Path) -> list[Choice]:
+def _renewed(folder: Path) -> list[Remark]:
     """Bring a class table of names alone up to date with the folders: a class that was renamed keeps its mark."""
     table = folder / "classes.csv"
     (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
@@ -158,7 +148,7 @@ def _renewed(folder: Path) -> list[Choice]:
     if not new and not gone:
         return []
     write_csv(table, [["name", "split"], *map(list, lines.items())])
-    return [Choice(f"{table} written again", told)]
+    return [Remark(f"{table} written again", told)]
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
@@ -181,27 +171,25 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     lines: list[tuple[str, Any, str]] = []
     if side < _SIDE:
         lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
-        choices.append(Choice(f"pictures of {side} x {side} pixels", "half of them are no larger; the centre is taken"))
+        choices.append(Remark(f"pictures of {side} x {side} pixels", "half of them are no larger; the centre is taken"))
     if unreadable:
         lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {unreadable[0].name}"))
-        choices.append(
-            Choice("1 file left out", f"it is not a readable picture: {unreadable[0]}")
-            if len(unreadable) == 1
-            else Choice(f"{len(unreadable)} files left out", f"they are not readable pictures, such as {unreadable[0]}")
-        )
+        few, why = f"{len(unreadable)} files", "they are not readable pictures, such as"
+        few, why = ("1 file", "it is not a readable picture:") if len(unreadable) == 1 else (few, why)
+        choices.append(Remark(f"{few} left out", f"{why} {unreadable[0]}"))
     if animated:
         what = "1 animated picture" if len(animated) == 1 else f"{len(animated)} animated pictures"
-        choices.append(Choice(what, f"the first frame counts, the others are left out, as of {animated[0]}"))
+        choices.append(Remark(what, f"the first frame counts, the others are left out, as of {animated[0]}"))
     described, encoder = _descriptions(folder, choices)
     lines += described
     listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
-    choices += [Choice(*doubt) for doubt in doubts(classes)]
+    choices += doubts(classes)
     if pool := len(list_images(folder / UNLABELLED)):
         lines.append(("unlabelled", True, f"{pool} pictures without a label"))
-        choices.append(Choice(f"{pool} unlabelled pictures", "the trained model is adapted to them"))
+        choices.append(Remark(f"{pool} unlabelled pictures", "the trained model is adapted to them"))
     else:
         why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
-        choices.append(Choice(f"no folder {folder / UNLABELLED}", why))
+        choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
     title = f"{len(listing.files)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
@@ -239,27 +227,27 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         )
     if pool := len(benchmark.unlabelled):
         lines.append(("unlabelled", True, f"{pool} samples whose label is empty"))
-        choices.append(Choice(f"{pool} unlabelled samples", "the trained model is adapted to them"))
+        choices.append(Remark(f"{pool} unlabelled samples", "the trained model is adapted to them"))
     title = f"{len(benchmark.labels)} {'pictures' if benchmark.kind == 'images' else 'samples'}"
     spare = to_spare(benchmark.space, benchmark.labels[benchmark.train])
     mixed = (
         benchmark.kind == "vectors" and benchmark.image_shape is None and _mixed(benchmark.features[benchmark.train])
     )
     if mixed:
-        choices.append(Choice("features in several units", "each is standardized, and has a range of its own"))
+        choices.append(Remark("features in several units", "each is standardized, and has a range of its own"))
     return _Found(benchmark.space, title, [("name", "folder", ""), *lines], benchmark.kind, spare, choices, mixed)
 
 
 def _mixed(rows: NDArray[Any]) -> bool:
     """Say whether features (n, d) are in several units: the largest deviations are a hundred times the median."""
-    deviations = rows[:_ROWS].astype(np.float64).std(axis=0)
+    deviations = rows[:4096].astype(np.float64).std(axis=0)
     varying = deviations[deviations > 0]
-    return bool(len(varying) > 1 and varying.max() > _UNITS * np.median(varying))
+    return bool(len(varying) > 1 and varying.max() > 100.0 * np.median(varying))
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each class, by the name of its folder; of both halves where there are halves."""
-    places = [folder / half for half in _HALVES if (folder / half).is_dir()]
+    places = [folder / half for half in ("train", "test") if (folder / half).is_dir()]
     classes: dict[str, list[Path]] = {}
     for place in places if len(places) == 2 else [folder]:
         children = sorted(child for child in place.iterdir() if child.is_dir() and not child.name.startswith("."))
@@ -299,7 +287,7 @@ def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], writ
     write_csv(written[-1], [["name", "split"], *rows])
 
 
-def _descriptions(folder: Path, choices: list[Choice]) -> tuple[list[tuple[str, Any, str]], str | None]:
+def _descriptions(folder: Path, choices: list[Remark]) -> tuple[list[tuple[str, Any, str]], str | None]:
     """Return the lines of ``[data]`` that say what describes the classes, and the text encoder where one does."""
     (_, header), *rows = read_csv(folder / "classes.csv")
     if len(header) > 2:
@@ -311,17 +299,17 @@ def _descriptions(folder: Path, choices: list[Choice]) -> tuple[list[tuple[str, 
             "classes by attributes in classes.csv, and call init again with --force"
         )
         some = "1 name says" if len(strange) == 1 else f"{len(strange)} names say"
-        choices.append(Choice(f"warning: {some} little to the text encoder, such as {strange[0]}", why))
-    choices.append(Choice("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
+        choices.append(Remark(f"warning: {some} little to the text encoder, such as {strange[0]}", why))
+    choices.append(Remark("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
     return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
 
 
-def _told(unseen: Sequence[str], rule: str, table: Path) -> Choice:
+def _told(unseen: Sequence[str], rule: str, table: Path) -> Remark:
     named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-    what = "1 unseen class" if len(unseen) == 1 else f"{len(unseen)} unseen classes"
+    what = f"{len(unseen)} unseen classes"
     if len(unseen) == 1:
-        rule = rule.replace("all their samples", "all its samples").replace("on them", "on it")
-    return Choice(f"{what} ({named})", f"{rule}; mark others in {table} if you like")
+        what, rule = "1 unseen class", rule.replace("all their", "all its").replace("on them", "on it")
+    return Remark(f"{what} ({named})", f"{rule}; mark others in {table} if you like")
 
 
 def _text_encoder(folder: Path) -> None:
@@ -333,7 +321,7 @@ def _text_encoder(folder: Path) -> None:
 
 
 def _sides(files: Iterable[Path]) -> tuple[int, list[Path], list[Path]]:
-    """Return the median of the shorter sides in pixels, the files that are no pictures, and those of several frames."""
+    """Return the median shorter side in pixels, the files that are not pictures, and those with several frames."""
     sides, unreadable, animated = [], [], []
     for path in files:
         try:
@@ -406,7 +394,7 @@ def _read_table(table: Path) -> Iterator[tuple[int, list[str]]]:
         yield line, [cell.replace(",", ".") if decimal.fullmatch(cell) else cell for cell in row]
 
 
-def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]:
+def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]:
     """Write the experiment file, and say what was chosen."""
     space, choices = found.space, found.choices
     seen, unseen = len(space.seen), len(space.unseen)
@@ -415,29 +403,25 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
             f"{folder / 'classes.csv'} marks {seen} seen and {unseen} unseen classes: mark at least two as seen, and "
             "at least one as unseen"
         )
-    first = Choice(f"{found.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen")
+    first = Remark(f"{found.title} of {len(space.names)} classes", f"{seen} seen, {unseen} unseen")
     root = os.path.relpath(folder.resolve(), file.resolve().parent)
-    (_, name, _), *lines = found.data
-    data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *lines]
+    (_, name, _), *rest = found.data
+    data = [("name", name, found.title), ("root", Path(root).as_posix(), ""), *rest]
     begun = start(found.kind, seen, can_be_centered(space), found.spare, found.mixed)
     short = f"{seen} seen classes are too few" if seen < _FEW else "most seen classes have too few samples"
-    told = {**_WHY, "selection": f"{short} to set some aside for validation"}
-    sections = [
-        (name, [(key, value, told.get(str(value), told.get(key, ""))) for key, value in content.items()])
-        for name, content in begun.items()
-    ]
-    sections[0] = ("data", data + sections[0][1])
+    reasons = {**_WHY, "selection": f"{short} to set some aside for validation"}
+    text = (
+        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.\n"
+        f"# Run it:    fedunseen run {quote(str(file))}\n# Every key: fedunseen settings\n"
+    )
+    for section, content in begun.items():
+        lines = [(key, value, reasons.get(str(value), reasons.get(key, ""))) for key, value in content.items()]
+        text += _section(section, data + lines if section == "data" else lines)
     if found.kind == "images":
         why = "its weights are installed; pictures are encoded once, and kept"
-        choices.append(Choice("pictures to features by efficientnet-lite, frozen", why))
+        choices.append(Remark("pictures to features by efficientnet-lite, frozen", why))
     why = "in closed form: parties send sums once, no rate or number of rounds has to be found"
-    choices.append(Choice("method gaussian", why))
-    lead = [
-        f"# {folder.resolve().name}: {found.title} of {len(space.names)} classes, {seen} seen and {unseen} unseen.",
-        f"# Run it:    fedunseen run {quote(str(file))}",
-        "# Every key: fedunseen settings",
-    ]
-    text = "\n".join([*lead, *(_section(name, content) for name, content in sections)]) + "\n"
+    choices.append(Remark("method gaussian", why))
     from fedunseen.experiment.schema import Experiment  # here, because PyTorch comes with it
 
     Experiment.from_dict(tomllib.loads(text))  # refuses what does not go together
@@ -445,7 +429,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Choice]]
 
 
 def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:
-    """Write one section of TOML; values are such that JSON writes them alike."""
-    told = [(f"{key} = {json.dumps(value, ensure_ascii=False)}", why) for key, value, why in content]
-    width = max((len(line) for line, why in told if why), default=0)
-    return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in told)])
+    """Write one section of TOML, its comments in a column."""
+    lines = [(f"{key} = {toml_value(value)}", why) for key, value, why in content]
+    width = max((len(line) for line, why in lines if why), default=0)
+    return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in lines), ""])

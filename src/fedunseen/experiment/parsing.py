@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
@@ -22,23 +23,10 @@ from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
 
 SECTIONS = (
-    "data",
-    "encoder",
-    "partition",
-    "growth",
-    "method",
-    "strategy",
-    "attack",
-    "screening",
-    "defence",
-    "privacy",
-    "compression",
-    "engine",
-    "evaluation",
-    "run",
-)
+    "data", "encoder", "partition", "growth", "method", "strategy", "attack", "screening", "defence", "privacy",
+    "compression", "engine", "evaluation", "run",
+)  # fmt: skip
 NAMED = ("data", "encoder", "method", "strategy", "attack", "screening", "defence", "engine")  # sections with a choice
-_UNSAID = {"engine": "in-process"}  # what a section without a name is
 OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression")  # not written where they are "none"
 
 
@@ -59,7 +47,7 @@ def sections_of(
             raise ExperimentError(unknown("section", section, SECTIONS))
         if not isinstance(content, dict):
             raise ExperimentError(f"{section}: this is a section; write its settings as {section}.key = value")
-    for key, value in sorted((overrides or {}).items(), key=lambda told: not (in_order or told[0].endswith(".name"))):
+    for key, value in sorted((overrides or {}).items(), key=lambda item: not (in_order or item[0].endswith(".name"))):
         _override(sections, key, value)
     return sections
 
@@ -67,18 +55,18 @@ def sections_of(
 def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
     """Refuse what shows at once: unknown choices and keys, settings of the data, their folder and classes."""
     tree = {key: value for key, value in read_tree(source).items() if key != "name"}
-    told = dict(overrides or {})
+    overrides = overrides or {}
     sections = sections_of(tree)
     for section, content in sections.items():
         _check_choice(section, content.get("name"), content)
     overridden: dict[str, dict[str, Any]] = {}
-    for key, value in told.items():
+    for key, value in overrides.items():
         section, setting = _section_of(key)
         overridden.setdefault(section, {})[setting.partition(".")[0]] = value
     for section, content in overridden.items():
-        name = sections.get(section, {}).get("name", _UNSAID.get(section))
+        name = sections.get(section, {}).get("name", "in-process" if section == "engine" else None)
         _check_choice(section, content.get("name", name), content)
-    chosen = {key: value for key, value in told.items() if key == "data.name" or not key.endswith(".name")}
+    chosen = {key: value for key, value in overrides.items() if key == "data.name" or not key.endswith(".name")}
     data = sections_of(sections, chosen).get("data", {})
     if isinstance(name := data.get("name"), str):
         benchmark = find("data", name)
@@ -181,33 +169,36 @@ def validated(kind: type[BaseModel], section: str, content: Mapping[str, Any]) -
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
     place = ".".join([section, *(str(part) for part in problem["loc"])])
-    if problem["type"] == "extra_forbidden":
-        raise ExperimentError(f"{section}: " + unknown("key", str(problem["loc"][-1]), kind.model_fields))
-    if problem["type"] == "missing":
-        raise ExperimentError(f"{place} is missing: add it to the experiment or give --set {place}=...")
-    if problem["type"] == "value_error":
-        raise ExperimentError(f"{section}: {problem['ctx']['error']}")
-    if problem["type"] == "literal_error" and isinstance(problem["input"], str):
-        known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
-        raise ExperimentError(f"{place}: " + unknown("value", problem["input"], known))
-    if problem["type"] == "too_short":
-        raise ExperimentError(f"{place}: there is nothing in it: give at least one, or leave it out")
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    message = message.replace("a valid tuple", "a list in square brackets").replace("a valid dictionary", "a table")
-    raise ExperimentError(f"{place}: {message}, not {problem['input']!r}")
+    match problem["type"]:
+        case "extra_forbidden":
+            sentence = f"{section}: " + unknown("key", str(problem["loc"][-1]), kind.model_fields)
+        case "missing":
+            sentence = f"{place} is missing: add it to the experiment or give --set {place}=..."
+        case "value_error":
+            sentence = f"{section}: {problem['ctx']['error']}"
+        case "literal_error" if isinstance(problem["input"], str):
+            known = [text.strip("'") for text in re.split(", | or ", problem["ctx"]["expected"])]
+            sentence = f"{place}: " + unknown("value", problem["input"], known)
+        case "too_short":
+            sentence = f"{place}: there is nothing in it: give at least one, or leave it out"
+        case _:
+            message = plain_message(problem).replace("a valid tuple", "a list in square brackets")
+            sentence = f"{place}: {message}, not {problem['input']!r}"
+    raise ExperimentError(sentence)
 
 
-_LARGEST = 3.4e38  # in float32, which models are trained in
-_LONGEST = 2**63
+def plain_message(problem: ErrorDetails) -> str:
+    """Return what pydantic says of a problem, as the end of a sentence."""
+    return (problem["msg"][0].lower() + problem["msg"][1:]).replace("a valid dictionary", "a table")
 
 
 def _check_numbers(place: str, value: object) -> None:
     """Refuse numbers that no arithmetic here can hold, also within lists and tables."""
     if isinstance(value, float) and not math.isfinite(value):
         raise ExperimentError(f"{place}: input should be a finite number, not {value}")
-    if isinstance(value, float) and abs(value) > _LARGEST:
+    if isinstance(value, float) and abs(value) > 3.4e38:  # in float32, which models are trained in
         raise ExperimentError(f"{place}: input should be a number that float32 holds, at most 3.4e38, not {value:g}")
-    if isinstance(value, int) and abs(value) >= _LONGEST:
+    if isinstance(value, int) and abs(value) >= 2**63:
         raise ExperimentError(f"{place}: input should be a whole number of 64 bits, below 2^63")
-    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
-        _check_numbers(place, one)
+    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_numbers(place, item)

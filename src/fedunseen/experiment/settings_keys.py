@@ -12,14 +12,10 @@ from fedunseen.core.registry import own
 
 def own_keys(section: str, name: str) -> list[str] | None:
     """Return the settings' keys of one of this package's choices without loading it; None for another's."""
-    place = own(section).get(name)
-    return None if place is None else keys_of(place)
-
-
-def keys_of(place: str) -> list[str]:
-    """Return the keys that a class of this package takes in its section, those of its base classes first."""
-    module, _, name = place.partition(":")
-    return list(dict.fromkeys(_fields(*_settings(module, name))))
+    if (place := own(section).get(name)) is None:
+        return None
+    module, _, attribute = place.partition(":")
+    return list(dict.fromkeys(_fields(*_settings(module, attribute))))
 
 
 @functools.cache

@@ -1,16 +1,5 @@
 """A run's numbers as tables: what the pages draw, to be read by another program.
 
-=================== ==============================================================================================
-table               a row is
-=================== ==============================================================================================
-``rounds``          a round: the numbers in its line of ``metrics.jsonl``
-``classes``         a class with test samples: how many, and how many percent of them are recognized
-``confusion_zsl``   an unseen class: how many percent of its samples get each answer among the unseen classes
-``confusion_gzsl``  a class: the same among all classes, calibrated
-``confusion``       a class of a few-shot run: the same over the episodes that have both classes
-``clients``         a class that a client holds: of how many training samples
-=================== ==============================================================================================
-
 A table is a dictionary of columns, as ``pandas.DataFrame`` takes it; what was not measured is None. With several seeds,
 every table has all of them, with a column ``seed``. A run without a merged model has no classes and confusions.
 """
@@ -54,10 +43,8 @@ def tables(run: Run) -> dict[str, Table]:
 
 def write_tables(run: Run, folder: Path) -> list[Path]:
     """Write each table as ``NAME.csv`` into a folder, and return their paths; what was not measured is empty."""
-    if folder.exists() and not folder.is_dir():
-        raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
     paths = []
-    for name, table in tables(run).items():
+    for name, table in _for_folder(run, folder).items():
         rows = [list(table), *(["" if v is None else str(v) for v in row] for row in zip(*table.values(), strict=True))]
         paths.append(folder / f"{name}.csv")
         write_csv(paths[-1], rows)
@@ -66,16 +53,20 @@ def write_tables(run: Run, folder: Path) -> list[Path]:
 
 def write_latex(run: Run, folder: Path) -> list[Path]:
     """Write each table as ``NAME.tex``, a ``tabular`` of booktabs; numbers have four digits."""
-    if folder.exists() and not folder.is_dir():
-        raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
     paths = []
-    for name, table in tables(run).items():
+    for name, table in _for_folder(run, folder).items():
         numbers = [all(v is None or isinstance(v, (int, float)) for v in column) for column in table.values()]
         lines = [[_written(value) for value in row] for row in zip(*table.values(), strict=True)]
         paths.append(folder / f"{name}.tex")
         folder.mkdir(parents=True, exist_ok=True)
         write_text(paths[-1], tabular(list(table), lines, numbers))
     return paths
+
+
+def _for_folder(run: Run, folder: Path) -> dict[str, Table]:
+    if folder.exists() and not folder.is_dir():
+        raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
+    return tables(run)
 
 
 def _written(value: Any) -> str:

@@ -27,7 +27,6 @@ from fedunseen.threats.screening import Screening
 from fedunseen.threats.triggers import TRANSFORMS, pieces, read_folder
 
 _PROBES = 200  # most samples by which a trigger's success is measured
-_CLASSES = 3  # most classes that the `object` trigger takes by itself
 _SHOWN = 12  # pictures of a trigger for the report
 
 Images = NDArray[np.float32]
@@ -52,9 +51,8 @@ def make_attack(
     count = len(partition.clients)
     for client in settings.clients:
         if client >= count:
-            raise ExperimentError(
-                f"attack.clients: there is no client {client}; the {count} clients are 0 to {count - 1}"
-            )
+            clients = f"the {count} clients are 0 to {count - 1}"
+            raise ExperimentError(f"attack.clients: there is no client {client}; {clients}")
         if not len(partition.clients[client]):
             raise ExperimentError(f"attack.clients: client {client} holds no samples: name another")
     attack: Attack = find("attack", settings.name)(settings)
@@ -186,10 +184,9 @@ def _from_classes(scene: Scene, settings: BackdoorSettings, client: int, target:
         ranked = classes[np.argsort(-alike if similar else alike, kind="stable")].tolist()
         ranked = [c for c in ranked if c != target and (benchmark.labels[given] == c).any()]
         chosen = []
-        while (
-            ranked and len(chosen) < _CLASSES and np.isin(benchmark.labels[given], chosen).sum() < 2 * settings.samples
-        ):
-            chosen.append(ranked.pop(0))
+        for c in ranked[:3]:
+            if np.isin(benchmark.labels[given], chosen).sum() < 2 * settings.samples:
+                chosen.append(c)
         if not chosen:
             raise ExperimentError(
                 f"attack.likeness = {settings.likeness!r}: there is no class that client {client} does not hold, to "

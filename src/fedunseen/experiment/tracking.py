@@ -46,9 +46,8 @@ class _TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise MissingDependencyError(
-                "--track tensorboard needs TensorBoard: pip install 'fedunseen[track]'"
-            ) from None
+            needed = "--track tensorboard needs TensorBoard: pip install 'fedunseen[track]'"
+            raise MissingDependencyError(needed) from None
         self.make, self.out = SummaryWriter, out / "tensorboard"
         self.writers: dict[str, Any] = {}
 
@@ -104,14 +103,9 @@ class _MLflow:
         found = self.client.get_experiment_by_name(name)
         place = found.experiment_id if found else self.client.create_experiment(name)
         run = self.client.create_run(place, run_name=f"{name}-seed{self.experiment.run.seed}").info.run_id
-        settings = self.experiment.to_dict()
-        flat = {
-            f"{section}.{key}": str(value)[:500]
-            for section, content in settings.items()
-            if isinstance(content, dict)
-            for key, value in content.items()
-        }
-        self.client.log_batch(run, params=[self.param(key, value) for key, value in flat.items()])
+        sections = [(name, content) for name, content in self.experiment.to_dict().items() if isinstance(content, dict)]
+        flat = [(f"{name}.{key}", str(value)[:500]) for name, content in sections for key, value in content.items()]
+        self.client.log_batch(run, params=[self.param(*setting) for setting in flat])
         write_json(path, {"run": run})
         return str(run)
 

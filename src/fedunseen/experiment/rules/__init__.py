@@ -13,7 +13,6 @@ from typing import Any
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.rules import closed_form, data, deployment, evaluation, growth, merging, privacy, threats
 from fedunseen.experiment.rules.base import (
-    GIVEN,
     ConfigFacts,
     DataFacts,
     EncoderFacts,
@@ -25,18 +24,9 @@ from fedunseen.experiment.rules.base import (
 )
 
 __all__ = [
-    "GIVEN",
-    "OFFLINE",
-    "RULES",
-    "ConfigFacts",
-    "DataFacts",
-    "EncoderFacts",
-    "ModelFacts",
-    "PresenceFacts",
-    "Rule",
-    "StartFacts",
+    "OFFLINE", "RULES", "ConfigFacts", "DataFacts", "EncoderFacts", "ModelFacts", "PresenceFacts", "StartFacts",
     "check",
-]
+]  # fmt: skip
 
 RULES: Mapping[type[ConfigFacts], Sequence[Rule[Any]]] = {
     ConfigFacts: (

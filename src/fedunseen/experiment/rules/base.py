@@ -31,11 +31,28 @@ if TYPE_CHECKING:
 Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
 
 
+@dataclass(frozen=True)
+class Texts:
+    """What a rule says: its texts are in the TOML file beside it, and a value in ``{}`` is one of the experiment.
+
+    Attributes:
+        problem: what does not fit.
+        remedy: what to do about it.
+        example: settings that are refused, over those of ``preset``, which is allowed.
+        given: the samples, or the place, that the example needs.
+    """
+
+    problem: str
+    remedy: str
+    example: Mapping[str, Any]
+    preset: str = "digit-pairs"
+    given: str = ""
+
+
 @cache
-def _texts() -> dict[str, dict[str, Any]]:
-    """Return code -> ``problem``, ``remedy``, ``example``, ``preset`` and ``given``, from the TOML files here."""
+def _texts() -> dict[str, Texts]:
     tables = [path for path in files(__package__).iterdir() if path.name.endswith(".toml")]
-    return {code: texts for path in tables for code, texts in tomllib.loads(path.read_text("utf-8")).items()}
+    return {code: Texts(**of) for path in tables for code, of in tomllib.loads(path.read_text("utf-8")).items()}
 
 
 @dataclass(frozen=True)
@@ -56,30 +73,9 @@ class Rule(Generic[Facts]):
     reasons: Mapping[str, Callable[[Facts], object]] = field(default_factory=dict)
 
     @property
-    def problem(self) -> str:
-        """What does not fit. A value in ``{}`` is one of the experiment or of the facts."""
-        return str(_texts()[self.code]["problem"])
-
-    @property
-    def remedy(self) -> str:
-        """What to do about it."""
-        return str(_texts()[self.code]["remedy"])
-
-    @property
-    def example(self) -> Mapping[str, Any]:
-        """Settings that are refused, over those of ``preset``."""
-        example: Mapping[str, Any] = _texts()[self.code]["example"]
-        return example
-
-    @property
-    def preset(self) -> str:
-        """An experiment that is allowed."""
-        return str(_texts()[self.code].get("preset", "digit-pairs"))
-
-    @property
-    def given(self) -> str:
-        """The samples, or the place, that the example needs: a key of :data:`GIVEN`."""
-        return str(_texts()[self.code].get("given", ""))
+    def texts(self) -> Texts:
+        """The rule's sentence and example."""
+        return _texts()[self.code]
 
     def refusal(self, facts: Facts) -> str | None:
         """Return the sentence that refuses these facts, None if the rule allows them."""
@@ -102,21 +98,8 @@ class Rule(Generic[Facts]):
                 if reason is None:
                     continue
                 values["reason"] = reason.format_map(values)
-            return f"{self.problem}: {self.remedy}".format_map(values)
+            return f"{self.texts.problem}: {self.texts.remedy}".format_map(values)
         return None
-
-
-GIVEN = {
-    "": "",
-    "images": "with images as samples",
-    "sequences": "with sequences as samples",
-    "maps": "with feature maps as samples",
-    "undescribed": "with classes that have no descriptions",
-    "untrained": "at a coordinator without training samples",
-    "arrays": "with arrays in memory",
-    "offline": "in a federation by file",
-}
-"""What an example of a rule needs besides its settings, in words."""
 
 
 @dataclass(frozen=True, eq=False)

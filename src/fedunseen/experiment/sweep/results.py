@@ -23,17 +23,10 @@ class Row:
     """What became of a cell.
 
     Attributes:
-        cell: the cell.
-        status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``.
-        problem: the sentence that says why it failed or is refused.
-        mean: metric -> its mean over the seeds: accuracies in percent, and, where the run records it, the parameters
-            that travel and the bytes of a client in a round. Few-shot runs add half of their 95 % interval, over the
-            episodes of one seed or over several seeds.
-        sd: accuracy -> its standard deviation over the seeds (n - 1 in the denominator); empty for one seed.
-        seeds: how many seeds it has.
-        selection: where round and calibration were chosen: ``validation``, ``best-on-test`` or ``last``.
+        status: ``done``, ``failed``, ``refused`` (its combination makes no sense) or ``not run``; ``problem`` says why.
+        mean: metric -> its mean over the seeds: accuracies in percent, what travels, half of a 95 % interval.
+        sd: accuracy -> its standard deviation over the seeds (n - 1); empty for one seed.
         run: the run directory, relative to the sweep's.
-        seconds: how long it took.
         each: metric -> its value with each seed; empty for one seed.
     """
 
@@ -56,36 +49,28 @@ def rows(sweep: Sweep, out: str | Path) -> list[Row]:
 
 def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
     """Read what became of one cell."""
-    status, problem = "not run", None
-    mean: dict[str, float] = {}
-    sd: dict[str, float] = {}
-    each: dict[str, tuple[float, ...]] = {}
-    seconds: float | None = None
     place = f"cells/{cell.folder}"
-    record = out / "failed" / f"{cell.folder}.json"
+    if cell.experiment is None:
+        return Row(cell, "refused", cell.refused, {}, {}, 0, "", place, None)
+    chosen = cell.experiment.run.seeds, cell.experiment.evaluation.selection, place
     directory = RunDirectory(out / place)
-    result = None
+    record = out / "failed" / f"{cell.folder}.json"
+    status, problem, result = "not run", None, None
     try:
         result = directory.result() if directory.complete() else None
     except RunDirectoryError as error:
         status, problem = "failed", str(error)
-    if cell.experiment is None:
-        status, problem = "refused", cell.refused
-    elif result is not None:
-        status = "done"
-        there = [
-            name for name in (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95") if name in result
-        ]
-        mean = {name: float(result[name]) for name in there} | _travelling(directory.path, result)
-        sd = {name: float(result[f"{name}_sd"]) for name in there if f"{name}_sd" in result}
-        each = _each(directory.path, result, there)
-        seconds = float(result["seconds"])
-    elif record.exists():
-        told = read_json(record, f"{record} is damaged: delete it, and resume the sweep", ("refused", "problem"))
-        status, problem = "refused" if told["refused"] else "failed", str(told["problem"])
-    seeds = cell.experiment.run.seeds if cell.experiment else 0
-    selection = cell.experiment.evaluation.selection if cell.experiment else ""
-    return Row(cell, status, problem, mean, sd, seeds, selection, place, seconds, each)
+    if result is not None:
+        known = (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95")
+        measured = [name for name in known if name in result]
+        mean = {name: float(result[name]) for name in measured} | _travelling(directory.path, result)
+        sd = {name: float(result[f"{name}_sd"]) for name in measured if f"{name}_sd" in result}
+        each = _each(directory.path, result, measured)
+        return Row(cell, "done", None, mean, sd, *chosen, float(result["seconds"]), each)
+    if record.exists():
+        failure = read_json(record, f"{record} is damaged: delete it, and resume the sweep", ("refused", "problem"))
+        status, problem = "refused" if failure["refused"] else "failed", str(failure["problem"])
+    return Row(cell, status, problem, {}, {}, *chosen, None)
 
 
 def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[float, ...]]:

@@ -1,14 +1,8 @@
 """Run the cells of a sweep: each is a run with its own directory, and several run at once in worker processes.
 
-======================= =====================================================================
-``sweep.json``          the cells and their experiments; a directory with it is a sweep's
-``cells/NAME/``         a cell's run directory
-``failed/NAME.json``    why a cell failed, until a later attempt succeeds
-``results.csv``         one line a cell
-======================= =====================================================================
-
-A worker is a fresh process that runs cell after cell. If it crashes, its cell has failed and another worker takes the
-next one. If the sweep itself is killed, its workers end with it, and every run is left so that it can be resumed.
+A sweep's directory has ``sweep.json`` (the cells and their experiments), ``cells/NAME/`` (run directories),
+``failed/NAME.json`` (why a cell failed, until a later attempt succeeds) and ``results.csv``. A worker is a process
+that runs cell after cell: if it crashes, its cell has failed; if the sweep is killed, its workers end with it.
 """
 
 from __future__ import annotations

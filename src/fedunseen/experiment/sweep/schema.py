@@ -1,14 +1,9 @@
 """The sweep file: axes over an experiment's settings, and how their results are shown.
 
 A **bundle** is a few settings, written as in an experiment file: ``{ method = { kl = 10 }, run = { seed = 5 } }``.
-A cell is one value of every axis. Its experiment is made in layers, and a later layer overrides an earlier one:
-
-1. the base,
-2. the bundle of its data set,
-3. what the data set says of its method,
-4. the bundles of its axes, in the file's order,
-5. what the data set keeps fixed,
-6. what ``--set`` says.
+A cell is one value of every axis. Its experiment has layers, and a later one overrides an earlier one: the base, the
+bundle of its data set, what that says of its method, the bundles of its axes in the file's order, what the data set
+keeps fixed, and ``--set``.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -32,6 +27,7 @@ from fedunseen.core.registry import names
 from fedunseen.core.settings import FileText, Settings
 from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
+from fedunseen.experiment.parsing import plain_message
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 
@@ -49,6 +45,7 @@ MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
 """What else a table can show of a run: parameters that travel, bytes that a client receives and sends in a round."""
 
 Bundle = dict[str, Any]
+Shown = TypeVar("Shown", "Table", "Figure")
 Choice = Mapping[str, str | Sequence[str]]
 """A part of the grid: axis -> its value, or values."""
 
@@ -131,9 +128,6 @@ class SweepFile(Settings):
     """Curves."""
     paper: Paper | None = None
     """Figures that a paper prints."""
-
-
-_SECTIONS: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "paper": Paper}
 
 
 @dataclass(frozen=True)
@@ -225,8 +219,9 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     if not cells:
         raise ExperimentError(f"{place}: only: no cell of the grid is in one of these parts: leave one out")
     words = ["fedunseen", "sweep", place]
-    words += [word for one in data for word in ("--data", one)]
-    words += [word for key, value in overrides.items() for word in ("--set", _assignment(key, value))]
+    words += [word for label in data for word in ("--data", label)]
+    texts = {key: value if isinstance(value, str) else toml_value(value) for key, value in overrides.items()}
+    words += [word for key, value in texts.items() for word in ("--set", f"{key}={value}")]
     notes = {label: str(sets[label]["note"]) for label in labels if "note" in sets[label]}
     sweep = Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
     return _with_few_shot_defaults(sweep) if sweep.metrics == FEW_SHOT else sweep
@@ -234,23 +229,22 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
 
 def _with_few_shot_defaults(sweep: Sweep) -> Sweep:
     """Return a sweep of few-shot runs alone: the defaults of tables and figures are for zero-shot runs."""
-    file = sweep.file
-    figures = [
-        one if "metrics" in one.model_fields_set else one.model_copy(update={"metrics": [FEW_SHOT[0]]})
-        for one in file.figures
-    ]
-    table = file.table
-    if "metrics" not in table.model_fields_set:
-        table = table.model_copy(update={"metrics": list(FEW_SHOT)})
-    return replace(sweep, file=file.model_copy(update={"table": table, "figures": figures}))
+
+    def shown(part: Shown, metrics: Sequence[Measure]) -> Shown:
+        return part if "metrics" in part.model_fields_set else part.model_copy(update={"metrics": list(metrics)})
+
+    parts = {
+        "table": shown(sweep.file.table, FEW_SHOT),
+        "figures": [shown(figure, FEW_SHOT[:1]) for figure in sweep.file.figures],
+    }
+    return replace(sweep, file=sweep.file.model_copy(update=parts))
 
 
 def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]:
     """Read a sweep file and its data sets, without its cells."""
-    place = str(source)
     text, folder = sweep_source(source)
-    file = _checked(place, parse_toml(text, place))
-    return file, _data_sets(file, folder, place)
+    file = _checked(str(source), parse_toml(text, source))
+    return file, _data_sets(file, folder, str(source))
 
 
 def select(sweep: Sweep, only: Choice) -> list[Cell]:
@@ -270,34 +264,27 @@ def _checked(place: str, content: Mapping[str, Any]) -> SweepFile:
         problem = error.errors(include_url=False)[0]
     where = [str(part) for part in problem["loc"] if "[" not in str(part)]  # without the names of types
     if problem["type"] == "extra_forbidden":
-        inner: type[Settings] = SweepFile
-        if len(where) > 1:
-            inner = _SECTIONS[where[0]]
-            place = f"{place}: {where[0]}"
+        sections: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "paper": Paper}
+        inner, place = (sections[where[0]], f"{place}: {where[0]}") if len(where) > 1 else (SweepFile, place)
         raise ExperimentError(f"{place}: {unknown('key', where[-1], inner.model_fields)}") from None
     if problem["type"] == "missing":
         raise ExperimentError(f"{place}: {'.'.join(where)} is missing: add it") from None
-    message = problem["msg"][0].lower() + problem["msg"][1:]
-    message = message.replace("a valid dictionary", "a table")
-    raise ExperimentError(f"{place}: {'.'.join(where)}: {message}, not {problem['input']!r}") from None
+    raise ExperimentError(f"{place}: {'.'.join(where)}: {plain_message(problem)}, not {problem['input']!r}") from None
 
 
 def _data_sets(file: SweepFile, folder: Path | None, place: str) -> dict[str, dict[str, Any]]:
     """Return the data sets, from the file itself or the one that it names."""
-    found: dict[str, Any]
+    sets: dict[str, Any]
     if isinstance(file.data_sets, dict):
-        found, where = file.data_sets, f"{place}: data_sets"
+        sets, where = file.data_sets, f"{place}: data_sets"
     else:
-        where = f"{place}: {file.data_sets}"
-        if folder is None:
-            text = (SWEEPS / file.data_sets).read_text("utf-8")
-        else:
-            text = readable_text(folder / file.data_sets, f"fix data_sets in {place}")
-        found = parse_toml(text, where)
-    for label, bundle in found.items():
+        where, name = f"{place}: {file.data_sets}", file.data_sets
+        shipped = (SWEEPS / name).read_text("utf-8") if folder is None else None
+        sets = parse_toml(shipped or readable_text(Path(folder or "", name), f"fix data_sets in {place}"), where)
+    for label, bundle in sets.items():
         if not isinstance(bundle, dict) or not all(isinstance(bundle.get(key, {}), dict) for key in EXTRA[:2]):
             raise ExperimentError(f"{where}: {label}: write a table of settings")
-    return found
+    return sets
 
 
 def _axes(
@@ -327,15 +314,14 @@ def _axes(
                 raise ExperimentError(f"{where}: values belong to a setting: name it as section.key")
             if not isinstance(values, list):
                 raise ExperimentError(f"{where}: values: input should be a list, not {values!r}")
-            bundles[axis] = {_label(value): _flat({key: value}, folder, where) for value in values}
+            labels = [value if isinstance(value, str) else json.dumps(value) for value in values]
+            bundles[axis] = {lb: _flat({key: value}, folder, where) for lb, value in zip(labels, values, strict=True)}
             if len(bundles[axis]) < len(values):
                 raise ExperimentError(f"{where}: a value stands there twice: leave one out")
         else:
-            for label, bundle in content.items():
-                if not isinstance(bundle, dict):
-                    raise ExperimentError(
-                        f"{where}: {label}: write a bundle of settings, for example {{ method = {{ kl = 1 }} }}"
-                    )
+            if plain := [label for label, bundle in content.items() if not isinstance(bundle, dict)]:
+                example = "{ method = { kl = 1 } }"
+                raise ExperimentError(f"{where}: {plain[0]}: write a bundle of settings, for example {example}")
             bundles[axis] = {label: _flat(bundle, folder, f"{where}: {label}") for label, bundle in content.items()}
         if not bundles[axis]:
             raise ExperimentError(f"{where}: there is no value: give it a few")
@@ -362,12 +348,10 @@ def _flat(bundle: Mapping[str, Any], folder: Path | None, place: str) -> Bundle:
 
 def _of_methods(methods: Mapping[str, Any], place: str) -> dict[str, Bundle]:
     """Return a data set's settings for single methods."""
-    found: dict[str, Bundle] = {}
-    for method, content in methods.items():
+    for method in methods:
         if method not in names("method"):
             raise ExperimentError(f"{place}: {unknown('method', method, names('method'))}")
-        found[method] = _flat({"method": content}, None, place)
-    return found
+    return {method: _flat({"method": content}, None, place) for method, content in methods.items()}
 
 
 def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle], name: str) -> Experiment:
@@ -379,9 +363,8 @@ def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle],
         settings = {**{key: value for key, value in settings.items() if key not in layer}, **layer}
     if base is None:
         return Experiment.from_dict({}, settings, name, in_order=True)
-    beside = folder is not None and base.endswith(".toml")
-    made = Experiment.load(folder / base if beside and folder else base, settings, in_order=True)
-    return Experiment.from_dict({**made.to_dict(), "name": name})
+    source = folder / base if folder is not None and base.endswith(".toml") else base
+    return Experiment.from_dict({**Experiment.load(source, settings, in_order=True).to_dict(), "name": name})
 
 
 def _check_overrides(overrides: Mapping[str, Any], bundles: Mapping[str, Mapping[str, Bundle]]) -> None:
@@ -393,10 +376,6 @@ def _check_overrides(overrides: Mapping[str, Any], bundles: Mapping[str, Mapping
                     f"--set {key}: the axis {axis!r} sets it, so all its values would be the same: leave it out, or "
                     f"take one value with --only {axis}=VALUE"
                 )
-
-
-def _label(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _folder_name(labels: Sequence[str], taken: set[str]) -> str:
@@ -423,10 +402,6 @@ def _check_choice(choice: Choice, axes: Mapping[str, Sequence[str]], place: str)
                 raise ExperimentError(f"{place}: {axis}: {unknown('value', value, axes[axis])}")
 
 
-def _without_curve(figure: Figure) -> list[Measure]:
-    return [name for name in figure.metrics if name in (*MEASURES, *BACKDOOR[1:])]
-
-
 def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str) -> None:
     """Refuse tables and figures over axes that are not there."""
     asked = [("table: tables", axis) for axis in file.table.tables or ()]
@@ -434,7 +409,8 @@ def _check_shown(file: SweepFile, axes: Mapping[str, Sequence[str]], place: str)
     for figure in file.figures:
         asked += [("figures: x", figure.x)] if figure.x != "round" else []
         asked += [("figures: lines", axis) for axis in figure.lines]
-        if figure.x == "round" and (without := _without_curve(figure)):
+        without = [name for name in figure.metrics if name in (*MEASURES, *BACKDOOR[1:])]
+        if figure.x == "round" and without:
             raise ExperimentError(
                 f"{place}: figures: metrics: {without[0]} has no curve by round: name an axis as x, or leave it out"
             )
@@ -469,13 +445,10 @@ def _printed(
 
     found: dict[tuple[tuple[str, str], ...], dict[str, float]] = {}
     for labels, numbers in leaves(paper.figures, 0, ()):
-        good = isinstance(numbers, list) and all(
-            isinstance(n, int | float) and not isinstance(n, bool) for n in numbers
-        )
+        good = isinstance(numbers, list) and all(type(number) in (int, float) for number in numbers)
         if not good or len(numbers) != len(paper.metrics):
-            where = " / ".join(labels)
             raise ExperimentError(
-                f"{place}: paper.figures: {where}: write {len(paper.metrics)} numbers "
+                f"{place}: paper.figures: {' / '.join(labels)}: write {len(paper.metrics)} numbers "
                 f"({', '.join(paper.metrics)}), nan where there is none"
             )
         by_axis = dict(zip(order, labels, strict=True))
@@ -489,12 +462,8 @@ def _beside(label: str, sets: Mapping[str, Bundle], printed: Iterable[tuple[tupl
     """Return the data set whose published figures are shown beside one."""
     wanted = sets[label].get("beside", label)
     choices = [wanted] if isinstance(wanted, str) else list(wanted)
-    for one in choices:
-        if one not in sets:
-            raise ExperimentError(f"{place}: {label}: beside: {unknown('data set', str(one), sets)}")
-    there = {dict(cell)["data"] for cell in printed}
-    return next((one for one in choices if one in there), choices[0])
-
-
-def _assignment(key: str, value: Any) -> str:
-    return f"{key}={value}" if isinstance(value, str) else f"{key}={toml_value(value)}"
+    for name in choices:
+        if name not in sets:
+            raise ExperimentError(f"{place}: {label}: beside: {unknown('data set', str(name), sets)}")
+    published = {dict(cell)["data"] for cell in printed}
+    return next((name for name in choices if name in published), choices[0])
