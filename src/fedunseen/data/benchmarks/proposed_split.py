@@ -176,11 +176,7 @@ def _class_id(path: Path, name: str, ids: Mapping[str, int], names: Sequence[str
 
 
 def _match(
-    place: Path,
-    image_files: Sequence[str],
-    theirs: NDArray[np.int64],
-    files: Sequence[str],
-    labels: NDArray[np.int64],
+    place: Path, image_files: Sequence[str], theirs: NDArray[np.int64], files: Sequence[str], labels: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the image of each sample, by file name and class; several crops of one file are taken in order."""
     waiting: dict[tuple[str, int], deque[int]] = defaultdict(deque)

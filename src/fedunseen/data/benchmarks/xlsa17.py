@@ -53,9 +53,7 @@ class Xlsa17(BenchmarkLoader):
         """Read the data set; ``seed`` matters only if validation classes have to be drawn."""
         folder = _folder(settings.root.expanduser(), settings.dataset)
         splits = read_mat(
-            folder / SPLITS,
-            (settings.attributes, "allclasses_names", *LOCATIONS),
-            ("train_loc", "val_loc"),
+            folder / SPLITS, (settings.attributes, "allclasses_names", *LOCATIONS), ("train_loc", "val_loc")
         )
         measured = read_mat(folder / FEATURES, ("features", "labels"))
         names = cell_texts(splits["allclasses_names"])
