@@ -1,4 +1,3 @@
-import os
 import re
 
 import numpy as np
@@ -36,14 +35,6 @@ def says(message):
 def test_refuses(changes, message, make_space):
     with pytest.raises(DataError, match=says(message)):
         make_space(**changes)
-
-
-def test_ids_are_sorted_and_train_leaves_validation_out(make_space):
-    space = make_space(seen=[3, 0, 2], validation=[2], unseen=[5, 4])
-    assert space.seen.tolist() == [0, 2, 3]
-    assert space.unseen.tolist() == [4, 5]
-    assert space.train.tolist() == [0, 3]
-    assert space.attributes == 3
 
 
 @pytest.mark.parametrize("groups", [{}, {"shape": (3, 1), "a:": (0,)}])
@@ -86,21 +77,6 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
         DataError, match=says(f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out")
     ):
         ClassSpace.load(path)
-
-
-def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, make_space):
-    path = tmp_path / "classes.csv"
-    make_space().save(path)
-    before = path.read_bytes()
-
-    def fail(*_):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        make_space(names=tuple("abcdef")).save(path)
-    assert path.read_bytes() == before
-    assert [child.name for child in tmp_path.iterdir()] == ["classes.csv"]
 
 
 @pytest.mark.parametrize(

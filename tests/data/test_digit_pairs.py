@@ -1,10 +1,8 @@
 import numpy as np
 import pytest
 from PIL import Image
-from pydantic import ValidationError
 from sklearn.datasets import load_digits
 
-from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 
 
@@ -76,17 +74,6 @@ def test_more_images_begin_with_the_same_ones(benchmark):
     assert len(more.test_unseen) == 20
 
 
-def test_settings_are_bounded():
-    for wrong in ({"train_per_class": 0}, {"test_per_class": 1001}, {"unknown": 1}, {"name": "digits"}):
-        with pytest.raises(ValidationError):
-            DigitPairs.Settings(**wrong)
-
-
-def test_selection_uses_the_training_images_of_validation_classes(benchmark):
-    chosen = benchmark.for_selection(0)
-    assert (len(chosen.train), len(chosen.test_seen), len(chosen.test_unseen)) == (60 * 48, 60 * 12, 20 * 60)
-
-
 def read(path):
     return DigitPairs.read(path, DigitPairs.Settings())
 
@@ -125,24 +112,3 @@ def test_reads_any_size_and_mode(tmp_path, image, kind):
         picture = grey.convert(kind, dither=Image.Dither.NONE)
     picture.save(path)
     np.testing.assert_allclose(read(path)[0], image.ravel(), atol=0.01)
-
-
-def test_reads_a_real_photo(real_data):
-    owl = read(real_data / "photos" / "owl.jpg")
-    assert owl.shape == (1, 128)
-    assert 0 <= owl.min() < owl.max() <= 1
-
-
-def test_bad_pictures(tmp_path, image):
-    with pytest.raises(DataError, match=r"none\.png is missing$"):
-        read(tmp_path / "none.png")
-    sentence = r"a\.png is not a readable image$"
-    noise = np.random.default_rng(0).integers(0, 256, (80, 160), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "whole.png")
-    whole = (tmp_path / "whole.png").read_bytes()
-    for content in (b"", b"hello", whole[:20], whole[: len(whole) // 2]):
-        (tmp_path / "a.png").write_bytes(content)
-        with pytest.raises(DataError, match=sentence):
-            read(tmp_path / "a.png")
-    with pytest.raises(DataError, match="is not a readable image"):
-        read(tmp_path)

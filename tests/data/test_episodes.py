@@ -58,11 +58,6 @@ def test_turned_images_are_classes_of_their_own():
         assert len(set(zip(classes.tolist(), quarters.tolist(), strict=True))) == 5
 
 
-def test_the_same_stream_gives_the_same_episodes():
-    assert np.array_equal(drawn(seed=4).index, drawn(seed=4).index)
-    assert not np.array_equal(drawn(seed=4).index, drawn(seed=5).index)
-
-
 @pytest.mark.parametrize(
     ("told", "message"),
     [
@@ -109,13 +104,3 @@ def test_validation_classes_are_nobodys():
     assert not len(held.space.validation)
     assert (full.labels[validation_samples(full)] == 1).all()
     assert len(validation_samples(full)) == 3
-
-
-def test_without_validation_classes_nothing_changes():
-    full = benchmark(())
-    assert for_episodes(full) is full
-
-
-def test_a_benchmark_of_validation_classes_alone_is_refused():
-    with pytest.raises(DataError, match=r"^small: every seen class is a validation class: leave some to train on$"):
-        for_episodes(benchmark((0, 1, 2)))

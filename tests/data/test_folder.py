@@ -43,19 +43,6 @@ def test_labels_may_be_rows_or_bytes(tmp_path, labels):
     assert other.fingerprint() == load(make(tmp_path / "b")).fingerprint()
 
 
-def test_bytes_stay_bytes(tmp_path):
-    features = np.arange(27, dtype=np.uint8).reshape(9, 3)
-    assert load(make(tmp_path, features=features)).features.dtype == np.uint8
-
-
-def test_validation_classes_are_drawn_if_none_is_marked(tmp_path):
-    make(tmp_path, CLASSES.replace("validation", "seen"))
-    drawn = [load(tmp_path, seed).space.validation.tolist() for seed in range(8)]
-    assert {len(ids) for ids in drawn} == {1}
-    assert len({ids[0] for ids in drawn}) > 1
-    assert drawn[3] == load(tmp_path, 3).space.validation.tolist()
-
-
 def replaced(values, i, value):
     values = list(values)
     values[i] = value
@@ -89,21 +76,6 @@ def test_bad_content(tmp_path, changes, message):
         load(tmp_path)
 
 
-def test_missing_and_damaged_files(tmp_path):
-    with pytest.raises(DataError, match=r"^the folder .*nowhere is missing: correct data\.root$"):
-        load(tmp_path / "nowhere")
-    with pytest.raises(DataError, match=r"classes\.csv is missing$"):
-        load(tmp_path)
-    make(tmp_path)
-    path = tmp_path / "features.npz"
-    path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(DataError, match=r"features\.npz is damaged or not a NumPy file$"):
-        load(tmp_path)
-    path.unlink()
-    with pytest.raises(DataError, match=r"features\.npz is missing$"):
-        load(tmp_path)
-
-
 # Optional arrays
 
 
@@ -121,15 +93,6 @@ def test_features_may_be_images(tmp_path, features, shape, kind, images):
     assert benchmark.kind == kind
     assert benchmark.features.dtype == features.dtype
     assert benchmark.images().shape == images
-
-
-def test_without_a_shape_arrays_of_four_dimensions_are_maps(tmp_path):
-    assert load(make(tmp_path, features=np.random.default_rng(0).normal(size=(9, 3, 2, 2)))).kind == "maps"
-
-
-def test_sequences_of_half_precision_stay_what_they_are(tmp_path):
-    benchmark = load(make(tmp_path, features=np.random.default_rng(0).normal(size=(9, 4, 2)).astype(np.float16)))
-    assert (benchmark.kind, benchmark.features.dtype) == ("sequences", np.float16)
 
 
 def test_users_and_answers_are_read(tmp_path):
@@ -208,17 +171,4 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
 def test_text_and_shapes_that_are_none(tmp_path, changes, message):
     npz = make(tmp_path, **changes) / "features.npz"
     with pytest.raises(DataError, match=f"^{re.escape(f'{npz}: {message}')}"):
-        load(tmp_path)
-
-
-def test_an_accent_may_be_a_character_of_its_own(tmp_path):
-    """File systems and keyboards write "é" in two ways."""
-    labels = np.array(LABELS)
-    labels = np.where(labels == "cat", "ze\u0300bre", labels)
-    table = CLASSES.replace("cat,", "z\u00e8bre,")
-    benchmark = load(make(tmp_path, table, labels=labels))
-    assert benchmark.labels.tolist() == load(make(tmp_path)).labels.tolist()
-    twice = table.replace("dog,", "ze\u0300bre,")
-    make(tmp_path, twice, labels=labels)
-    with pytest.raises(DataError, match=r"two class names look alike, 'zèbre': their accents are written differently"):
         load(tmp_path)

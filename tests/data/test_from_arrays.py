@@ -1,7 +1,6 @@
 """A benchmark of arrays in memory: what becomes seen, unseen and of whom, and what is refused."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,14 +58,6 @@ def test_classes_may_be_numbers_and_pictures_stay_bytes():
     assert made.features.dtype == np.uint8
 
 
-def test_validation_classes_are_drawn_by_the_seed():
-    drawn = {
-        tuple(Benchmark.from_arrays(X, Y, ANIMALS, validation=1, seed=seed).space.validation.tolist())
-        for seed in range(20)
-    }
-    assert drawn == {(0,), (1,), (3,)}
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -95,14 +86,3 @@ def test_tests_and_groups_that_do_not_fit_are_refused():
         Benchmark.from_arrays(X, Y, ANIMALS, groups=[1, 2, 3])
     with pytest.raises(DataError, match=r"^arrays has no sample of an unseen class: give some, "):
         Benchmark.from_arrays(X, Y, ANIMALS, test=(X, Y))
-
-
-def test_the_example_of_the_docs_runs():
-    docs = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
-    (code,) = [block for block in re.findall(r"```python\n(.*?)```", docs, re.DOTALL) if "from_arrays" in block]
-    names = {}
-    exec(code, names)
-    made = names["benchmark"]
-    assert [made.space.names[c] for c in made.space.unseen] == ["zebra"]
-    assert made.space.attribute_names == ("size", "stripes")
-    assert made.users.tolist() == [0, 0, 1, 1]

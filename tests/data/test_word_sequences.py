@@ -1,4 +1,3 @@
-import gzip
 import subprocess
 import sys
 
@@ -11,7 +10,6 @@ from fedunseen.data.io.word_sequences import PADDING, look_up, sequences, split_
 from fedunseen.encoders import word_vectors as reader
 from fedunseen.encoders.word_vectors import read_vectors
 
-GLOVE = "https://nlp.stanford.edu/projects/glove"
 LINES = "the 0.5 1 -2\n, 0 0.25 0\n! 1 1 1\n. . 3 3 3\nnull 0 0 0\ncat 1e-1 0 7\n"
 
 
@@ -66,13 +64,6 @@ def test_what_was_read_is_kept_until_the_file_changes(glove, own_cache, monkeypa
     assert read_vectors(glove, {"the", "cat"})[1].tolist() == [[9, 9]]
 
 
-def test_gzipped_files_and_word2vec_s_header(tmp_path):
-    for name, text in (("a.txt.gz", "a 1 2\nb 3 4\n"), ("b.txt.gz", "2 2\na 1 2\nb 3 4\n")):
-        (tmp_path / name).write_bytes(gzip.compress(text.encode()))
-        found, table = read_vectors(tmp_path / name, {"a", "b"})
-        assert table[found["b"]].tolist() == [3, 4]
-
-
 MIXED = "but the words before it have 2: give a file with one width"
 
 
@@ -93,16 +84,6 @@ def test_bad_files_are_one_sentence(tmp_path, text, message):
     path = tmp_path / "vectors.txt"
     path.write_text(text, "utf-8")
     assert refusal(path) == f"{path}{message}"
-
-
-def test_unreadable_files_are_one_sentence(tmp_path, glove):
-    path = tmp_path / "none.txt"
-    assert refusal(path).startswith(f"{path} is missing: unpack word vectors such as glove.6B.zip ({GLOVE}) and name o")
-    path.write_bytes(b"the 1 2\n\xff\xfe 1 2\n")
-    assert refusal(path) == f"{path} is not a text file in UTF-8: give lines of a word and its numbers"
-    packed = tmp_path / "cut.txt.gz"
-    packed.write_bytes(gzip.compress(LINES.encode() * 100)[:-10])
-    assert refusal(packed).startswith(f"{packed} cannot be read (Compressed file ended before the end-of-stream")
 
 
 def test_texts_become_sequences_that_end_in_zeros(glove):
@@ -126,13 +107,6 @@ def test_sequences_are_kept_by_their_content(glove, own_cache):
     assert len(list((own_cache / "images").glob("words-*.npy"))) == 1
     sequences(look_up(["the cat"], str(glove), words=3))
     assert len(list((own_cache / "images").glob("words-*.npy"))) == 2
-
-
-def test_many_texts(glove):
-    texts = ["the cat"] * (module.BLOCK + 3)
-    made = sequences(look_up(texts, str(glove), words=2))
-    assert (made == made[0]).all()
-    assert made[0].any(axis=1).all()
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from fedunseen.core.parameters import is_statistic
-from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.encoders.conv import Conv, ConvSettings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -145,31 +143,3 @@ def test_batch_statistics_are_those_of_batchnorm():
 
 def test_multiply_adds_are_counted_by_hand():
     assert backbone(widths=(32, 64)).multiply_adds() == 8 * 16 * 9 * 32 + 4 * 8 * 9 * 32 * 64
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("pool", "least"), [("flatten", 0.9), ("average", 0.3)])
-def test_it_recognizes_pairs_that_it_never_saw(pool, least):
-    """A linear map from the features to the 20 attributes; chance is 1 in 20."""
-    benchmark = DigitPairs.load(DigitPairs.Settings(train_per_class=40, test_per_class=10), 0)
-    network = backbone(pool=pool, widths=(16, 32))
-    rng = np.random.default_rng(0)
-    params = network.init(rng)
-    params["g"] = torch.from_numpy(rng.normal(scale=0.05, size=(20, network.shape[0])).astype(np.float32))
-    leaves = {name: value.requires_grad_() for name, value in params.items()}
-    optimiser = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.9)
-    images, labels = torch.from_numpy(benchmark.features), torch.from_numpy(benchmark.labels)
-    semantics = torch.from_numpy(benchmark.space.semantics).float()
-    masked = torch.full((100,), -1e9)
-    masked[torch.from_numpy(benchmark.space.seen)] = 0.0
-    for _ in range(5):
-        for batch in np.array_split(rng.permutation(benchmark.train), len(benchmark.train) // 64):
-            logits = network(leaves, images[batch], training=True) @ leaves["g"].T @ semantics.T
-            loss = F.cross_entropy(logits + masked, labels[batch])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-    test, unseen = benchmark.test_unseen, torch.from_numpy(benchmark.space.unseen)
-    with torch.no_grad():
-        scores = network(leaves, images[test]) @ leaves["g"].T @ semantics[unseen].T
-    assert (unseen[scores.argmax(1)] == labels[test]).float().mean() > least

@@ -109,16 +109,6 @@ def test_frozen_features_are_the_packages(package, photographs):
 
 
 @pytest.mark.slow
-def test_floats_and_grey_images_are_taken(photographs):
-    vectors = encoder().encode(photographs[:2])
-    floats = encoder().encode(photographs[:2].astype(np.float32) / 255)
-    np.testing.assert_allclose(floats, vectors, atol=1e-5)
-    grey = photographs[:2, :1]
-    expected = encoder().encode(np.repeat(grey, 3, axis=1))
-    np.testing.assert_allclose(encoder((1, 20, 24)).encode(grey), expected, atol=1e-6)
-
-
-@pytest.mark.slow
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True, frozen_layers=("_conv_stem.*", "_bn0.*", "_blocks.[0-9].*")).backbone()
     params = network.init(np.random.default_rng(0))

@@ -7,9 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core.errors import ExperimentError
-from fedunseen.encoders.conv import Conv, Conv4, Conv4Settings, ConvBackbone, ConvSettings
-from fedunseen.encoders.gru import GRU, GRUBackbone, GRUSettings
+from fedunseen.encoders.conv import Conv4Settings, ConvBackbone, ConvSettings
+from fedunseen.encoders.gru import GRUBackbone, GRUSettings
 from fedunseen.encoders.resnet12 import ResNet12, ResNet12Backbone, ResNet12Settings
 
 
@@ -112,14 +111,3 @@ def test_the_gru_maps_over_tasks_and_differentiates_twice():
     alone = torch.func.grad(gradient)(params, tasks[2])
     for name, value in alone.items():
         torch.testing.assert_close(mapped[name][2], value)
-
-
-def test_a_gru_makes_no_maps():
-    with pytest.raises(ExperimentError) as caught:
-        GRU(GRUSettings(), (1, 3, 2), "maps")
-    assert str(caught.value) == "encoder.name = 'gru' makes vectors of sequences, but the method takes feature maps"
-
-
-def test_conv4_is_a_conv():
-    assert issubclass(Conv4, Conv)
-    assert Conv4Settings().name == "conv4"

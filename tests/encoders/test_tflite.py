@@ -104,13 +104,6 @@ def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, monk
     assert len(list((own_cache / "features").iterdir())) == 2
 
 
-def test_grey_images_are_repeated(mobilenet, apples):
-    grey = apples[:2, :1]
-    assert np.array_equal(
-        encoder(mobilenet, grey).encode(grey), encoder(mobilenet, apples).encode(np.repeat(grey, 3, axis=1))
-    )
-
-
 def message(model, error):
     with pytest.raises(error) as caught:
         TFLite(TFLiteSettings(model=model), (3, 32, 32), "vectors")

@@ -362,8 +362,3 @@ def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):
     )
     with pytest.raises(ValidationError, match="pretrained = false leaves random numbers where nothing is trained"):
         ResNetSettings(pretrained=False)
-
-
-def test_the_small_network_tells_images_apart(resnet_folder, photographs):
-    features = resnet(resnet_folder).encode(photographs)
-    assert (features.std(axis=0) > 1e-3).mean() > 0.5

@@ -136,11 +136,6 @@ def test_the_folder_says_size_and_normalization(folders, photographs, tmp_path):
     assert folder / "preprocessor_config.json" in encoder.files()
 
 
-def test_without_a_word_of_the_folder_a_model_sees_its_own_size(folders):
-    assert vision(folders["siglip"][0], size=None).prepare.size == 24
-    assert vision(folders["dinov2"][0], size=None).prepare.size == 224
-
-
 @pytest.mark.parametrize("kind", ["clip", "siglip"])
 def test_images_and_texts_share_a_space(folders, photographs, kind):
     """Their products are the library's own logits, up to its scale and bias."""
