@@ -7,9 +7,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.encoders.conv import Conv4Settings, ConvBackbone, ConvSettings
+from fedunseen.encoders.conv import (
+    Conv4Settings,
+    ConvBackbone,
+    ConvSettings,
+    ResNet12,
+    ResNet12Backbone,
+    ResNet12Settings,
+)
 from fedunseen.encoders.gru import GRUBackbone, GRUSettings
-from fedunseen.encoders.resnet12 import ResNet12, ResNet12Backbone, ResNet12Settings
 
 
 def count(params):

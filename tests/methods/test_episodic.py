@@ -13,9 +13,8 @@ from fedunseen.core.parameters import Params, under
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import split
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
+from fedunseen.encoders.conv import Conv4Settings, ConvBackbone, ResNet12Backbone, ResNet12Settings
 from fedunseen.encoders.gru import GRUBackbone, GRUSettings
-from fedunseen.encoders.resnet12 import ResNet12Backbone, ResNet12Settings
 from fedunseen.methods.episodic import Episodic, turn
 from fedunseen.methods.maml import MAML, MAMLSettings
 from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings

@@ -15,7 +15,7 @@ ENCODERS = {
     "none": "fedunseen.encoders.backbone:NoEncoder",
     "conv": "fedunseen.encoders.conv:Conv",
     "conv4": "fedunseen.encoders.conv:Conv4",
-    "resnet12": "fedunseen.encoders.resnet12:ResNet12",
+    "resnet12": "fedunseen.encoders.conv:ResNet12",
     "gru": "fedunseen.encoders.gru:GRU",
     "resnet": "fedunseen.encoders.transformers:ResNet",
     "vit": "fedunseen.encoders.transformers:ViT",

@@ -98,7 +98,7 @@ class Encoder:
     setting: ClassVar[str] = ""
     installed: bool = False
 
-    def __init__(self, settings: EncoderSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+    def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         self.settings, self.image_shape, self.output = settings, image_shape, output
 
     def files(self) -> list[Path]:

@@ -1,12 +1,14 @@
-"""Small convolutional networks, trained from scratch: for small images and for machines without a GPU.
+"""Convolutional networks, trained from scratch: for small images and for machines without a GPU.
 
-``conv4`` is few-shot learning's usual one, of four blocks (Vinyals et al. 2016; with 32 channels, Finn et al. 2017).
+``conv4`` is few-shot learning's usual one (Vinyals et al. 2016; 32 channels: Finn et al. 2017). ``resnet12`` is its
+deep one (Oreshkin et al. 2018, TADAM; Lee et al. 2019, MetaOptNet): no published one has FedFSL's "about 5 million"
+parameters, the widths 50-100-200-400 have 4.88 million, 64-160-320-640 (MetaOptNet) 12.4 million.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings, Outp
 from fedunseen.encoders.images import as_floats, as_images
 
 Norm = Literal["group", "batch", "batch-statistics", "none"]
+_SLOPE = 0.1  # of ResNet-12's LeakyReLU, below zero
 
 
 class ConvSettings(EncoderSettings):
@@ -46,13 +49,9 @@ class Conv(Encoder):
     Settings: ClassVar[type[EncoderSettings]] = ConvSettings
     trained = True
 
-    def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:
-        super().__init__(settings, image_shape, output)
-        self.config = settings
-
     def backbone(self) -> ConvBackbone:
         """Return the network."""
-        return ConvBackbone(self.config, self.image_shape, self.output)
+        return ConvBackbone(self.settings, self.image_shape, self.output)
 
 
 class Conv4Settings(ConvSettings):
@@ -71,71 +70,155 @@ class Conv4(Conv):
     Settings = Conv4Settings
 
 
-class ConvBackbone(Backbone):
-    """The network; parameters ``f.conv0.weight`` (out, in, 3, 3), ``f.norm0.weight`` (out,), ..."""
+class ResNet12Settings(EncoderSettings):
+    """Settings of ResNet-12."""
+
+    name: Literal["resnet12"] = "resnet12"
+    widths: tuple[PositiveInt, ...] = Field((50, 100, 200, 400), min_length=1)
+    """Channels of the blocks; the default has 4.88 million parameters."""
+    norm: Norm = "group"
+    """Normalization, as for `conv`: `group`, `batch`, `batch-statistics` or `none`."""
+    outputs: PositiveInt | None = None
+    """A linear layer to so many features at the end, for a method that takes vectors."""
+
+
+class ResNet12(Encoder):
+    """Twelve convolutions in four residual blocks, trained in the model."""
+
+    Settings = ResNet12Settings
+    trained = True
+
+    def backbone(self) -> ResNet12Backbone:
+        """Return the network."""
+        return ResNet12Backbone(self.settings, self.image_shape, self.output)
+
+
+class _Blocks(Backbone):
+    """Blocks of convolutions that halve the map, then vectors or maps."""
 
     trained = True
     convolves = True
+    smallest, pool = 1, "average"
 
-    def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+    def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         self.settings, self.output = settings, output
         before, height, width = image_shape
         self.halves: list[bool] = []
         self._multiply_adds = 0
         for after in settings.widths:
-            self._multiply_adds += 9 * before * after * height * width
-            self.halves.append(min(height, width) // 2 >= settings.smallest)
+            self._multiply_adds += self._cost(before, after) * height * width
+            self.halves.append(min(height, width) // 2 >= self.smallest)
             if self.halves[-1]:
                 height, width = height // 2, width // 2
             before = after
-        channels = settings.widths[-1]
-        maps = (channels, height, width)
-        self.flat = channels if settings.pool == "average" else math.prod(maps)
+        self.flat = before if self.pool == "average" else before * height * width
         self.projects = settings.outputs is not None and output == "vectors"
-        super().__init__(maps if output == "maps" else (settings.outputs or self.flat,))
-        self.image_shape = image_shape
+        super().__init__((before, height, width) if output == "maps" else (settings.outputs or self.flat,))
+        self.image_shape: tuple[int, int, int] = image_shape
         # Pure without running statistics, but on a CPU seldom faster for it: mapped over 10 clients, the convolutions
         # cost 0.7 (small batches, no normalization) to 3 times (GroupNorm, 32 x 32 images) what one client at a time
         # does. The trainer decides by the number of multiplications; a GPU gains.
         self.batched = settings.norm != "batch"
 
+    def _cost(self, before: int, after: int) -> int:
+        """Return the multiplications of a block for one cell of its map."""
+        raise NotImplementedError
+
+    def _layer(self, names: tuple[str, str], shape: tuple[int, ...], fan: int, rng: np.random.Generator) -> Params:
+        """Draw a convolution from N(0, 2 / fan) (He et al. 2015); its normalization starts as the identity."""
+        (conv, norm), width = names, shape[0]
+        weight = rng.normal(0.0, math.sqrt(2 / fan), shape).astype(np.float32)
+        params: Params = {f"{conv}.weight": torch.from_numpy(weight)}
+        if self.settings.norm == "none":
+            return params | {f"{conv}.bias": torch.zeros(width)}
+        # it has a bias of its own, behind the scaling that would take the convolution's away
+        params |= {f"{norm}.weight": torch.ones(width), f"{norm}.bias": torch.zeros(width)}
+        if self.settings.norm == "batch":
+            params |= {f"{norm}.running_mean": torch.zeros(width), f"{norm}.running_var": torch.ones(width)}
+        return params
+
+    def _outputs(self, rng: np.random.Generator) -> Params:
+        return linear_layer("f.out", self.flat, self.shape[0], rng) if self.projects else {}
+
+    def _features(self, params: Params, maps: Tensor) -> Tensor:
+        """Return the last maps, or vectors of them."""
+        maps = as_floats(maps)
+        if self.output == "maps":
+            return maps
+        vectors = maps.mean((2, 3)) if self.pool == "average" else maps.flatten(1)
+        return F.linear(vectors, params["f.out.weight"], params["f.out.bias"]) if self.projects else vectors
+
+    def multiply_adds(self) -> int:
+        """Return the multiplications of the convolutions for one image."""
+        return self._multiply_adds
+
+
+class ConvBackbone(_Blocks):
+    """The network; parameters ``f.conv0.weight`` (out, in, 3, 3), ``f.norm0.weight`` (out,), ..."""
+
+    def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:
+        self.smallest, self.pool = settings.smallest, settings.pool
+        super().__init__(settings, image_shape, output)
+
+    def _cost(self, before: int, after: int) -> int:
+        return 9 * before * after
+
     def init(self, rng: np.random.Generator) -> Params:
-        """Draw the convolutions from N(0, 2 / (9 channels)) (He et al. 2015); normalizations start as identities."""
+        """Draw the convolutions by what goes in."""
         params: Params = {}
-        assert self.image_shape is not None
         before = self.image_shape[0]
         for i, width in enumerate(self.settings.widths):
-            weight = rng.normal(0.0, math.sqrt(2 / (9 * before)), (width, before, 3, 3)).astype(np.float32)
-            params[f"f.conv{i}.weight"] = torch.from_numpy(weight)
-            if self.settings.norm == "none":
-                params[f"f.conv{i}.bias"] = torch.zeros(width)
-            else:  # it has a bias of its own, behind the scaling that would take the convolution's away
-                params[f"f.norm{i}.weight"] = torch.ones(width)
-                params[f"f.norm{i}.bias"] = torch.zeros(width)
-            if self.settings.norm == "batch":
-                params[f"f.norm{i}.running_mean"] = torch.zeros(width)
-                params[f"f.norm{i}.running_var"] = torch.ones(width)
+            params |= self._layer((f"f.conv{i}", f"f.norm{i}"), (width, before, 3, 3), 9 * before, rng)
             before = width
-        return params | (linear_layer("f.out", self.flat, self.shape[0], rng) if self.projects else {})
+        return params | self._outputs(rng)
 
     def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return maps (n, channels, height, width) or vectors (n, d) of images, flattened or not."""
-        assert self.image_shape is not None
         maps = as_images(inputs, self.image_shape) - 0.5
         for i, pooled in enumerate(self.halves):
             maps = F.conv2d(maps, params[f"f.conv{i}.weight"], params.get(f"f.conv{i}.bias"), padding=1)
             maps = normalize(params, f"f.norm{i}", maps, self.settings.norm, training)
             # The largest of some numbers, or zero: in which order makes no difference, but a quarter of the work.
             maps = torch.relu(F.max_pool2d(maps, 2) if pooled else maps)
-        maps = as_floats(maps)
-        if self.output == "maps":
-            return maps
-        vectors = maps.mean((2, 3)) if self.settings.pool == "average" else maps.flatten(1)
-        return F.linear(vectors, params["f.out.weight"], params["f.out.bias"]) if self.projects else vectors
+        return self._features(params, maps)
 
-    def multiply_adds(self) -> int:
-        """Return the multiplications of the convolutions for one image."""
-        return self._multiply_adds
+
+class ResNet12Backbone(_Blocks):
+    """The network; parameters ``f.block0.conv0.weight``, ``f.block0.norm0.weight``, ``f.block0.shortcut.weight``...
+
+    A block: three 3 x 3 convolutions with normalizations, a shortcut of one 1 x 1 convolution, LeakyReLU and pooling.
+    """
+
+    def _cost(self, before: int, after: int) -> int:
+        return (9 * before + 18 * after + before) * after
+
+    def init(self, rng: np.random.Generator) -> Params:
+        """Draw the convolutions by what comes out, as MetaOptNet does."""
+        params: Params = {}
+        before = self.image_shape[0]
+        for i, after in enumerate(self.settings.widths):
+            for j in range(3):
+                names = f"f.block{i}.conv{j}", f"f.block{i}.norm{j}"
+                params |= self._layer(names, (after, after if j else before, 3, 3), 9 * after, rng)
+            names = f"f.block{i}.shortcut", f"f.block{i}.norm3"
+            params |= self._layer(names, (after, before, 1, 1), after, rng)
+            before = after
+        return params | self._outputs(rng)
+
+    def __call__(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
+        """Return maps (n, channels, height, width) or vectors (n, d) of images, flattened or not."""
+        maps = as_images(inputs, self.image_shape) - 0.5
+        for i, pooled in enumerate(self.halves):
+            name, through = f"f.block{i}", maps
+            for j in range(3):
+                conv = f"{name}.conv{j}"
+                through = F.conv2d(through, params[f"{conv}.weight"], params.get(f"{conv}.bias"), padding=1)
+                through = normalize(params, f"{name}.norm{j}", through, self.settings.norm, training)
+                through = F.leaky_relu(through, _SLOPE) if j < 2 else through
+            shortcut = F.conv2d(maps, params[f"{name}.shortcut.weight"], params.get(f"{name}.shortcut.bias"))
+            through = through + normalize(params, f"{name}.norm3", shortcut, self.settings.norm, training)
+            maps = F.leaky_relu(F.max_pool2d(through, 2) if pooled else through, _SLOPE)  # it grows: order is free
+        return self._features(params, maps)
 
 
 def groups(channels: int) -> int:

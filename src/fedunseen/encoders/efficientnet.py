@@ -90,7 +90,7 @@ class EfficientNetLite(Encoder):
 
     def __init__(self, settings: EfficientNetLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
-        self.config, self.trained = settings, settings.trained
+        self.trained = settings.trained
         self.side = _VARIANTS[settings.variant].side
         self.prepare = Preparation(image_shape, self.side, settings.resize, _MEAN, _DEVIATION)
         if image_shape[0] not in (1, 3):
@@ -111,9 +111,9 @@ class EfficientNetLite(Encoder):
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
         with torch.device("meta"):
-            network = _network(self.config.variant)
+            network = _network(self.settings.variant)
         network._fc = nn.Identity()  # the classifier of ImageNet
-        patterns = self.config.frozen_layers if self.trained else ()
+        patterns = self.settings.frozen_layers if self.trained else ()
         return NetworkBackbone(network, self.prepare, self.output, patterns, lambda _rng: self._weights())
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
@@ -140,7 +140,7 @@ class EfficientNetLite(Encoder):
 
     def _fused(self) -> nn.Module:
         """Return the frozen network as it is fastest: normalizations inside convolutions, channels last."""
-        network = _network(self.config.variant)
+        network = _network(self.settings.variant)
         network.load_state_dict(self._weights())
         for module in list(network.modules()):
             for convolution, norm in _FUSED:
@@ -156,12 +156,12 @@ class EfficientNetLite(Encoder):
         """Return the tensors, checked against the network's own names and shapes."""
         tensors = _read(self.path)
         with torch.device("meta"):
-            wanted = {name: tensor.shape for name, tensor in _network(self.config.variant).state_dict().items()}
+            wanted = {name: tensor.shape for name, tensor in _network(self.settings.variant).state_dict().items()}
         for name, shape in wanted.items():
             if name not in tensors or tensors[name].shape != shape:
                 had = f"has {name} of the shape {tuple(tensors[name].shape)}" if name in tensors else f"lacks {name}"
                 raise DataError(
-                    f"{self.path} holds no weights of efficientnet-{self.config.variant} (it {had}): correct "
+                    f"{self.path} holds no weights of efficientnet-{self.settings.variant} (it {had}): correct "
                     "encoder.weights or encoder.variant"
                 )
         return {name: tensors[name].contiguous() for name in wanted}

@@ -42,11 +42,10 @@ class GRU(Encoder):
         super().__init__(settings, image_shape, output)
         if output == "maps":
             raise ExperimentError("encoder.name = 'gru' makes vectors of sequences, but the method takes feature maps")
-        self.config = settings
 
     def backbone(self) -> GRUBackbone:
         """Return the network."""
-        return GRUBackbone(self.config, self.image_shape[1:])
+        return GRUBackbone(self.settings, self.image_shape[1:])
 
 
 class GRUBackbone(Backbone):

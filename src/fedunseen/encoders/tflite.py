@@ -54,7 +54,7 @@ class TFLite(Encoder):
         super().__init__(settings, image_shape, output)
         if settings.model is None:
             raise ExperimentError("encoder.model is missing: name the .tflite file")
-        self.config, self.model = settings, settings.model
+        self.model = settings.model
         if not self.model.is_file():
             raise DataError(f"{self.model} is missing: encoder.model has to name a .tflite file")
         interpreter = self._load()
@@ -82,7 +82,7 @@ class TFLite(Encoder):
             "encoder": "tflite",
             "model": files_digest([self.model]),
             "tensor": wanted,
-            "resize": self.config.resize,
+            "resize": self.settings.resize,
             "library": version("ai-edge-litert"),  # another release may round differently
         }
         dtype = "float16" if self.output == "maps" else "float32"
@@ -103,7 +103,7 @@ class TFLite(Encoder):
     def _one(self, image: NDArray[Any], tensor: int) -> NDArray[np.float32]:
         detail = self._details[self.tensors.image]
         images = as_images(torch.from_numpy(np.array(image))[None], self.image_shape)
-        bytes_ = (resized(images, self.size, self.config.resize) * 255).round()
+        bytes_ = (resized(images, self.size, self.settings.resize) * 255).round()
         cells = bytes_.expand(1, int(detail["shape"][3]), *self.size).permute(0, 2, 3, 1)
         shift = 128 if detail["dtype"] is np.int8 else 0
         try:

@@ -11,7 +11,7 @@ import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -116,9 +116,8 @@ class NetworkBackbone(Backbone):
         self.names = [name for name in names if name not in self.frozen]
         if all(is_statistic(name) for name in self.names):
             raise ExperimentError("encoder.frozen_layers leaves nothing to train: give encoder.trained = false")
-        self._fixed: Params = {}
         meta = {f"f.{name}": tensor.to("meta") for name, tensor in skeleton.state_dict().items()}
-        self._fixed = {name: meta[f"f.{name}"] for name in self.frozen}
+        self._fixed: Params = {name: meta[f"f.{name}"] for name in self.frozen}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             features = self(meta, torch.empty((1, *prepare.image_shape), device="meta"))
         self._fixed = {}
@@ -204,6 +203,11 @@ class ViTBackbone(NetworkBackbone):
         return as_floats(values), as_floats(attentions)
 
 
+_Net = TypeVar("_Net", bound=NetworkBackbone)
+Draw = Callable[[Tensor], tuple[float, float]]
+"""From a weight to the standard deviation of its draw, and to how many deviations from zero it is clipped."""
+
+
 class _Network(Encoder, ABC):
     """What ResNet and ViT have in common: where weights come from, and encoding with frozen ones."""
 
@@ -214,19 +218,29 @@ class _Network(Encoder, ABC):
     def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
         hub.require_transformers(f"the encoder {self.kind!r}")
-        self.config = settings
         self.size: int = settings.size or max(_LEAST, *image_shape[1:])
         self.trained = settings.trained
-        self.folder = None if self._drawn() else hub.weights_folder(settings.weights, "encoder.weights")
-        self.architecture = _KNOWN[settings.weights] if self.folder is None else self._read_architecture(self.folder)
         self._frozen: tuple[NetworkBackbone, Params] | None = None
+        self.folder: Path | None = None
+        self.architecture = _KNOWN.get(settings.weights, {})
+        if not settings.pretrained and settings.weights in _KNOWN and self.kind in settings.weights:
+            return  # drawn, in a well-known architecture: no file is needed
+        self.folder = hub.weights_folder(settings.weights, "encoder.weights")
+        self.architecture = hub.read_json(self.folder / "config.json")
+        if (kind := self.architecture.get("model_type")) != self.kind:
+            raise DataError(
+                f"{self.folder} holds a model of the type {kind!r}, but encoder.name = {self.kind!r} takes "
+                f"{self.kind!r}"
+            )
+        if settings.pretrained:
+            hub.weight_files(self.folder)
 
     def files(self) -> list[Path]:
         """Return configuration and weights; none of an architecture that is known without files."""
         if self.folder is None:
             return []
         files = hub.model_files(self.folder)
-        return files if self.config.pretrained else [path for path in files if path.suffix == ".json"]
+        return files if self.settings.pretrained else [path for path in files if path.suffix == ".json"]
 
     @abstractmethod
     def backbone(self) -> NetworkBackbone:
@@ -238,7 +252,7 @@ class _Network(Encoder, ABC):
         network, weights = self.backbone(), [self.folder / "config.json", *hub.weight_files(self.folder)]
         return encoded(
             images, network.shape, self._encode, encoder=self.kind, weights=weights, prepare=network.prepare,
-            library="transformers", stage=getattr(self.config, "stage", None),
+            library="transformers", stage=getattr(self.settings, "stage", None),
         )  # fmt: skip
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
@@ -248,28 +262,21 @@ class _Network(Encoder, ABC):
         network, params = self._frozen
         return in_portions(images, _ENCODED_AT_ONCE, lambda part: network(params, part))
 
-    def _drawn(self) -> bool:
-        """Say whether no file is needed: a well-known architecture with random weights."""
-        config = self.config
-        return not config.pretrained and config.weights in _KNOWN and self.kind in config.weights
+    def _build(
+        self, backbone: type[_Net], skeleton: nn.Module, draw: Draw, model: type[Any], prefix: str = "", **options: Any
+    ) -> _Net:
+        """Return a backbone that starts from the weights of the library's class ``model``, or from drawn ones."""
 
-    def _read_architecture(self, folder: Path) -> dict[str, Any]:
-        architecture = hub.read_json(folder / "config.json")
-        kind = architecture.get("model_type")
-        if kind != self.kind:
-            raise DataError(
-                f"{folder} holds a model of the type {kind!r}, but encoder.name = {self.kind!r} takes {self.kind!r}"
-            )
-        if self.config.pretrained:
-            hub.weight_files(folder)
-        return architecture
+        def load(rng: np.random.Generator) -> Params:
+            if not self.settings.pretrained:
+                return _draw(skeleton, rng, draw)
+            assert self.folder is not None
+            tensors = hub.load_model(model, self.folder, **options).state_dict()
+            return {f"{prefix}{name}": tensor.detach() for name, tensor in tensors.items()}
 
-    def _preparation(self) -> Preparation:
         normalization, _ = hub.preparation(self.folder, self.normalization)
-        return Preparation(self.image_shape, self.size, self.config.resize, *normalization)
-
-    def _patterns(self) -> tuple[str, ...]:
-        return tuple(self.config.frozen_layers) if self.trained else ()
+        prepare = Preparation(self.image_shape, self.size, self.settings.resize, *normalization)
+        return backbone(skeleton, prepare, self.output, self.settings.frozen_layers if self.trained else (), load)
 
 
 class ResNet(_Network):
@@ -284,20 +291,15 @@ class ResNet(_Network):
         from transformers import ResNetConfig, ResNetModel
 
         config = ResNetConfig.from_dict(self.architecture)
-        stages, stage = len(config.depths), self.config.stage or len(config.depths)
+        stages, stage = len(config.depths), self.settings.stage or len(config.depths)
         if stage > stages:
-            raise ExperimentError(f"encoder.stage: there is no stage {stage}, {self.config.weights} has {stages}")
-
-        def load(rng: np.random.Generator) -> Params:
-            if not self.config.pretrained:
-                return _draw(skeleton, rng, _he)
-            assert self.folder is not None
-            return _tensors(hub.load_model(ResNetModel, self.folder))
-
+            raise ExperimentError(f"encoder.stage: there is no stage {stage}, {self.settings.weights} has {stages}")
         with torch.device("meta"):
             skeleton = ResNetModel(config)
         del skeleton.encoder.stages[stage:]
-        return NetworkBackbone(skeleton, self._preparation(), self.output, self._patterns(), load)
+        # He et al. 2015, keeping the variance of gradients, as the ResNet paper's authors do
+        he: Draw = lambda weight: ((2 / (weight.shape[0] * weight[0, 0].numel())) ** 0.5, float("inf"))  # noqa: E731
+        return self._build(NetworkBackbone, skeleton, he, ResNetModel)
 
 
 class ViT(_Network):
@@ -313,40 +315,15 @@ class ViT(_Network):
 
         config = ViTConfig.from_dict(self.architecture)
         patch, size = config.patch_size, self.size
-        if not self.config.pretrained:
+        if not self.settings.pretrained:
             config.image_size = size  # the positions are drawn anyway
         if size % patch:
             raise ExperimentError(f"encoder.size: {size} is not a multiple of the patches' side, {patch}")
-
-        def load(rng: np.random.Generator) -> Params:
-            if not self.config.pretrained:
-                return _draw(skeleton, rng, lambda weight: _small(weight, config.initializer_range))
-            assert self.folder is not None
-            model = hub.load_model(ViTModel, self.folder, add_pooling_layer=False)
-            return {f"vit.{name}": tensor for name, tensor in _tensors(model).items()}
-
         with torch.device("meta"):
             vit = ViTModel(config, add_pooling_layer=False)
             skeleton = _Attending(vit, interpolate=size != config.image_size)
-        return ViTBackbone(skeleton, self._preparation(), self.output, self._patterns(), load)
-
-
-def _tensors(model: nn.Module) -> Params:
-    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
-
-
-Draw = Callable[[Tensor], tuple[float, float]]
-"""From a weight to the standard deviation of its draw, and to how many deviations from zero it is clipped."""
-
-
-def _he(weight: Tensor) -> tuple[float, float]:
-    """He et al. 2015, keeping the variance of gradients, as the ResNet paper's authors do."""
-    outputs = weight.shape[0] * weight[0, 0].numel()
-    return (2 / outputs) ** 0.5, float("inf")
-
-
-def _small(weight: Tensor, deviation: float) -> tuple[float, float]:
-    return deviation, 2.0
+        deviation = config.initializer_range
+        return self._build(ViTBackbone, skeleton, lambda _: (deviation, 2.0), ViTModel, "vit.", add_pooling_layer=False)
 
 
 def _draw(skeleton: nn.Module, rng: np.random.Generator, draw: Draw) -> Params:
