@@ -86,8 +86,7 @@ def test_a_damaged_file_is_made_again(own_cache, damage, capsys):
     path.write_bytes(content)
     encode = Encode()
     assert np.array_equal(features(encode), expected)
-    assert encode.count == 100
-    assert capsys.readouterr().err == f"{path} is damaged: it is made again\n"
+    assert (encode.count, capsys.readouterr().err) == (100, f"{path} is damaged: it is made again\n")
     assert files(own_cache) == [name]
 
 
@@ -202,8 +201,7 @@ def test_progress_is_printed_where_it_takes_long(monkeypatch, capsys):
         assert (made == 1).all()
         return capsys.readouterr().err
 
-    assert printed(0.0, 2.0, 4.9) == ""
-    assert printed(0.0, 4.0, 6.0) == "counting: 10 of 10\n"
+    assert (printed(0.0, 2.0, 4.9), printed(0.0, 4.0, 6.0)) == ("", "counting: 10 of 10\n")
     assert printed(0.0, 6.0, 6.1) == "counting: 5 of 10\ncounting: 10 of 10\n"
     assert printed(0.0, 6.0, 6.1, terminal=True) == "counting: 5 of 10\rcounting: 10 of 10\n"
     told = []
@@ -229,8 +227,7 @@ def test_digests_see_types_shapes_names_and_every_byte(tmp_path):
     array = np.arange(12, dtype=np.int16)
     same = [array, array.copy(), np.repeat(array, 2)[::2]]
     others = [array.reshape(3, 4), array.astype(np.int32), array.view(np.uint16), array[::-1]]
-    assert len({array_digest(a) for a in same}) == 1
-    assert len({array_digest(a) for a in [array, *others]}) == 5
+    assert (len({array_digest(a) for a in same}), len({array_digest(a) for a in [array, *others]})) == (1, 5)
     for name, content in (("a", "1"), ("b", "23"), ("c", "12"), ("d", "3")):
         (tmp_path / name).write_text(content)
     a, b, c, d = (tmp_path / name for name in "abcd")

@@ -29,8 +29,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
     with pytest.raises(KeyboardInterrupt):
         fail()
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
 
 
 def test_a_write_makes_the_folders_and_leaves_only_the_file(tmp_path):
@@ -51,13 +50,10 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
     }
     write_tensors(tmp_path / "t.safetensors", tensors)
     read = load_file(tmp_path / "t.safetensors")
-    assert set(read) == set(tensors)
-    assert read["turned"].tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert (set(read), read["turned"].tolist()) == (set(tensors), [[0, 3], [1, 4], [2, 5]])
     assert read["same"].tolist() == read["one"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert read["half"].dtype == torch.bfloat16
-    assert read["array"].dtype == torch.float64
-    assert read["array"].tolist() == [[1, 3], [2, 4]]
-    assert read["flag"].tolist() == [True]
+    assert (read["half"].dtype, read["array"].dtype) == (torch.bfloat16, torch.float64)
+    assert (read["array"].tolist(), read["flag"].tolist()) == ([[1, 3], [2, 4]], [True])
 
 
 def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):

@@ -66,10 +66,8 @@ def test_fingerprint_sees_every_change_and_nothing_else(make_space, make_benchma
 def test_selection_sees_neither_unseen_classes_nor_test_samples(make_benchmark):
     whole = make_benchmark(per_class=10)
     chosen = whole.for_selection(seed=0)
-    assert chosen.space.names == whole.space.names
-    assert chosen.space.seen.tolist() == [0, 1, 2]
-    assert chosen.space.unseen.tolist() == [3]
-    assert chosen.space.validation.tolist() == []
+    assert (chosen.space.names, chosen.space.seen.tolist()) == (whole.space.names, [0, 1, 2])
+    assert (chosen.space.unseen.tolist(), chosen.space.validation.tolist()) == ([3], [])
     assert chosen.features is whole.features
     used = np.concatenate([chosen.train, chosen.test_seen, chosen.test_unseen])
     np.testing.assert_array_equal(np.sort(used), whole.train)  # each once, no test sample
@@ -112,8 +110,7 @@ def test_a_part_may_lack_splits_and_classes_and_have_samples_all_alike(make_benc
     whole, none = make_benchmark(), np.array([], dtype=np.int64)
     tests = {"test_seen": none, "test_unseen": none}
     party = make_benchmark(part=True, train=whole.train[:3], **tests)
-    assert party.train.tolist() == whole.train[:3].tolist()
-    assert set(party.labels[party.train]) == {0}
+    assert (party.train.tolist(), set(party.labels[party.train])) == (whole.train[:3].tolist(), {0})
     assert len(make_benchmark(part=True, train=none).test_seen) == len(whole.test_seen)
     alike = changed(whole.features, whole.train, 2.5)
     assert len(make_benchmark(part=True, features=alike).train) == len(whole.train)

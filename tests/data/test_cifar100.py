@@ -34,8 +34,7 @@ def test_the_split_is_that_of_the_features(real_data, no_text_encoder):
     ):
         assert {names[c] for c in classes} == {name for name in parts if parts[name] == part}
     made = load(real_data / "cifar100", train_per_class=250, test_per_class=50)
-    assert made.space.names == tuple(names)
-    assert made.labels.tolist() == labels.tolist()
+    assert (made.space.names, made.labels.tolist()) == (tuple(names), labels.tolist())
     for ours, theirs in (("train", "trainval_loc"), ("test_seen", "test_seen_loc"), ("test_unseen", "test_unseen_loc")):
         assert np.array_equal(getattr(made, ours), np.sort(of(theirs)))
     for i in (0, 249, 250, 299, 300, 29_999):  # training images are numbered from 0, test images from 50,000
@@ -52,8 +51,7 @@ def test_all_images_of_the_real_sheets(real_data, no_text_encoder, tmp_path):
     path = tmp_path / "classes.csv"
     path.write_text("name,split,round\napple,seen,1\nworm,validation,0.2\nbaby,unseen,0.6\n")
     made = load(real_data / "cifar100", classes=path)
-    assert made.features.shape == (1800, 3, 32, 32)
-    assert made.kind == "images"
+    assert (made.features.shape, made.kind) == ((1800, 3, 32, 32), "images")
     assert isinstance(made.features, np.memmap)
     assert np.bincount(made.labels[made.train]).tolist() == [500, 500]
     assert np.bincount(made.labels[made.test_seen]).tolist() == [100, 100]
@@ -87,8 +85,7 @@ def test_a_class_table_chooses_classes_and_attributes(tmp_path, small_copies):
     )
     made = load(root, classes=path)
     assert made.space.names == ("Whale", "fox", "sweet pepper", "wolf")
-    assert made.space.semantics[0].tolist() == [1.0, 1.0]
-    assert len(made.features) == 4 * 3
+    assert (made.space.semantics[0].tolist(), len(made.features)) == ([1.0, 1.0], 4 * 3)
     names = (root / "fine_label_names.txt").read_text().splitlines()
     assert np.array_equal(made.features[made.labels == 2][:2], pixels[fine == names.index("sweet_pepper")])
     path.write_text("name,split,big\nwhales,seen,1\nfox,unseen,1\n")

@@ -52,15 +52,13 @@ def test_saved_classes_read_back_bit_for_bit(tmp_path, groups):
     )
     space.save(tmp_path / "classes.csv")
     back = ClassSpace.load(tmp_path / "classes.csv")
-    assert back.names == space.names
-    assert back.attribute_names == space.attribute_names
+    assert (back.names, back.attribute_names) == (space.names, space.attribute_names)
     assert back.semantics.tobytes() == space.semantics.tobytes()
     for split in ("seen", "validation", "unseen"):
         np.testing.assert_array_equal(getattr(back, split), getattr(space, split))
     assert {g: set(c) for g, c in back.attribute_groups.items()} == {g: set(c) for g, c in groups.items()}
     names, values = read_classes(tmp_path / "classes.csv", space)
-    assert names == space.names
-    assert values.tobytes() == semantics.tobytes()
+    assert (names, values.tobytes()) == (space.names, semantics.tobytes())
 
 
 def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
@@ -69,8 +67,7 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
     space.save(path)
     assert path.read_text("utf-8").splitlines()[-1] == "class 5,unseen,,,"
     back = ClassSpace.load(path, of_run=True)
-    assert back.hashes() == space.hashes()
-    assert back.undescribed.tolist() == [4, 5]
+    assert (back.hashes(), back.undescribed.tolist()) == (space.hashes(), [4, 5])
     assert not np.array_equal(back.semantics[4], back.semantics[5])
     assert read_classes(path, back)[0] == space.names[:4]
     with pytest.raises(
@@ -107,8 +104,7 @@ def test_a_spreadsheets_file_is_read(tmp_path):
     path = tmp_path / "classes.csv"
     path.write_bytes(b"\xef\xbb\xbfname,split, color: red\r\napple, seen ,1.5\r\n\r\n")
     space = ClassSpace.load(path)
-    assert (space.names, space.attribute_names) == (("apple",), ("red",))
-    assert space.attribute_groups == {"color": (0,)}
+    assert (space.names, space.attribute_names, space.attribute_groups) == (("apple",), ("red",), {"color": (0,)})
     assert space.seen.tolist() == [0]
 
 
@@ -121,8 +117,7 @@ def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colors):
     path = tmp_path / "new.csv"
     path.write_text("green,split,color: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
     names, semantics = read_classes(path, colors)
-    assert names == ("kiwi", "plum")
-    assert semantics.tolist() == [[3, 2, 1], [6, 5, 4]]
+    assert (names, semantics.tolist()) == (("kiwi", "plum"), [[3, 2, 1], [6, 5, 4]])
 
 
 @pytest.mark.parametrize(
@@ -157,8 +152,7 @@ def test_drawn_validation_classes():
     assert drawn.tolist() == sorted(set(drawn.tolist()))
     np.testing.assert_array_equal(drawn, draw_validation(seen, None, seed=0))
     assert drawn.tolist() != draw_validation(seen, None, seed=1).tolist()
-    assert len(draw_validation(seen, 39, 0)) == 39
-    assert len(draw_validation(seen[:2], None, 0)) == 1
+    assert (len(draw_validation(seen, 39, 0)), len(draw_validation(seen[:2], None, 0))) == (39, 1)
     assert len(draw_validation(seen[:1], None, 0)) == 0
     with pytest.raises(
         DataError, match=r"^40 validation classes out of 40 seen classes leave none to train on: ask for fewer$"

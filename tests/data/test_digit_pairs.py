@@ -15,10 +15,8 @@ def test_shapes_and_ranges(benchmark):
     space = benchmark.space
     assert space.names == tuple(f"{i:02d}" for i in range(100))
     assert (len(space.seen), len(space.validation), len(space.unseen)) == (80, 20, 20)
-    assert benchmark.features.shape == (80 * 90 + 20 * 30, 128)
-    assert benchmark.features.dtype == np.float32
-    assert (benchmark.features.min(), benchmark.features.max()) == (0, 1)
-    assert benchmark.image_shape == (8, 16)
+    assert (benchmark.features.shape, benchmark.features.dtype) == ((80 * 90 + 20 * 30, 128), np.float32)
+    assert (benchmark.features.min(), benchmark.features.max(), benchmark.image_shape) == (0, 1, (8, 16))
     for ids, count in ((benchmark.train, 60), (benchmark.test_seen, 30), (benchmark.test_unseen, 30)):
         assert set(np.unique(benchmark.labels[ids], return_counts=True)[1]) == {count}
 

@@ -18,8 +18,7 @@ def drawn(count=50, ways=3, shots=2, queries=3, labels=LABELS, seed=0, **more):
 
 def test_an_episode_has_different_classes_and_different_samples_of_each():
     episodes = drawn()
-    assert episodes.index.shape == (50, 3, 5)
-    assert episodes.shots == 2
+    assert (episodes.index.shape, episodes.shots) == ((50, 3, 5), 2)
     for index, classes in zip(episodes.index, episodes.classes, strict=True):
         assert len(set(classes.tolist())) == 3
         for row, c in zip(index, classes, strict=True):
@@ -46,8 +45,7 @@ def test_without_permutation_answers_are_in_the_order_of_classes():
 def test_fixed_answers_take_one_class_of_each():
     answers = np.array([0] * 5 + [0, 0, 1, 0, 1])  # of classes 0 to 9
     classes = drawn(100, 2, 1, 2, permuted=False, answers=answers).classes
-    assert set(classes[:, 0].tolist()) == {2, 5}
-    assert set(classes[:, 1].tolist()) == {7, 9}
+    assert (set(classes[:, 0].tolist()), set(classes[:, 1].tolist())) == ({2, 5}, {7, 9})
 
 
 def test_turned_images_are_classes_of_their_own():

@@ -64,8 +64,7 @@ def test_a_class_without_samples_is_named(empty, name):
 def test_any_photo_is_read_as_the_benchmark_s_own(tmp_path, name, side):
     Image.new("RGB", (64, 40), "red").save(tmp_path / "a.png")
     image = read(name, tmp_path / "a.png")
-    assert (image.shape, image.dtype) == ((1, 3, side, side), np.uint8)
-    assert image[0, :, 5, 5].tolist() == [255, 0, 0]
+    assert (image.shape, image.dtype, image[0, :, 5, 5].tolist()) == ((1, 3, side, side), np.uint8, [255, 0, 0])
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist", "omniglot", "fc100", "miniimagenet"])
@@ -144,10 +143,8 @@ def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies, pac
     for root in (tmp_path, tmp_path / "omniglot"):
         made = load("omniglot", root)
         assert (made.name, made.space.names[0]) == ("omniglot/background", "Greek/character01")
-        assert made.space.names == tuple(sorted(made.space.names))
-        assert alphabets(made, "train") == {"Greek", "Latin"}
-        assert alphabets(made, "validation") == {"N_Ko"}
-        assert alphabets(made, "unseen") == {"Hebrew", "Korean"}
+        assert (made.space.names, alphabets(made, "train")) == (tuple(sorted(made.space.names)), {"Greek", "Latin"})
+        assert (alphabets(made, "validation"), alphabets(made, "unseen")) == ({"N_Ko"}, {"Hebrew", "Korean"})
         assert sizes(made)[1] == (14, 0, 6)
         assert (made.image_shape, made.features.dtype, set(np.bincount(made.labels))) == ((1, 28, 28), np.uint8, {2})
     for i, name in enumerate(sorted(drawn)):
@@ -193,8 +190,7 @@ def test_miniimagenet_in_the_usual_places(tmp_path, place):
         space = made.space
         assert space.names == ("n01", "n03", "n02", "n04", "n05")
         assert (space.train.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1], [2], [3, 4])
-        assert sizes(made)[1] == (9, 0, 6)
-        assert (made.image_shape, type(made.features)) == ((3, 84, 84), np.memmap)
+        assert (sizes(made)[1], made.image_shape, type(made.features)) == ((9, 0, 6), (3, 84, 84), np.memmap)
     listed = [row for part in ("train", "val", "test") for row in rows[part]]
     assert [space.names[c] for c in made.labels] == [label for _, label in listed]
     for i in (0, 7, 14):
@@ -238,8 +234,7 @@ def test_the_splits_take_all_images_of_the_binary_layout(tmp_path, small_copies,
     for root in (tmp_path, tmp_path / "cifar-100-binary"):
         made = load(name, root)
         assert made.space.names == tuple(published_split(name.replace("-", "_")))
-        assert sizes(made) == (classes, (240, 0, 60))
-        assert (made.kind, made.image_shape) == ("images", (3, 32, 32))
+        assert (sizes(made), made.kind, made.image_shape) == ((classes, (240, 0, 60)), "images", (3, 32, 32))
         for c in (0, 55):
             expected = np.concatenate([pixels[fine == c], test_pixels[test_fine == c]])
             np.testing.assert_array_equal(made.features[made.labels == c], expected)

@@ -30,8 +30,7 @@ def test_reads_what_it_says(tmp_path):
     assert (benchmark.space.seen.tolist(), benchmark.space.validation.tolist()) == ([0, 1, 2], [2])
     assert benchmark.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
     assert benchmark.train.tolist() == [0, 2, 4]  # rock is neither seen nor unseen
-    assert benchmark.test_seen.tolist() == [1, 3, 5]
-    assert benchmark.test_unseen.tolist() == [6, 7]
+    assert (benchmark.test_seen.tolist(), benchmark.test_unseen.tolist()) == ([1, 3, 5], [6, 7])
     np.testing.assert_array_equal(benchmark.features, FEATURES.astype(np.float32))
 
 
@@ -89,16 +88,13 @@ def test_bad_content(tmp_path, changes, message):
 )
 def test_features_may_be_images(tmp_path, features, shape, kind, images):
     benchmark = load(make(tmp_path, features=features, image_shape=np.array(shape)))
-    assert benchmark.image_shape == shape
-    assert benchmark.kind == kind
-    assert benchmark.features.dtype == features.dtype
+    assert (benchmark.image_shape, benchmark.kind, benchmark.features.dtype) == (shape, kind, features.dtype)
     assert benchmark.images().shape == images
 
 
 def test_users_and_answers_are_read(tmp_path):
     benchmark = load(make(tmp_path, users=np.arange(9) // 2, answers=np.array([0, 1, 0, 1, 0])))
-    assert benchmark.users.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
-    assert benchmark.answers.tolist() == [0, 1, 0, 1, 0]
+    assert (benchmark.users.tolist(), benchmark.answers.tolist()) == ([0, 0, 1, 1, 2, 2, 3, 3, 4], [0, 1, 0, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -150,8 +146,7 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     own = load(tmp_path / "a", part=True)
     assert np.array_equal(own.features, whole.features[whole.train[1:]])
     assert own.labels.tolist() == whole.labels[whole.train[1:]].tolist()
-    assert own.users.tolist() == whole.train[1:].tolist()
-    assert own.answers.tolist() == [0, 1, 0, 1, 0]
+    assert (own.users.tolist(), own.answers.tolist()) == (whole.train[1:].tolist(), [0, 1, 0, 1, 0])
     assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (2, 0, 0)
 
 

@@ -18,14 +18,11 @@ def test_classes_that_no_sample_has_are_unseen_and_groups_become_users():
     made = Benchmark.from_arrays(X, Y, ANIMALS, groups=["south", "north", "south", "east"], validation=["ox"])
     assert made.features.dtype == np.float32
     assert np.array_equal(made.features, X)
-    assert made.space.names == ("horse", "tiger", "zebra", "ox")
-    assert made.labels.tolist() == [1, 0, 1, 3]
-    assert made.space.seen.tolist() == [0, 1, 3]
-    assert made.space.unseen.tolist() == [2]
+    assert (made.space.names, made.labels.tolist()) == (("horse", "tiger", "zebra", "ox"), [1, 0, 1, 3])
+    assert (made.space.seen.tolist(), made.space.unseen.tolist()) == ([0, 1, 3], [2])
     assert made.space.validation.tolist() == [3]
     assert np.array_equal(made.space.semantics, list(ANIMALS.values()))
-    assert made.users.tolist() == [2, 1, 2, 0]
-    assert made.train.tolist() == [0, 1, 2, 3]
+    assert (made.users.tolist(), made.train.tolist()) == ([2, 1, 2, 0], [0, 1, 2, 3])
     assert made.part
 
 
@@ -33,8 +30,7 @@ def test_test_samples_are_split_by_their_classes_and_are_nobodys():
     made = Benchmark.from_arrays(X, np.array(Y), ANIMALS, test=(X[:3] + 100, ["zebra", "ox", "zebra"]), groups=range(4))
     assert made.train.tolist() == [0, 1, 2, 3]
     assert not made.part
-    assert made.test_seen.tolist() == [5]
-    assert made.test_unseen.tolist() == [4, 6]
+    assert (made.test_seen.tolist(), made.test_unseen.tolist()) == ([5], [4, 6])
     assert np.array_equal(made.features[4:], X[:3] + 100)
     assert made.users.tolist() == [0, 1, 2, 3, 4, 4, 4]
 
@@ -44,17 +40,14 @@ def test_attributes_have_names_in_a_mapping_of_mappings_and_in_a_data_frame():
     frame = SimpleNamespace(index=["a", "b"], columns=["size", "tail"], to_numpy=lambda: np.array([[1, 0], [2, 3]]))
     for classes in (named, frame):
         space = Benchmark.from_arrays([[1.0], [2.0]], ["a", "a"], classes).space
-        assert space.attribute_names == ("size", "tail")
-        assert space.semantics.tolist() == [[1.0, 0.0], [2.0, 3.0]]
+        assert (space.attribute_names, space.semantics.tolist()) == (("size", "tail"), [[1.0, 0.0], [2.0, 3.0]])
 
 
 def test_classes_may_be_numbers_and_pictures_stay_bytes():
     pictures = np.zeros((2, 1, 4, 4), dtype=np.uint8)
     pictures[1] = 255
     made = Benchmark.from_arrays(pictures, np.array([7, 9]), {7: [1.0], 8: [2.0], 9: [3.0]}, image_shape=(1, 4, 4))
-    assert made.space.names == ("7", "8", "9")
-    assert made.labels.tolist() == [0, 2]
-    assert made.kind == "images"
+    assert (made.space.names, made.labels.tolist(), made.kind) == (("7", "8", "9"), [0, 2], "images")
     assert made.features.dtype == np.uint8
 
 

@@ -49,17 +49,12 @@ def test_cub_with_the_proposed_split(cub):
     settings = Cub.Settings(root=root, size=16, resize=18)
     made = Cub.load(settings, seed=0)
     space = made.space
-    assert made.name == "CUB"
-    assert space.names == BIRDS
+    assert (made.name, space.names) == ("CUB", BIRDS)
     assert [space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()] == [[0, 2, 3, 5], [2], [1, 4]]
     assert np.allclose(space.semantics, matrix / np.linalg.norm(matrix, axis=1, keepdims=True))
-    assert len(space.attribute_groups) == 28
-    assert space.attribute_groups["has_eye_color"] == tuple(range(135, 149))
-    assert made.kind == "images"
-    assert made.image_shape == (3, 16, 16)
-    assert made.labels.tolist() == labels.tolist()
-    assert set(made.test_seen) == parts["test_seen"]
-    assert set(made.train) == parts["train"]
+    assert (len(space.attribute_groups), space.attribute_groups["has_eye_color"]) == (28, tuple(range(135, 149)))
+    assert (made.kind, made.image_shape, made.labels.tolist()) == ("images", (3, 16, 16), labels.tolist())
+    assert (set(made.test_seen), set(made.train)) == (parts["test_seen"], parts["train"])
     assert made.test_unseen.tolist() == np.flatnonzero(np.isin(labels, [1, 4])).tolist()
     for i in (0, 13, 29):
         assert np.array_equal(made.features[i : i + 1], Cub.read(root / "images" / files[i], settings))
@@ -88,8 +83,7 @@ def test_images_and_classes_per_settings(cub):
     few = Cub.Settings(root=root, size=16, train_per_class=2, test_per_class=3)
     made = Cub.load(few, seed=0)
     count = {split: np.bincount(made.labels[getattr(made, split)], minlength=6) for split in ("train", "test_unseen")}
-    assert count["train"].tolist() == [2, 0, 2, 2, 0, 2]
-    assert count["test_unseen"].tolist() == [0, 3, 0, 0, 3, 0]
+    assert (count["train"].tolist(), count["test_unseen"].tolist()) == ([2, 0, 2, 2, 0, 2], [0, 3, 0, 0, 3, 0])
     assert len(made.features) == 8 + 6 + 4  # nothing else is decoded
     again = Cub.listing(few, seed=7).ids(few)
     assert all(np.array_equal(ids, Cub.listing(few, seed=0).ids(few)[split]) for split, ids in again.items())
@@ -223,18 +217,15 @@ def test_awa2_with_its_own_lists(tmp_path):
     made = Awa2.load(settings, seed=0)
     assert made.space.names == ANIMALS
     assert np.array_equal(made.space.semantics, matrix)
-    assert made.space.semantics[0, 0] == -1.0
-    assert made.space.unseen.tolist() == [3, 4]
+    assert (made.space.semantics[0, 0], made.space.unseen.tolist()) == (-1.0, [3, 4])
     assert made.space.attribute_names[0] == "predicate 1"
-    assert list(made.space.attribute_groups)[:2] == ["colour", "texture"]
-    assert made.labels.tolist() == labels.tolist()
+    assert (list(made.space.attribute_groups)[:2], made.labels.tolist()) == (["colour", "texture"], labels.tolist())
     assert np.bincount(made.labels[made.test_seen]).tolist() == [1, 1, 1, 0, 0, 1]
     for i in (0, 11, 29):
         assert np.array_equal(made.features[i], read_image(root / "JPEGImages" / files[i], 16, 18)[0])
     parts = write_splits(root, ANIMALS, files, labels, [0, 5])  # the proposed split wins
     listing = Awa2.listing(settings, seed=0)
-    assert listing.space.unseen.tolist() == [0, 5]
-    assert set(np.flatnonzero(listing.test)) == parts["test_seen"]
+    assert (listing.space.unseen.tolist(), set(np.flatnonzero(listing.test))) == ([0, 5], parts["test_seen"])
     write_image(root / "JPEGImages" / "beavre" / "x.jpg", 0)
     assert refusal(Awa2, root=root).startswith(f"{root / 'JPEGImages' / 'beavre'} is not a class of classes.txt: did")
 
@@ -247,8 +238,7 @@ def test_sun_names_scenes_by_their_folders(tmp_path):
     made = Sun.load(Sun.Settings(root=root, size=16, attributes="original_att"), seed=0)
     assert made.space.names == names
     assert np.allclose(made.space.semantics, [votes[labels == c].mean(0) for c in range(6)])
-    assert len(made.space.attribute_groups) == 4
-    assert set(made.test_seen) == parts["test_seen"]
+    assert (len(made.space.attribute_groups), set(made.test_seen)) == (4, parts["test_seen"])
     assert np.array_equal(made.features[7], read_image(root / "images" / files[7], 16, 18)[0])
     shutil.move(root / "images", tmp_path / "images")  # beside the annotations
     assert Sun.listing(Sun.Settings(root=root), seed=0).root.resolve() == tmp_path / "images"
@@ -264,8 +254,7 @@ def test_apy_cuts_objects_out(tmp_path):
     labels = np.array([c for _, _, c, *_ in objects])
     parts = write_splits(tmp_path, THINGS, files, labels, [1, 4])
     made = Apy.load(Apy.Settings(root=tmp_path, size=8, attributes="original_att"), seed=0)
-    assert made.space.names == THINGS
-    assert made.labels.tolist() == labels.tolist()
+    assert (made.space.names, made.labels.tolist()) == (THINGS, labels.tolist())
     bits = np.array([one[-1] for one in objects])
     assert np.allclose(made.space.semantics, [bits[labels == c].mean(0) for c in range(6)])
     assert made.space.attribute_groups == {}
@@ -306,8 +295,7 @@ def test_apy_crops_of_one_picture_keep_their_order(tmp_path):
     split["trainval_loc"] = np.array([[i] for i in split["trainval_loc"].ravel() if i not in mine])
     scipy.io.savemat(tmp_path / "att_splits.mat", split)
     listing = Apy.listing(Apy.Settings(root=tmp_path), seed=0)
-    assert np.flatnonzero(listing.test).tolist() == [1]
-    assert listing.boxes[1] == (0, 0, 9, 9)
+    assert (np.flatnonzero(listing.test).tolist(), listing.boxes[1]) == ([1], (0, 0, 9, 9))
 
 
 def test_deepfashion_draws_its_split_once_for_all(tmp_path):
@@ -316,9 +304,7 @@ def test_deepfashion_draws_its_split_once_for_all(tmp_path):
     made = DeepFashion.load(settings, seed=0)
     space = made.space
     assert space.names == CLOTHES[:-1]  # nothing is known of a class without images
-    assert len(space.unseen) == 2
-    assert len(space.seen) == 4
-    assert len(space.validation) == 1
+    assert (len(space.unseen), len(space.seen), len(space.validation)) == (2, 4, 1)
     assert space.attribute_groups == {
         "texture": (0, 5), "fabric": (1, 6), "shape": (2, 7), "part": (3, 8), "style": (4, 9)
     }  # fmt: skip
@@ -358,8 +344,7 @@ def test_every_attribute_is_in_exactly_one_group():
         assert len(groups) == count
         assert sorted(i for columns in groups.values() for i in columns) == list(range(attributes))
         assert builtin_groups(dataset, attributes - 1) == {}
-    assert builtin_groups("awa1_lampert", 85) == builtin_groups("AWA2", 85)
-    assert builtin_groups("APY", 64) == {}
+    assert (builtin_groups("awa1_lampert", 85), builtin_groups("APY", 64)) == (builtin_groups("AWA2", 85), {})
 
 
 def test_the_built_in_groups_of_cub_are_the_prefixes_of_its_names(tmp_path):
@@ -409,8 +394,7 @@ def test_the_genuine_split_at_true_size(real_data, tmp_path, dataset, kind, seen
     space = listing.space
     assert len(space.seen) == seen
     assert {space.names[c] for c in space.unseen} == {names[c] for c in np.unique(labels[mat["test_unseen_loc"] - 1])}
-    assert len(space.unseen) == unseen
-    assert len(listing.files) == len(labels)
+    assert (len(space.unseen), len(listing.files)) == (unseen, len(labels))
     ids = listing.ids(kind.Settings(root=root))
     assert len(ids["test_unseen"]) == mat["test_unseen_loc"].size
     published = mat["test_seen_loc"].size  # a fifth of each class, rounded in another way

@@ -90,8 +90,7 @@ def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
     space = load(root, text_encoder="some/model", prompt="a {} in the snow").space
     names = ["polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth"]
     assert heard == [([f"a {name} in the snow" for name in names], "some/model")]
-    assert space.semantics[1].tolist() == [4.0, 5.0, 6.0]
-    assert space.attribute_names == ("text 0", "text 1", "text 2")
+    assert (space.semantics[1].tolist(), space.attribute_names) == ([4.0, 5.0, 6.0], ("text 0", "text 1", "text 2"))
     assert space.unseen.tolist() == [3, 4]
     assert refusal(root).startswith(f"{root / 'classes.csv'} has no attributes: add a column for each, or describe")
 
@@ -143,8 +142,7 @@ def test_a_party_needs_no_folder_of_every_class(root):
     assert refusal(root).startswith("the seen class 'cat' of ")
     made = load(root, part=True)
     assert made.part
-    assert np.bincount(made.labels[made.train]).tolist() == [10]
-    assert len(made.space.validation) == 0
+    assert (np.bincount(made.labels[made.train]).tolist(), len(made.space.validation)) == ([10], 0)
 
 
 @pytest.mark.parametrize(("half", "counts"), [("train", (10, 0)), ("test", (0, 10))])

@@ -32,8 +32,7 @@ def test_the_protocol_is_the_usual_one(shape, size, resize):
     pixels = np.random.default_rng(0).integers(0, 256, (shape[1], shape[0], 3), dtype=np.uint8)
     picture = Image.fromarray(pixels)
     ours, theirs = square(picture, size, resize), protocol(picture, size, resize)
-    assert ours.shape == (3, size, size)
-    assert ours.dtype == np.uint8
+    assert (ours.shape, ours.dtype) == ((3, size, size), np.uint8)
     assert np.abs(ours.astype(int) - theirs).max() <= 1  # one gray level: rounding of the crop's place
 
 
@@ -70,8 +69,7 @@ def test_transparent_parts_are_white_in_every_mode(tmp_path):
     palette.putpalette([9, 9, 9, 0, 0, 255])
     palette.save(tmp_path / "palette.png", transparency=1)
     seen = read_image(tmp_path / "clear.png", 16, 16)[0]
-    assert seen[:, 8, 2].tolist() == [200, 0, 0]
-    assert seen[:, 8, 14].tolist() == [255, 255, 255]
+    assert (seen[:, 8, 2].tolist(), seen[:, 8, 14].tolist()) == ([200, 0, 0], [255, 255, 255])
     for name in ("grey.png", "palette.png"):
         assert (read_image(tmp_path / name, 16, 16) == 255).all()
 
@@ -120,8 +118,7 @@ FILES = [f"sub/{i}.png" for i in range(10)]
 
 def test_pictures_are_decoded_once(folder, own_cache, monkeypatch):
     first = decode(folder, FILES, 8, 9)
-    assert first[1] == []
-    assert first[0].shape == (10, 3, 8, 8)
+    assert (first[1], first[0].shape) == ([], (10, 3, 8, 8))
     for i, file in enumerate(FILES):
         assert np.array_equal(first[0][i : i + 1], read_image(folder / file, 8, 9))
     monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("opened again"))
@@ -286,8 +283,7 @@ def test_every_file_of_a_class_counts(tmp_path):
 def test_real_photos(real_data):
     photos = sorted(path.name for path in (real_data / "photos").glob("*.jpg"))
     images, unreadable = decode(real_data / "photos", photos, 224, 256)
-    assert unreadable == []
-    assert images.shape == (8, 3, 224, 224)
+    assert (unreadable, images.shape) == ([], (8, 3, 224, 224))
     for i, photo in enumerate(photos):
         with Image.open(real_data / "photos" / photo) as file:
             assert np.abs(images[i].astype(int) - protocol(file.convert("RGB"), 224, 256)).max() <= 1

@@ -47,10 +47,8 @@ def test_every_group_of_users_has_both_answers(file, vectors):
     assert made.answers.tolist() == [0, 1, 0, 1, 0, 1]
     assert (made.kind, made.features.shape, made.features.dtype) == ("sequences", (60, 20, 2), np.float16)
     groups = [set(made.users[np.isin(made.labels, (2 * g, 2 * g + 1))].tolist()) for g in range(3)]
-    assert [len(users) for users in groups] == [12, 4, 4]
-    assert set.union(*groups) == set(range(20))
-    assert len(made.test_seen) == 0
-    assert set(made.labels[made.train].tolist()) == {0, 1, 2, 3}
+    assert ([len(users) for users in groups], set.union(*groups)) == ([12, 4, 4], set(range(20)))
+    assert (len(made.test_seen), set(made.labels[made.train].tolist())) == (0, {0, 1, 2, 3})
     assert (len(made.train), len(made.test_unseen)) == (48, 12)
 
 
@@ -85,8 +83,7 @@ def test_the_published_files_are_joined(tmp_path, vectors):
     (root / "else.csv").write_text("1,2\n")
     for place in (root, tmp_path):
         made = load(place, vectors)
-        assert len(made.features) == 90
-        assert made.users.max() == 29
+        assert (len(made.features), made.users.max()) == (90, 29)
 
 
 def test_neutral_tweets_are_left_out_not_made_negative(tmp_path, vectors):
@@ -95,8 +92,7 @@ def test_neutral_tweets_are_left_out_not_made_negative(tmp_path, vectors):
     write_sentiment140(tmp_path / "a.csv", rows=[*rows, (2, "user3", "a day"), (2, "nobody", "good")])
     with pytest.warns(UserWarning, match="^sent140: 2 neutral tweets are left out$") as said:
         made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
-    assert len(said) == 1
-    assert made.fingerprint() == expected.fingerprint()
+    assert (len(said), made.fingerprint()) == (1, expected.fingerprint())
 
 
 def test_an_empty_tweet_is_left_out_and_counted_once(tmp_path, vectors):
@@ -106,8 +102,7 @@ def test_an_empty_tweet_is_left_out_and_counted_once(tmp_path, vectors):
         UserWarning, match="^sent140: 3 of 63 tweets are left out: none of their words has a vector$"
     ) as said:
         made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
-    assert len(said) == 1
-    assert len(made.features) == 60
+    assert (len(said), len(made.features)) == (1, 60)
     assert made.features.any(axis=(1, 2)).all()
 
 
@@ -183,8 +178,7 @@ def test_the_real_tweets(real_data):
     made = load(real_data, "minilm")
     assert made.features.shape == (20_000, 20, 384)
     assert isinstance(made.features, np.memmap)
-    assert np.bincount(made.labels).tolist() == [6011, 6005, 1978, 1994, 1994, 2018]
-    assert made.users.max() + 1 == 18_963
+    assert (np.bincount(made.labels).tolist(), made.users.max() + 1) == ([6011, 6005, 1978, 1994, 1994, 2018], 18_963)
     length = made.features.any(axis=2).sum(axis=1)
     assert (length.min(), length.max()) == (1, 20)
     for row, count in zip(made.features[:500], length[:500].tolist(), strict=True):

@@ -36,8 +36,7 @@ def test_words_are_leaf_s_in_lower_case():
 
 def test_reads_the_wanted_words(glove):
     found, table = read_vectors(glove, {"the", "cat", ". .", "dog"})
-    assert set(found) == {"the", "cat", ". ."}
-    assert table.dtype == np.float16
+    assert (set(found), table.dtype) == ({"the", "cat", ". ."}, np.float16)
     np.testing.assert_array_equal(table[found["the"]], np.array([0.5, 1, -2], dtype=np.float16))
     np.testing.assert_array_equal(table[found[". ."]], np.array([3, 3, 3], dtype=np.float16))
     np.testing.assert_array_equal(table[found["cat"]], np.array([0.1, 0, 7], dtype=np.float16))

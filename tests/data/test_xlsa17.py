@@ -313,6 +313,5 @@ def test_real_photos_of_animals(real_data):
 
 def test_real_quantized_features(real_data):
     benchmark = load(real_data / "xlsa17", dataset="CIFAR100_MBV2", attributes="original_att")
-    assert benchmark.features.dtype == np.uint8
-    assert benchmark.features.shape == (30000, 1280)
+    assert (benchmark.features.dtype, benchmark.features.shape) == (np.uint8, (30000, 1280))
     assert (len(benchmark.space.seen), len(benchmark.space.validation), len(benchmark.space.unseen)) == (80, 16, 20)

@@ -25,8 +25,7 @@ def count(params):
 def test_conv4_has_the_published_number_of_parameters():
     """28 x 28 gray images, 32 channels: 28,320 without the classifier, less four biases of convolutions (128)."""
     backbone = ConvBackbone(Conv4Settings(), (1, 28, 28), "vectors")
-    assert backbone.shape == (32,)
-    assert count(backbone.init(np.random.default_rng(0))) == 28_485 - (32 * 5 + 5) - 4 * 32
+    assert (backbone.shape, count(backbone.init(np.random.default_rng(0)))) == ((32,), 28_485 - (32 * 5 + 5) - 4 * 32)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +68,7 @@ def test_two_outputs_can_be_drawn_in_a_plane(kind):
     settings = {ConvBackbone: Conv4Settings, ResNet12Backbone: ResNet12Settings}[kind](widths=(8,), outputs=2)
     backbone = kind(settings, (1, 8, 8), "vectors")
     params = backbone.init(np.random.default_rng(0))
-    assert backbone.shape == (2,)
-    assert backbone(params, torch.rand(5, 1, 8, 8)).shape == (5, 2)
+    assert (backbone.shape, backbone(params, torch.rand(5, 1, 8, 8)).shape) == ((2,), (5, 2))
     assert "f.out.weight" not in kind(settings, (1, 8, 8), "maps").init(np.random.default_rng(0))
 
 

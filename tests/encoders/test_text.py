@@ -67,8 +67,7 @@ def message(make, error=DataError):
     ],
 )
 def test_names_become_words(name, plain):
-    assert clean_class_name(name) == plain
-    assert class_prompts([name], "the {}!") == [f"the {plain}!"]
+    assert (clean_class_name(name), class_prompts([name], "the {}!")) == (plain, [f"the {plain}!"])
 
 
 def test_like_is_near_like(minilm):

@@ -342,8 +342,7 @@ def test_the_network_sees_images_of_the_size_that_the_data_have(resnet_folder, v
         (vit(vit_folder, "maps", shape, size=None), 8),
     ):
         network = encoder.backbone()
-        assert network.prepare.size == expected
-        assert network.shape[1:] == (expected // cells, expected // cells)
+        assert (network.prepare.size, network.shape[1:]) == (expected, (expected // cells, expected // cells))
 
 
 def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):

@@ -96,8 +96,7 @@ def test_vectors_are_the_librarys(folders, photographs, kind):
     found = vision(folder).encode(photographs)
     expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind]))
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
-    assert found.dtype == np.float32
-    assert found.shape == (8, *vision(folder).shape)
+    assert (found.dtype, found.shape) == (np.float32, (8, *vision(folder).shape))
 
 
 @pytest.mark.parametrize("kind", NORMS)
