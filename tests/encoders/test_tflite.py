@@ -1,5 +1,7 @@
 """The quantized encoder: on a real MobileNetV2 and real photos."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from PIL import Image
 
 from fedunseen.core import array_cache as cache
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.encoders.tflite import TFLite, TFLiteSettings
+from fedunseen.encoders.tflite import TFLite, TFLiteSettings, _find_tensors
 
 pytest.importorskip("ai_edge_litert")
 
@@ -120,48 +122,26 @@ def test_bad_models_are_named(tmp_path, monkeypatch):
     assert message(path, MissingDependencyError).startswith("the encoder 'tflite' needs ai-edge-litert: pip install")
 
 
-class FakeInterpreter:
+def interpreter(shapes, operations, kind=np.uint8):
     """A model's graph as the library describes it."""
-
-    def __init__(self, shapes, operations, kind=np.uint8):
-        self.details = [
-            {"index": i, "shape": np.array(shape), "dtype": kind if i == 0 else np.int8}
-            for i, shape in enumerate(shapes)
-        ]
-        self.operations = operations
-
-    def get_input_details(self):
-        return self.details[:1]
-
-    def get_output_details(self):
-        return self.details[-1:]
-
-    def get_tensor_details(self):
-        return self.details
-
-    def _get_ops_details(self):
-        return [
-            {"op_name": name, "inputs": np.array(inputs), "outputs": np.array(outputs)}
-            for name, inputs, outputs in self.operations
-        ]
+    details = [
+        {"index": i, "shape": np.array(shape), "dtype": np.int8 if i else kind} for i, shape in enumerate(shapes)
+    ]
+    graph = [dict(zip(("op_name", "inputs", "outputs"), operation, strict=True)) for operation in operations]
+    return SimpleNamespace(
+        get_input_details=lambda: details[:1], get_output_details=lambda: details[-1:],
+        get_tensor_details=lambda: details, _get_ops_details=lambda: graph,
+    )  # fmt: skip
 
 
 def test_the_last_pooling_is_found_by_the_graph(tmp_path):
-    from fedunseen.encoders.tflite import _find_tensors
-
     shapes = [(1, 8, 8, 3), (1, 4, 4, 6), (1, 1, 1, 6), (1, 4, 4, 6), (1, 6), (1, 10)]
     operations = [
-        ("CONV_2D", [0], [1]),
-        ("MEAN", [1], [2]),  # of a squeeze-and-excitation
-        ("MUL", [1, 2], [3]),
-        ("MEAN", [3], [4]),
-        ("FULLY_CONNECTED", [4], [5]),
-        ("DELEGATE", [0], [5]),
-    ]
-    assert _find_tensors(FakeInterpreter(shapes, operations), tmp_path) == (0, 3, 4, 5)
-    with pytest.raises(DataError) as caught:
-        _find_tensors(FakeInterpreter(shapes, operations[:1] + operations[4:]), tmp_path)
-    assert str(caught.value) == f"{tmp_path} pools no map to a vector: its features cannot be told from the rest"
-    with pytest.raises(DataError) as caught:
-        _find_tensors(FakeInterpreter(shapes, operations, np.float32), tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path} takes float32 (1, 8, 8, 3), not the bytes of one image (1,")
+        ("CONV_2D", [0], [1]), ("MEAN", [1], [2]),  # of a squeeze-and-excitation
+        ("MUL", [1, 2], [3]), ("MEAN", [3], [4]), ("FULLY_CONNECTED", [4], [5]), ("DELEGATE", [0], [5]),
+    ]  # fmt: skip
+    assert _find_tensors(interpreter(shapes, operations), tmp_path) == (0, 3, 4, 5)
+    with pytest.raises(DataError, match=r"pools no map to a vector: its features cannot be told from the rest$"):
+        _find_tensors(interpreter(shapes, operations[:1] + operations[4:]), tmp_path)
+    with pytest.raises(DataError, match=r"takes float32 \(1, 8, 8, 3\), not the bytes of one image"):
+        _find_tensors(interpreter(shapes, operations, np.float32), tmp_path)

@@ -2,12 +2,14 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedunseen.core import array_cache as cache
@@ -66,6 +68,8 @@ def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     np.testing.assert_allclose(first, expected.hidden_states[1].numpy(), rtol=2e-3, atol=2e-3)
     floats = photographs.astype(np.float32) / 255
     np.testing.assert_allclose(resnet(resnet_folder).encode(floats), vectors, rtol=1e-5, atol=1e-6)
+    grey, wide = photographs[:, :1], np.repeat(photographs[:, :1], 3, axis=1)
+    assert np.array_equal(resnet(resnet_folder, shape=(1, 20, 24)).encode(grey), resnet(resnet_folder).encode(wide))
 
 
 def test_frozen_tokens_are_the_librarys(vit_folder, photographs):
@@ -111,12 +115,6 @@ def test_vit_gives_tokens_and_takes_them_back(vit_folder, photographs):
     network.transform(params, leaf)[0].square().sum().backward()
     assert torch.isfinite(leaf.grad).all()
     assert leaf.grad.abs().max() > 0
-
-
-def test_grey_images_are_repeated(resnet_folder, photographs):
-    grey = photographs[:, :1]
-    expected = resnet(resnet_folder).encode(np.repeat(grey, 3, axis=1))
-    assert np.array_equal(resnet(resnet_folder, shape=(1, 20, 24)).encode(grey), expected)
 
 
 def test_the_normalization_of_the_folder_is_taken(resnet_folder, photographs, tmp_path):
@@ -265,49 +263,35 @@ def message(make, error):
 
 
 def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):
-    missing = tmp_path / "nowhere"
-    assert message(lambda: resnet(missing), DataError).startswith(f"{missing} is not a folder: encoder.weights has to")
+    def said(folder, encode=False):
+        made = (lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8))) if encode else folder
+        return message(made if encode else lambda: resnet(folder), DataError)
+
     empty = tmp_path / "empty"
+    assert said(empty).startswith(f"{empty} is not a folder: encoder.weights has to name one with config.json and")
     empty.mkdir()
-    assert message(lambda: resnet(empty), DataError).startswith(f"{empty} has no config.json: give a folder as")
+    assert said(empty) == f"{empty} has no config.json: give a folder as save_pretrained writes it"
     shutil.copy(resnet_folder / "config.json", empty)
-    assert message(lambda: resnet(empty), DataError) == f"{empty} has no weights (model.safetensors)"
+    assert said(empty) == f"{empty} has no weights (model.safetensors)"
     (empty / "pytorch_model.bin").write_bytes(b"never read")
-    assert message(lambda: resnet(empty), DataError).startswith(f"{empty} has no weights (model.safetensors):")
-    assert message(lambda: resnet(vit_folder), DataError).startswith(f"{vit_folder} holds a model of the type 'vit',")
+    assert said(empty).startswith(f"{empty} has no weights (model.safetensors): pytorch_model.bin may run code when")
+    assert said(vit_folder).startswith(f"{vit_folder} holds a model of the type 'vit', but encoder.name = 'resnet'")
     (empty / "config.json").write_text("{")
-    assert message(lambda: resnet(empty), DataError) == f"{empty / 'config.json'} is damaged or not JSON"
+    assert said(empty) == f"{empty / 'config.json'} is damaged or not JSON"
     broken = shutil.copytree(resnet_folder, tmp_path / "broken")
-    content = (broken / "model.safetensors").read_bytes()
-    (broken / "model.safetensors").write_bytes(content[:-100])
-    images = np.zeros((1, *SHAPE), dtype=np.uint8)
-    said = message(lambda: resnet(broken).encode(images), DataError)
-    assert said.startswith(f"{broken} cannot be loaded as ResNetModel: ")
-    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    assert message(lambda: resnet(resnet_folder), MissingDependencyError).startswith("the encoder 'resnet' needs")
-
-
-def test_weights_that_are_not_all_there_are_named(resnet_folder, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
-    tensors = load_file(folder / "model.safetensors")
+    weights, whole = broken / "model.safetensors", (broken / "model.safetensors").read_bytes()
+    weights.write_bytes(whole[:-100])
+    assert said(broken, True).startswith(f"{broken} cannot be loaded as ResNetModel: ")
+    tensors = load_file(resnet_folder / "model.safetensors")
     del tensors["resnet.encoder.stages.2.layers.0.layer.1.convolution.weight"]
-    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-    assert message(lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8)), DataError) == (
-        f"{folder} lacks 1 of the weights of ResNetModel, such as encoder.stages.2.layers.0.layer.1.convolution.weight"
-    )
-
-
-def test_weights_of_another_shape_are_named(resnet_folder, tmp_path):
-    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
-    config = json.loads((folder / "config.json").read_text())
-    config["hidden_sizes"][2] = 20
-    (folder / "config.json").write_text(json.dumps(config))
-    assert message(lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8)), DataError) == (
-        f"{folder}: encoder.stages.2.layers.0.layer.0.convolution.weight has another shape among the weights than "
-        "config.json says"
-    )
+    save_file(tensors, weights, {"format": "pt"})
+    assert said(broken, True).startswith(f"{broken} lacks 1 of the weights of ResNetModel, such as encoder.stages.2.")
+    weights.write_bytes(whole)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"hidden_sizes": [*config["hidden_sizes"][:2], 20]}))
+    assert said(broken, True).startswith(f"{broken}: encoder.stages.2.layers.0.layer.0.convolution.weight has another")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert message(lambda: resnet(resnet_folder), MissingDependencyError).endswith("pip install 'fedunseen[encoders]'")
 
 
 def test_a_hub_that_does_not_answer_is_named(monkeypatch):

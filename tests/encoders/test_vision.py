@@ -178,16 +178,15 @@ def test_a_class_nobody_showed_is_expected_where_its_text_lies(folders, tmp_path
 
 
 def test_what_does_not_fit_is_one_sentence(folders, vit_folder, tmp_path):
-    with pytest.raises(DataError) as error:
+    with pytest.raises(
+        DataError, match=r"type 'vit', but encoder.name = 'vision' takes clip, dinov2, dinov2_with_regi"
+    ):
         vision(vit_folder)
-    assert str(error.value).startswith(f"{vit_folder} holds a model of the type 'vit', but encoder.name = 'vision'")
-    with pytest.raises(ExperimentError) as refused:
+    with pytest.raises(ExperimentError, match=r"^encoder.size: 30 is not a multiple of the patches' side, 8$"):
         vision(folders["clip"][0], size=30)
-    assert str(refused.value) == "encoder.size: 30 is not a multiple of the patches' side, 8"
-    pickled = tmp_path / "pickled"
-    pickled.mkdir()
-    shutil.copy(folders["dinov2"][0] / "config.json", pickled)
-    (pickled / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(DataError) as error:
-        vision(pickled)
-    assert str(error.value).startswith(f"{pickled} has no weights (model.safetensors): pytorch_model.bin may run code")
+    shutil.copy(folders["dinov2"][0] / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(
+        DataError, match=r"has no weights \(model.safetensors\): pytorch_model.bin may run code when it"
+    ):
+        vision(tmp_path)
