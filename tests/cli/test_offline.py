@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from fedunseen.engines.offline import files
 from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, enrol
 from fedunseen.tools.deal import deal
 
@@ -48,6 +49,10 @@ def offline(place, command, refused):
         def plan(self, name="plan", parties=NAMES, *more, call=command):
             words = "--credentials", "kits/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
             return self.done(call("offline", "plan", "digit-pairs-gaussian", *words, *SETS, *more))
+
+        def forget(self, name, removing, parties=NAMES, *more, call=command):
+            words = "--credentials", "kits/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
+            return self.done(call("offline", "plan", "--forget", "run", "--removing", removing, *words, *more))
 
         def act(self, what, who, plan="plan", out=None, more=(), call=command, kits="kits"):
             words = "--data", f"data/{who}", "--credentials", f"{kits}/{who}", "--out", f"{out or who}.fedunseen"
@@ -169,6 +174,79 @@ def test_changed_data_need_consent(answered, offline, refused):
     offline.plan("more")
     told = offline.act("answer", "north", "more", "more-north", call=refused)
     assert "samples have changed since" in told
+
+
+def reference(place, without, names=NAMES):
+    """Return the digest of a run in one process that never had some parties' samples: name -> positions, None: all."""
+    parts = {}
+    for name in names:
+        with np.load(place / "data" / name / "features.npz") as held:
+            parts[name] = {key: held[key] for key in ("features", "labels")}
+        if name in without:
+            out = without[name]
+            rows = np.setdiff1d(np.arange(len(parts[name]["labels"])), out) if out is not None else []
+            parts[name] = {key: value[np.array(rows, dtype=int)] for key, value in parts[name].items()}
+    run_ = load_run(place / "run")
+    method, space = run_.method, run_.space
+    rows, labels = (np.concatenate([part[key] for part in parts.values()]) for key in ("features", "labels"))
+    codes, _ = run_.scaler.codes(rows)
+    ids = torch.tensor([space.names.index(str(one)) for one in labels])
+    sums = statistics(torch.from_numpy(codes), ids, space, quantization=method.quantization)
+    return sums_sha256(sums, method.quantization)
+
+
+def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place, refused):
+    """North removes everything and south some samples: the coordinator sees their total alone."""
+    offline.merge(*answers())
+    offline.forget("gone", "north,south,west")
+    chosen = range(0, 40, 2)
+    some = [word for one in chosen for word in ("--samples", one)]
+    offline.act("answer", "north", "gone", "gone-north")
+    assert "remove at least 20 at once" in offline.act("answer", "south", "gone", "x", some[:6], call=refused)
+    offline.act("answer", "south", "gone", "gone-south", some)
+    offline.act("answer", "west", "gone", "gone-west", some)
+    assert "--samples are for a plan" in offline.act("answer", "east", "gone", "x", some, call=refused)
+    assert "0 samples" in offline.act("answer", "east", "gone", "gone-east").err
+    files_ = [f"gone-{name}.fedunseen" for name in NAMES]
+    assert "no answer of east" in offline.merge(*files_[:3], plan="gone", out="left", call=refused)
+    offline.merge(*files_, plan="gone", out="left")
+    left = load_run(place / "left")
+    assert left.result["sums_sha256"] == reference(place, {"north": None, "south": chosen, "west": chosen})
+    assert left.result["sums_sha256"] != load_run(place / "run").result["sums_sha256"] == reference(place, {})
+    samples = len(np.load(place / "data/north/features.npz")["labels"]) + 40
+    assert left.result["forgotten"] == [f"{samples} samples of north, south, west"]
+    # Nothing is removed twice, and few parties do not hide each other.
+    offline.forget("again", "north,south,east")
+    assert "removed by another plan" in offline.act("answer", "south", "again", "x", some, call=refused)
+    offline.forget("few", "west,east")
+    assert "ask for a plan of 3" in offline.act("answer", "east", "few", "x", call=refused)
+    offline.act("answer", "east", "few", "few-east", ("--consent", "removal"))
+    assert "differ in 'oz'" in offline.forget("bad", "north,oz", call=refused)
+    assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
+
+
+def test_three_parties_withdraw_and_are_removed_by_file(place, offline, command, refused):
+    enrol(Path("three"), three := NAMES[:3])
+    kits = {"kits": "three"}
+
+    def plan(name, parties, *more, call=command):
+        words = "--credentials", "three/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
+        return offline.done(call("offline", "plan", *words, *more))
+
+    plan("masked", three, "digit-pairs-gaussian", *SETS)
+    assert "only a plan with --plain can follow" in offline.act("withdraw", "west", "masked", "gone", **kits).err
+    told = plan("next", three[:2], "digit-pairs-gaussian", *SETS, "--withdrawal", "gone.fedunseen", call=refused)
+    assert "takes 3 at least" in told
+    plain = "--plain", "--withdrawal", "gone.fedunseen"
+    plan("next", three[:2], "digit-pairs-gaussian", *SETS, *plain)
+    for name in three[:2]:
+        offline.act("answer", name, "next", more=("--plain",), **kits)
+    offline.merge(*answers(three[:2]), plan="next")
+    assert load_run(place / "run").result["sums_sha256"] == reference(place, {}, three[:2])
+    plan("remove", three[:1], "--forget", "run", "--removing", "north", "--plain")
+    offline.act("answer", "north", "remove", "removal", ("--plain",), **kits)
+    offline.merge("removal.fedunseen", plan="remove", out="left")
+    assert load_run(place / "left").result["sums_sha256"] == reference(place, {"north": None}, three[:2])
 
 
 def fields_of(one):

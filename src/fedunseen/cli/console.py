@@ -86,8 +86,8 @@ State = Annotated[
 Consent = Annotated[
     list[str] | None,
     typer.Option(
-        help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), and, where a "
-        "coordinator hosts, dropouts (sums that differ by few parties)."
+        help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), dropouts "
+        "(where a coordinator hosts: sums that differ by few parties), removal (by file: of few parties or samples)."
     ),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]

@@ -137,9 +137,14 @@ def forget(
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
     from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
+
+    say_forgotten(forget_party(load_run(path), party, out, samples or (), removal, consent), as_json)
+
+
+def say_forgotten(done: Run, as_json: bool) -> None:
+    """Write the card of a run without some samples, and say what was removed."""
     from fedunseen.report import write_card
 
-    done = forget_party(load_run(path), party, out, samples or (), removal, consent)
     write_card(done)
     say(f"forgotten: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
     if "sums_sha256" in done.result:

@@ -27,7 +27,7 @@ from fedunseen.cli.console import (
     say,
     sole_user,
 )
-from fedunseen.cli.learn import say_adapted
+from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
 from fedunseen.tools.names import party_names
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline
     from fedunseen.engines.offline.files import Signed
     from fedunseen.experiment import Experiment
+    from fedunseen.experiment.by_file import ByFile
     from fedunseen.secagg.enrolment import Credentials, Enrolment
     from fedunseen.secagg.ledger import Ledger
 
@@ -43,7 +44,7 @@ offline_app = typer.Typer(
     help="A federation by file: no connection, one message from each party.", no_args_is_help=True
 )
 
-_CONSENT = frozenset({"again", "moved"})
+_CONSENT = frozenset({"again", "moved", "removal"})
 _CLEAR = "in clear: whoever has a party's answer sees the sums of its samples"
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `fedunseen offline plan` wrote.")]
@@ -59,6 +60,10 @@ def plan_(
     adapt: Annotated[
         Path | None, typer.Option(metavar="RUN", help="In place of EXPERIMENT: adapt a run to unlabelled samples.")
     ] = None,
+    forget: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="In place of EXPERIMENT: remove samples of --removing parties.")
+    ] = None,
+    removing: Annotated[str, typer.Option(help="Whose samples are removed: a,b.")] = "",
     overrides: Overrides = None,
     plugins: Plugins = None,
     plain: Annotated[bool, typer.Option("--plain", help="Ask for sums in clear, which the coordinator sees.")] = False,
@@ -68,10 +73,12 @@ def plan_(
 ) -> None:
     """Coordinator: write what all parties are asked for."""
     names, settings = party_names(parties.split(",")), overrides_of(overrides)
-    if (adapt is None) == (not experiment):
-        raise ArgumentError("give an EXPERIMENT, or --adapt RUN, and not both")
-    if adapt is not None:
-        _plan_rounds(adapt, credentials, names, out, settings, not plain, withdrawals or ())
+    if bool(adapt) + bool(forget) + bool(experiment) != 1 or bool(removing) != bool(forget):
+        raise ArgumentError("give an EXPERIMENT, --adapt RUN, or --forget RUN with --removing, and one of them alone")
+    if run := adapt or forget:
+        leaving = party_names(removing.split(",")) if forget else None
+        kept = {"run": str(run.resolve()), "settings": settings, "rounds": [], "removing": leaving}
+        _plan_run(kept, credentials, names, out, not plain, withdrawals or ())
         return
     from fedunseen.experiment.parsing import glance
 
@@ -100,26 +107,27 @@ def plan_(
     _write_plan(out, content, {"experiment": chosen.to_dict()}, names, plain)
 
 
-def _plan_rounds(
-    path: Path,
-    credentials: Path,
-    names: list[str],
-    out: Path,
-    settings: dict[str, Any],
-    masked: bool,
-    withdrawals: Sequence[Path],
+def _plan_run(
+    kept: dict[str, Any], credentials: Path, names: list[str], out: Path, masked: bool, withdrawals: Sequence[Path]
 ) -> None:
-    """Write the plan of the first round in which parties adapt a finished run."""
+    """Write the plan in which parties change a finished run, of its first round."""
     from fedunseen.engines.offline import coordinator
-    from fedunseen.experiment import load_run
-    from fedunseen.experiment.adapt_by_file import AdaptingByFile
 
     enrolment, key, left = _federation(credentials, names, masked, withdrawals)
-    adapting = AdaptingByFile(load_run(path, overrides=settings), len(names), masked)
-    content = coordinator.make_plan(adapting.engine, enrolment, key, names, left, adapting.instruction)
-    kept = {"adapt": str(path.resolve()), "settings": settings, "rounds": []}
-    say(f"round:  1 of {adapting.strategy.rounds}; each merge but the last writes the next plan")
+    asking = _asking(kept, names, masked)
+    content = coordinator.make_plan(asking.engine, enrolment, key, names, left, asking.instruction)
+    say(*([f"round:  1 of {asking.total}; each merge but the last writes the next plan"] if asking.total > 1 else []))
     _write_plan(out, content, kept, names, not masked)
+
+
+def _asking(kept: Mapping[str, Any], names: Sequence[str], masked: bool) -> ByFile:
+    """Return what asks parties to change a finished run, from what the coordinator keeps of the plan."""
+    from fedunseen.experiment import load_run
+    from fedunseen.experiment.by_file import Adapting, Removing
+
+    run = load_run(kept["run"], overrides=kept["settings"])
+    removing = kept["removing"]
+    return Adapting(run, len(names), masked) if removing is None else Removing(run, names, masked, removing)
 
 
 def _federation(
@@ -189,6 +197,7 @@ def answer(
     state: State = None,
     consent: Consent = None,
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
+    samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
     epsilon_limit: EpsilonLimit = None,
     overrides: Own = None,
     plugins: Plugins = None,
@@ -215,9 +224,19 @@ def answer(
             with preparation_bars():
                 held = PartyData(data, own_settings, masked=asked["masked"])
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
-                ready = held.prepare(hello, asked.tensors)
+                if samples and not (answering.removal and answering.leaves):
+                    raise ArgumentError("--samples are for a plan that removes samples of this party: leave them out")
+                if samples:
+                    from fedunseen.experiment.removal import named_samples
+
+                    batch = int(asked["hello"]["experiment"]["method"].get("removal_batch", 1))
+                    agreed = "removal" in (consent or ())
+                    held.only = named_samples(batch, held.benchmark.train, samples, agreed)
+                ready = held.prepare(hello, asked.greeting)
             content = answering.answer(ready)
             counts = {"samples": ready.samples, "classes": ready.classes}
+            if not answering.leaves:
+                counts = {"samples": 0, "classes": 0}
             if asked.adapts:
                 counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
             what = "{unlabelled} unlabelled samples" if asked.adapts else "{samples} samples of {classes} classes"
@@ -242,9 +261,12 @@ def withdraw(
     from fedunseen.engines.offline import party
     from fedunseen.engines.offline.files import read, write
 
+    asked = read(plan, "plan")
     with _party(credentials, data, state, consent) as (own, ledger):
-        write(out, party.withdraw(read(plan, "plan"), own, ledger))
+        write(out, party.withdraw(asked, own, ledger))
     say(f"withdrawal: {out}; the coordinator plans again with --withdrawal {quote(out.name)}")
+    if asked["masked"] and len(asked["parties"]) <= own.enrolment.threshold:
+        say(f"note: a masked sum takes {own.enrolment.threshold} parties, so that only a plan with --plain can follow")
 
 
 @offline_app.command()
@@ -269,7 +291,7 @@ def merge(
     beside = _beside(plan)
     try:
         kept = dict(parse_json(beside.read_bytes()))
-        tree = None if {"adapt", "settings", "rounds"} <= kept.keys() else dict(kept["experiment"])
+        tree = None if {"run", "settings", "rounds", "removing"} <= kept.keys() else dict(kept["experiment"])
     except (OSError, ValueError, TypeError, KeyError):
         raise RefusedError(f"{beside} is missing or damaged: merge where the plan was written") from None
     if tree is None:
@@ -305,33 +327,29 @@ def _merge_round(
     credentials: Path | None,
     as_json: bool,
 ) -> None:
-    """Add up a round's soft sums, and write the plan of the next round or, after the last, the adapted run."""
+    """Add up a round, and write the plan of the next round or, after the last, the changed run."""
     from fedunseen.engines.offline import coordinator
-    from fedunseen.experiment import load_run
-    from fedunseen.experiment.adapt_by_file import AdaptingByFile
     from fedunseen.secagg.enrolment import coordinator as own
 
     last = asked["k"] + 1 == asked.plan.sums
     if credentials is None and not last:
         raise ArgumentError("the next round's plan is signed: give --credentials")
-    run = load_run(kept["adapt"], overrides=kept["settings"])
-    adapting = AdaptingByFile(run, len(asked["parties"]), asked["masked"])
+    asking = _asking(kept, asked["parties"], asked["masked"])
     try:
-        adapting.replay(kept["rounds"])
+        asking.replay(kept["rounds"])
     except (KeyError, TypeError, ValueError):
         raise RefusedError(f"{_beside(plan)} is damaged: merge the round before again") from None
-    coordinator.check_same(adapting.engine, asked, adapting.instruction, plan)
-    brought = adapting.engine.read(asked, given)
-    adapting.merge([dict(reply.update) for reply in brought.replies], brought.down, brought.up)
+    coordinator.check_same(asking.engine, asked, asking.instruction, plan)
+    asking.merge(asked, asking.engine.read(asked, given))
     if last:
-        say_adapted(adapting.finish(out), as_json)
+        (say_adapted if asked.adapts else say_forgotten)(asking.finish(out), as_json)
         return
     assert credentials is not None
     enrolment, key = own(credentials)
     if enrolment.digest != asked.enrolment.digest:
         raise RefusedError(f"{plan} is of another federation.json than {credentials}: name the folder that signed it")
     say(f"round:  {asked['k'] + 2} of {asked.plan.sums}")
-    content, kept = coordinator.next_round(asked, adapting.instruction, key), {**kept, "rounds": adapting.rounds}
+    content, kept = coordinator.next_round(asked, asking.instruction, key), {**kept, "rounds": asking.rounds}
     _write_plan(out, content, kept, asked["parties"], not asked["masked"])
 
 
@@ -365,6 +383,10 @@ def _told(signed: Signed) -> list[str]:
     settings, asked = signed["hello"]["experiment"], ", ".join(signed["parties"])
     what = "samples of each class, sums and sums of products of their features"
     left = [f"withdrawn: {each['party']}" for each in signed["withdrawals"]]
+    if removing := signed["hello"].get("removing"):
+        left.append(
+            f"removes samples of {', '.join(removing)} from a run; the others answer with the sums of no sample"
+        )
     if signed.adapts:
         what = "soft counts and soft sums of unlabelled samples of each unseen class"
         left.append(f"round {signed['k'] + 1} of {signed.plan.sums}, with the scores of the model so far")

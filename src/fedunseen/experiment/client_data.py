@@ -53,6 +53,7 @@ class PartyData:
         masked: bool = False,
     ) -> None:
         self.folder, self.own, self.home, self.masked = folder, dict(own or {}), home, masked
+        self.only: NDArray[np.int64] | None = None  # the samples that take part; None: all to train on
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         table, first = folder / "classes.csv", {}
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
@@ -77,6 +78,8 @@ class PartyData:
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
         _check_places({section: tree.get(section, {}) for section in ("data", "encoder", "method")}, self.own)
         self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
+        if self.only is not None:
+            self.benchmark = own = replace(own, train=self.only)
         tree["data"] = self.settings.model_dump(mode="json", exclude_none=True)
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}

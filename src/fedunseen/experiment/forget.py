@@ -61,8 +61,8 @@ def forget(
         FedUnseenError: the party, or a part of it, cannot be removed; nothing is written.
     """
     experiment = run.experiment
-    _check(run, bool(samples or removal is not None))
-    folder, client = free_folder(out), _client(run, party)
+    check_removable(run, bool(samples or removal is not None))
+    folder, client = free_folder(out), client_of(run, party)
     if find("method", experiment.method.name).trained:
         return _train_again(run, party, client, folder)
     benchmark = load_data(experiment, experiment.run.seed)
@@ -80,12 +80,18 @@ def forget(
         gone = part["count"]
     what = f"{int(gone.sum())} samples of {party}" if samples else party
     noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": record}
-    _write(run, benchmark, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
+    write_left(run, benchmark, folder, State(checkpoint.round, server, params, {}), client, gone, noted)
     return run.reopened(folder)
 
 
-def _write(
-    run: Run, benchmark: Benchmark, folder: Path, state: State, client: int, gone: Tensor, noted: Mapping[str, Any]
+def write_left(
+    run: Run,
+    benchmark: Benchmark,
+    folder: Path,
+    state: State,
+    client: int | None,
+    gone: Tensor,
+    noted: Mapping[str, Any],
 ) -> None:
     """Write the run whose state is that without ``gone`` samples of a client, measured again."""
     federation, task, space = judged(run, benchmark, state.round, state.params)
@@ -113,12 +119,13 @@ def _write(
         numbers = {**run.result, **numbers}
         drawn = task.summary(model, numbers)
         counts = np.array(drawn["client_counts"])
-        counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
+        if client is not None:
+            counts[client] -= gone.numpy().astype(counts.dtype)[: counts.shape[1]]
         write_tensors(partial / "evaluation.safetensors", {**drawn, "client_counts": counts})
         directory.finish({**numbers, "run": str(folder), "forgotten": noted["forgotten"]})
 
 
-def _check(run: Run, in_part: bool) -> None:
+def check_removable(run: Run, in_part: bool) -> None:
     """Refuse a run that a party, or a part of one, cannot be taken out of."""
     experiment, trained = run.experiment, find("method", run.method_name).trained
     if run.seeds:
@@ -175,7 +182,7 @@ def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
     return run.reopened(folder)
 
 
-def _client(run: Run, party: str) -> int:
+def client_of(run: Run, party: str) -> int:
     """Return the place of a party among the clients."""
     listed = run.path / "parties.json"
     names = [str(client) for client in range(run.experiment.partition.clients)]

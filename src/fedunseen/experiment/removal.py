@@ -36,7 +36,7 @@ def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = ()
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
     benchmark = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True)).benchmark
-    rows = _named_samples(run, benchmark.train, samples, consent)
+    rows = named_samples(_batch(run), benchmark.train, samples, consent)
     write_tensors(out, _statistics(run, benchmark, rows), {})
     return len(rows)
 
@@ -54,7 +54,7 @@ def removed(
             "--removal`, and give the file with --removal"
         )
     held = partition_of(experiment, benchmark, experiment.run.seed).clients[client]
-    return _statistics(run, benchmark, _named_samples(run, held, samples, consent))
+    return _statistics(run, benchmark, named_samples(_batch(run), held, samples, consent))
 
 
 def record_removal(
@@ -84,7 +84,7 @@ def record_removal(
 
 def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
     """Return the server's state and the total without ``part``."""
-    space, quantization = run.space, _quantization(run)
+    space, quantization = run.space, quantization_of(run)
     part = {**part, "space": params["space"]}
     left = subtract(params, part, space, quantization)
     if why := validate_statistics(left, None, quantization):
@@ -98,13 +98,20 @@ def without(run: Run, server: Params, params: Params, client: int, part: Params)
     return server, left
 
 
-def _named_samples(run: Run, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
-    """Return the samples that a party names by their positions among those that it holds; none named: all."""
-    if not len(samples):
-        return held
+def _batch(run: Run) -> int:
     settings = run.experiment.method
     assert isinstance(settings, ClosedFormSettings)
-    chosen, batch = np.unique(np.asarray(samples, dtype=np.int64)), settings.removal_batch
+    return settings.removal_batch
+
+
+def named_samples(batch: int, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
+    """Return the samples that a party names by their positions among those that it holds; none named: all.
+
+    ``batch``: fewer need consent (``method.removal_batch``).
+    """
+    if not len(samples):
+        return held
+    chosen = np.unique(np.asarray(samples, dtype=np.int64))
     if chosen[0] < 0 or chosen[-1] >= len(held):
         raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(held)} samples, counted from 0")
     if len(chosen) < batch and not consent:
@@ -118,7 +125,7 @@ def _named_samples(run: Run, held: NDArray[np.int64], samples: Sequence[int], co
 def _read_removal(run: Run, path: Path) -> Params:
     try:
         part = dict(load_file(path))
-        check(part, run.space, _quantization(run))
+        check(part, run.space, quantization_of(run))
     except (OSError, SafetensorError, KeyError, IndexError) as error:
         raise DataError(
             f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
@@ -128,7 +135,8 @@ def _read_removal(run: Run, path: Path) -> Params:
     return part
 
 
-def _quantization(run: Run) -> Quantization:
+def quantization_of(run: Run) -> Quantization:
+    """Return how a run's features became whole numbers, from whose sums samples are removed exactly."""
     method = run.method
     if not isinstance(method, ClosedForm) or method.quantization is None:
         raise ExperimentError(
@@ -139,7 +147,7 @@ def _quantization(run: Run) -> Quantization:
 
 def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Params:
     """Return the statistics of some samples in the run's class space."""
-    quantization, names = _quantization(run), run.space.names
+    quantization, names = quantization_of(run), run.space.names
     if missing := [name for name in benchmark.space.names if name not in names]:
         raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
     ids = np.array([names.index(name) for name in benchmark.space.names])

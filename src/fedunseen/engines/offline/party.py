@@ -29,7 +29,7 @@ from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.masks import Masks, digest_of
 from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical, digest, key_stream
 from fedunseen.secagg.ring import Layout
-from fedunseen.strategies import Instruction, Strategy
+from fedunseen.strategies import Instruction, Reply, Strategy
 
 _HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
 _NEW: Mapping[str, Any] = {"file": "", "answer": "", "withdrawn": False}  # the record of a plan not answered yet
@@ -89,7 +89,10 @@ def _own(plan: Signed, own: Credentials) -> None:
     if own.name not in asked:
         raise RefusedError(f"the plan asks {', '.join(asked)}, and this party is {own.name}: there is nothing to do")
     hello = plan["hello"]
-    if hello.keys() - {"names"} != _HELLO or (hello["protocol"], hello["clients"]) != (PROTOCOL, len(asked)):
+    if hello.keys() - {"names", "removing", "before"} != _HELLO or (hello["protocol"], hello["clients"]) != (
+        PROTOCOL,
+        len(asked),
+    ):
         raise RefusedError("the plan asks for more than one message from each party: ask for a new plan")
     if plan["masked"] and len(asked) < mine.threshold:
         raise RefusedError(
@@ -124,6 +127,14 @@ class Answering:
                 "if its owner agrees, or ask for a plan without --plain"
             )
         ledger.pin(own.enrolment)
+        removing, batch = plan["hello"].get("removing"), own.enrolment.colluding + 2
+        self.removal = isinstance(removing, list)
+        self.leaves = not self.removal or own.name in removing
+        if self.removal and self.leaves and plan["masked"] and len(removing) < batch and "removal" not in self.consent:
+            raise RefusedError(
+                f"the plan removes samples of {len(removing)} parties, and whoever kept the sums from before learns "
+                f"their total: answer with --consent removal if the owner agrees, or ask for a plan of {batch}"
+            )
 
     @property
     def _place(self) -> Path:
@@ -176,9 +187,12 @@ class Answering:
         try:
             masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]), told)
             self._check(engine, layout, told)
-            samples = self.ledger.digests(ready.raw())
+            samples = self.ledger.digests(ready.raw() if self.leaves else ())
             self._check_history(samples)
-            reply, _ = local_update(engine, client, told, {}, self.k)
+            if self.leaves:
+                reply, _ = local_update(engine, client, told, {}, self.k)
+            else:
+                reply = Reply(client, engine.strategy.expects(told), 1, 1)  # no samples, which no one can tell apart
         except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
             raise RefusedError(
                 f"the plan's instruction does not fit its experiment ({error}): ask for a new plan"
@@ -225,6 +239,11 @@ class Answering:
 
     def _check_history(self, samples: frozenset[bytes]) -> None:
         """Refuse a second plan over the same data, but for one that leaves out parties that have withdrawn."""
+        others = self.ledger.released_elsewhere(self.plan.plan.digest, samples)
+        if self.removal:
+            if any((self.ledger.plans.get(other, {}).get("offline") or {}).get("removal") for other in others):
+                raise RefusedError("some of these samples were removed by another plan: leave them out")
+            return
         if "again" in self.consent:
             return
         if self.k and self.ledger.released(self.plan.plan.digest) != samples:
@@ -232,7 +251,7 @@ class Answering:
                 "this party's samples have changed since the round before, and the difference of two sums can reveal "
                 "single samples: answer with --consent again if the owner agrees"
             )
-        for other, known in self.ledger.released_elsewhere(self.plan.plan.digest, samples).items():
+        for other, known in others.items():
             why = self._differs(other)
             if known != samples and not self.k:
                 why = "this party's samples have changed since"
@@ -297,7 +316,7 @@ def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", wit
     which = which or plan.plan.digest
     mine = {
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
-        "withdrawn": withdrawn, "sums": _sums(plan),
+        "withdrawn": withdrawn, "sums": _sums(plan), "removal": "removing" in plan["hello"],
     }  # fmt: skip
     if plan["k"]:
         before = ledger.plans[which]["offline"]

@@ -1,0 +1,188 @@
+"""What parties elsewhere change in a finished run by file: rounds of unlabelled samples, or a removal of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.core.parameters import Params
+from fedunseen.engines.offline.coordinator import Brought, Offline
+from fedunseen.engines.offline.files import Signed
+from fedunseen.engines.remote.coordinator import Deployment
+from fedunseen.experiment.adapt import offset_of, write_adapted
+from fedunseen.experiment.assemble import assemble, load_data
+from fedunseen.experiment.forget import check_removable, client_of, write_left
+from fedunseen.experiment.removal import quantization_of, without
+from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.rules import OFFLINE, StartFacts, check
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation import State
+from fedunseen.federation.partition import elsewhere
+from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.methods.closed_form.soft_statistics import added
+from fedunseen.methods.closed_form.unlabelled import SoftSums, adaptable
+from fedunseen.secagg.masks import ALL
+from fedunseen.strategies import Instruction, Reply
+from fedunseen.strategies.summed import kept_sums
+
+
+class ByFile:
+    """A finished run, and what asks the parties for sums that change it.
+
+    Args:
+        run: in closed form.
+        parties: how many are asked.
+        masked: only the sum of all is known.
+
+    Attributes:
+        engine: writes plans and reads answers.
+        total: how many rounds there are.
+        rounds: those that were merged, as JSON values.
+
+    Raises:
+        ExperimentError: the run cannot be changed so.
+    """
+
+    total = 1
+
+    def __init__(self, run: Run, parties: int, masked: bool) -> None:
+        self.run = run
+        if run.experiment.privacy.name != "none":
+            raise ExperimentError(
+                f"{run.path}: privacy.name = {run.experiment.privacy.name!r} has added noise, and these sums have "
+                "none: give a run without it"
+            )
+        tree = {key: value for key, value in run.experiment.to_dict().items() if key in ("data", "encoder", "method")}
+        self.experiment = Experiment.from_dict({
+            **tree, "run": {"seed": run.experiment.run.seed}, "partition": {"clients": parties},
+            "strategy": {"rounds": 1}, "engine": {"name": "offline", "mode": "deployment"},
+            "privacy": {"aggregation": "masked" if masked else "plain"}, "evaluation": {"selection": "last"},
+        })  # fmt: skip
+        check(StartFacts(self.experiment, deployed_here=True), OFFLINE)
+        self.benchmark = load_data(self.experiment, run.experiment.run.seed)
+        if self.benchmark.space.hashes() != run.space.hashes():
+            raise ExperimentError(f"{run.path} has other classes than its data: give the run before it learned them")
+        held = task_of(self.experiment).client_data(self.benchmark)
+        self.federation = assemble(self.experiment, held, elsewhere(self.experiment.partition), scaler=run.scaler)
+        assert isinstance(self.federation.engine, Offline)
+        self.engine = self.federation.engine
+        self.rounds: list[dict[str, Any]] = []
+
+    @property
+    def instruction(self) -> Instruction:
+        """What the parties are sent in the next round."""
+        return Instruction({})
+
+    def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
+        """Merge rounds that were merged before."""
+
+    def merge(self, plan: Signed, brought: Brought) -> None:
+        """Take the sums of a round."""
+        raise NotImplementedError
+
+    def finish(self, out: Path) -> Run:
+        """Write the changed run."""
+        raise NotImplementedError
+
+
+class Adapting(ByFile):
+    """Adapts a run to the parties' unlabelled samples, round by round."""
+
+    def __init__(self, run: Run, parties: int, masked: bool) -> None:
+        run = run.seeds[0] if run.seeds else run
+        run.check_one_model("to adapt", choosable=True)
+        adaptable(run.method)
+        super().__init__(run, parties, masked)
+        self.strategy = SoftSums(self.federation.strategy, self.federation.method)
+        self.strategy.offset, self.engine.strategy = offset_of(run), self.strategy
+        self.total = self.strategy.rounds
+        assert isinstance(self.engine.job, Deployment)
+        told = self.engine.job.experiment
+        told = {**told, "data": {**told["data"], "unlabelled": "summed"}}  # parties read it, whatever the data here are
+        self.engine.job = replace(self.engine.job, experiment=told)
+        self.state, self.params = self.strategy.init(run.params, parties), run.params
+
+    @property
+    def instruction(self) -> Instruction:
+        """The scores of the model so far."""
+        return self.strategy.instruct(self.state, self.params, len(self.rounds))
+
+    def _add(self, parts: Sequence[Params], down: int, up: int) -> None:
+        sums = added(parts)
+        reply = Reply(0, sums, 1, 1)
+        self.state, self.params = self.strategy.merge(self.state, self.params, [reply], len(self.rounds))
+        self.rounds.append({"sums": {name: value.tolist() for name, value in sums.items()}, "down": down, "up": up})
+
+    def merge(self, plan: Signed, brought: Brought) -> None:
+        """Take the soft sums of a round."""
+        self._add([dict(reply.update) for reply in brought.replies], brought.down, brought.up)
+
+    def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
+        """Merge rounds that were merged before."""
+        for one in rounds:
+            expected = self.strategy.expects(self.instruction)
+            sums = {name: torch.tensor(one["sums"][name], dtype=value.dtype) for name, value in expected.items()}
+            self._add([sums], one["down"], one["up"])
+
+    def finish(self, out: Path) -> Run:
+        """Write the adapted run."""
+        adapted = SoftSums.adapted(self.params, self.strategy.notes(self.state))
+        messages = len(self.rounds) * self.experiment.partition.clients
+        bytes_ = {f"bytes_{way}": round(sum(one[way] for one in self.rounds) / messages, 1) for way in ("down", "up")}
+        return write_adapted(self.run, adapted, out, None, {"rounds": len(self.rounds), **bytes_})
+
+
+class Removing(ByFile):
+    """Removes samples of some parties, of which only the total is known under masks.
+
+    Args:
+        run: of whole sums.
+        parties: the names of all that are asked; those that remove nothing hide the others.
+        masked: only the sum of all is known.
+        removing: the names of those whose samples are removed.
+    """
+
+    def __init__(self, run: Run, parties: Sequence[str], masked: bool, removing: Sequence[str]) -> None:
+        check_removable(run, True)
+        quantization_of(run)
+        if stray := sorted(set(removing) - set(parties)) or (not masked and sorted(set(parties) - set(removing))):
+            raise ExperimentError(
+                f"--removing and --parties differ in {stray[0]!r}: who removes is asked, and without masks no one else"
+            )
+        super().__init__(run, len(parties), masked)
+        self.engine.extra = {"removing": list(removing), "before": run.result["sums_sha256"]}
+
+    def merge(self, plan: Signed, brought: Brought) -> None:
+        """Subtract what is removed."""
+        run, names = self.run, plan["hello"]["removing"]
+        checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
+        if checkpoint is None:
+            raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds the sums: run it again")
+        server, params = checkpoint.server, checkpoint.params
+        masked = brought.masked is not None
+        if masked and ALL not in kept_sums(server):
+            server = {}  # which party's sums are smaller now is not known
+        for reply, name in zip(brought.replies, names[:1] if masked else names, strict=True):
+            client = ALL if masked else client_of(run, name)
+            server, params = without(run, server, params, client, dict(reply.update))
+        gone = checkpoint.params["count"] - params["count"]
+        before = dict(run.manifest.get("removed", {}))
+        for name in names:
+            if before.get(name) == "all" or plan.plan.digest in before.get(name, []):
+                raise DataError(f"{name} was removed from {run.path} before: plan again without it")
+            before[name] = [*before.get(name, []), plan.plan.digest]
+        what = f"{int(gone.sum())} samples of {', '.join(names)}"
+        noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": before}
+        self._left = State(checkpoint.round, server, params, {}), gone, noted
+
+    def finish(self, out: Path) -> Run:
+        """Write the run without what is removed."""
+        state, gone, noted = self._left
+        write_left(self.run, self.benchmark, out, state, None, gone, noted)
+        return self.run.reopened(out)
