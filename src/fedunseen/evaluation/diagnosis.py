@@ -1,8 +1,4 @@
-"""Did the run fail? Signs of it, each in words that need no knowledge of the field, with a remedy.
-
-Every check is a pure function of what a run writes down anyway: the lines of ``metrics.jsonl``, the numbers of
-``result.json`` and the answers in ``evaluation.safetensors``.
-"""
+"""Did the run fail? Signs of it, each in words that need no knowledge of the field, with a remedy."""
 
 from __future__ import annotations
 
@@ -151,11 +147,7 @@ def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, sca
 
 
 def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Finding | None:
-    """Warn of a training loss that ends well above where it began.
-
-    Compared are the medians of the first and the last quarter of the rounds; a loss that is ever negative, as that of a
-    critic is, says nothing by growing.
-    """
+    """Warn of a training loss that ends well above where it began."""
     recorded = [line.get("losses", {}).get("loss") for line in lines]
     losses = np.array([np.nan if value is None else value for value in recorded], dtype=np.float64)
     if len(losses) < 2 or np.isnan(losses).all() or (losses[~np.isnan(losses)] <= 0).any():

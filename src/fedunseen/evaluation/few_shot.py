@@ -1,8 +1,4 @@
-"""What few-shot models answer in episodes; :mod:`fedunseen.metrics` says how good that is.
-
-Every model of a run answers the same episodes, and so do baselines that cost nothing: the nearest support sample in raw
-pixels, and the nearest class mean of the features of the network before training.
-"""
+"""What few-shot models answer in episodes; :mod:`fedunseen.metrics` says how good that is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The numbers of a run by name: what they are called in files, on the console and on pages. Every list starts here.
-
-Nothing is imported, so that every module may import this.
-"""
+"""The numbers of a run by name: what they are called in files, on the console and on pages. Every list starts here."""
 
 from __future__ import annotations
 

@@ -62,11 +62,7 @@ def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) 
 
 
 def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
-    """Return the advice to show examples, with what they bring; "" where that is little or unknown.
-
-    The gain is measured with test samples of the unseen classes as examples where there are enough. Classes left out of
-    the sums predict it too. That is an upper bound: samples drawn for it follow the covariance that the model has.
-    """
+    """Return the advice to show examples, with what they bring; "" where that is little or unknown."""
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
     before, after = predicted = [float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES)]
     source = "classes left out of the sums predict at most"

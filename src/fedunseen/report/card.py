@@ -1,7 +1,4 @@
-"""The model card of a run: what the model is, what it learned from, how good it is and how that was chosen, as Markdown.
-
-It begins with the block of YAML that model hubs read, so that it can be uploaded as a model's ``README.md`` as it is.
-"""
+"""The model card of a run: what the model is, what it learned from, how good it is and how that was chosen, as Markdown."""
 
 from __future__ import annotations
 

@@ -89,8 +89,7 @@ def line_chart(
     """Draw curves over common x values."""
     top = max(*(curve.highest for curve in curves), 1e-9) * 1.05 if scale.top is None else scale.top
     bottom = min(curve.lowest for curve in curves) * 1.05
-    rows = _legend([*curves, *(level for level in levels if level.color)]) if legend else []
-    height = _legend_height(rows)
+    rows, height = _legend([*curves, *(level for level in levels if level.color)]) if legend else ([], 34)
     frame = Frame((float(x[0]), float(x[-1])), (bottom, top), height=206 + height, top=height)
     whole = [t for t in ticks(*frame.x, about=5) if t == round(t)] or [float(x[0])]
     if x[0] not in whole and len(whole) > 1 and (whole[0] - x[0]) * 2 > whole[1] - whole[0]:
@@ -141,8 +140,8 @@ def _mark(frame: Frame, x: Floats, curve: Curve, mark: float, unit: str) -> list
     ]
 
 
-def _legend(lines: Sequence[Curve | Level]) -> list[tuple[int, int, Curve | Level]]:
-    """Place the names of lines in rows: (row, offset, line)."""
+def _legend(lines: Sequence[Curve | Level]) -> tuple[list[tuple[int, int, Curve | Level]], int]:
+    """Place the names of lines in rows, (row, offset, line), and return what height the drawing begins at."""
     placed, row, offset = [], 0, 0
     for line in lines:
         wide = 34 + 7 * len(line.label)
@@ -150,11 +149,7 @@ def _legend(lines: Sequence[Curve | Level]) -> list[tuple[int, int, Curve | Leve
             row, offset = row + 1, 0
         placed.append((row, offset, line))
         offset += wide
-    return placed
-
-
-def _legend_height(placed: Sequence[tuple[int, int, Curve | Level]]) -> int:
-    return 34 + 17 * (1 + max((row for row, _, _ in placed), default=-1))
+    return placed, 34 + 17 * (1 + row)
 
 
 def _drawn_legend(frame: Frame, placed: Sequence[tuple[int, int, Curve | Level]]) -> Iterator[str]:
@@ -189,12 +184,10 @@ def histogram(values: Floats, title: str, x_label: str) -> str:
     counts, edges = np.histogram(np.clip(values, 0, 100), bins=20, range=(0, 100))
     frame = Frame((0.0, 100.0), (0.0, float(max(counts.max(initial=1), 1)) * 1.12), whole=True)
     marks = frame.axes(title, x_label, range(0, 101, 25))
-    for count, edge in zip(counts.tolist(), edges.tolist(), strict=False):
-        if count:
-            left, y = frame.px(edge) + 1, frame.py(count)
-            words = f"{edge:g} to {edge + 5:g} %: {count} classes"
-            wide = frame.px(edge + 5) - left - 1
-            marks.append(rect(left, y, wide, frame.base - y, words, fill="var(--blue)", rx=1.5))
+    for count, edge in ((count, edge) for count, edge in zip(counts.tolist(), edges.tolist(), strict=False) if count):
+        left, y = frame.px(edge) + 1, frame.py(count)
+        words, wide = f"{edge:g} to {edge + 5:g} %: {count} classes", frame.px(edge + 5) - left - 1
+        marks.append(rect(left, y, wide, frame.base - y, words, fill="var(--blue)", rx=1.5))
     if not len(values):
         return svg(marks, frame.width, frame.height, f"{title}: no class was tested")
     mean = float(values.mean())
@@ -214,8 +207,7 @@ def value_chart(
     legend: bool = True,
 ) -> str:
     """Draw curves of percentages over the values of a setting, at equal distances."""
-    rows = _legend(curves) if legend else []
-    top = _legend_height(rows)
+    rows, top = _legend(curves) if legend else ([], 34)
     single = [number for of_curve in each or () for of_value in of_curve for number in of_value]
     highest = max([*(curve.highest for curve in curves), *single])
     frame = Frame((-0.4, len(values) - 0.6), (0.0, rounded_up(highest)), height=206 + top, top=top)
@@ -258,9 +250,7 @@ def bar_chart(groups: Mapping[str, Sequence[Bar | None]], title: str, label: str
     for place, (name, bars) in enumerate(groups.items()):
         y = 28 + place * group
         marks.append(text(left - 8, y + (group - 12) / 2 + 4, name, "tick end"))
-        for i, bar in enumerate(bars):
-            if bar is None:
-                continue
+        for i, bar in ((i, bar) for i, bar in enumerate(bars) if bar is not None):
             wide, fill = (420 - left - 52) * bar.share, f"var(--{bar.color})"
             marks.append(rect(left, y + 16 * i, wide, 14, bar.title, css="filled", fill=fill))
             marks.append(text(left + wide + 6, y + 16 * i + 11, bar.label))

@@ -57,7 +57,7 @@ def holders(
 def coverage(counts: NDArray[np.int64], space: ClassSpace, clients: Sequence[str]) -> dict[str, Any]:
     """Return what the page says of who covers which attributes (FZSL, Fig. 3)."""
     held = counts > 0
-    cover = statistics.attribute_cover(held, space.semantics)
+    cover = held.astype(np.float64) @ space.semantics  # (K, a) sums over a client's classes (FZSL, Fig. 3 b)
     order, groups = statistics.attribute_order(space.attribute_groups, space.attributes)
     names = [space.attribute_names[a] for a in order.tolist()]
     if all(re.fullmatch(r"attribute \d+", name) for name in names):

@@ -28,13 +28,18 @@ GUESSES = {"average": "no gradient: the average", "random class": "no gradient: 
 def write_leakage_report(facts: Facts, tensors: Mapping[str, Tensor], path: Path) -> Path:
     """Write the page of an attack."""
     classifier, phases = facts["classifier"], facts["method"]["phases"]
-    is_attacked = "left_out" not in classifier
+    is_attacked, rows = "left_out" not in classifier, []
+    if is_attacked:
+        rows = [
+            {"name": TITLES[name], "labels": attack["labels"], **_numbers(attack)}
+            for name, attack in classifier["attacks"].items()
+        ] + _guess_rows(classifier["guesses"])
     context = {
         "facts": facts,
         "conclusions": conclusions(facts),
         "left_out": classifier.get("left_out"),
         "strips": _strips(facts, tensors) if is_attacked else [],
-        "classifier_rows": _classifier_rows(classifier) if is_attacked else [],
+        "classifier_rows": rows,
         "phases": [_phase(facts, name, phase, tensors) for name, phase in phases.items()],
         "noun": _noun(facts),
         "sums": _sums(facts),
@@ -100,17 +105,12 @@ def _sums(facts: Facts) -> list[dict[str, Any]]:
     for phase, attacks in _attacked_sums(facts):
         for kind in ("inputs", "attributes"):
             rows = [
-                {
-                    "seen": SEEN[row["seen"]].format(row["parties"]),
-                    "order": _view(row),
-                    "count": len(row[kind]["samples"]),
-                    "name": TITLES[name],
-                    **_numbers(row[kind]),
-                }
+                {"seen": SEEN[row["seen"]].format(row["parties"]), "order": _view(row), "name": TITLES[name],
+                 "count": len(row[kind]["samples"]), **_numbers(row[kind])}
                 for name, attacked in attacks.items()
                 for row in attacked
                 if kind in row
-            ]
+            ]  # fmt: skip
             noun = _noun(facts) if phase else "image"
             what = f"The {noun}s" if kind == "inputs" else "The attributes of their classes"
             title = what + (f": phase {phase}" if phase else ": a classifier that sees them")
@@ -122,14 +122,6 @@ def _sums(facts: Facts) -> list[dict[str, Any]]:
 
 def _noun(facts: Facts) -> str:
     return "image" if facts["method"]["pixels"] else "feature vector"
-
-
-def _classifier_rows(classifier: Facts) -> list[dict[str, Any]]:
-    attacks = [
-        {"name": TITLES[name], "labels": attack["labels"], **_numbers(attack)}
-        for name, attack in classifier["attacks"].items()
-    ]
-    return [*attacks, *_guess_rows(classifier["guesses"])]
 
 
 def _guess_rows(guesses: Facts) -> list[dict[str, Any]]:
@@ -185,18 +177,10 @@ def _strips(facts: Facts, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]
     for name, attack in facts["classifier"]["attacks"].items():
         rows = []
         for i, sample in enumerate(facts["samples"]):
-            way = [_picture(image) for image in tensors[f"classifier.{name}"][i]]
-            last = _picture(tensors[f"classifier.{name}.recovered"][i])
-            numbers = attack["images"][i]
-            rows.append(
-                {
-                    "class": sample["class"],
-                    "cells": [_picture(tensors["classifier.source"][i]), *way[:-1], last],
-                    "mse": numbers["mse"],
-                    "psnr": numbers["psnr"],
-                    "iterations": numbers["iterations"],
-                }
-            )
+            source, way = tensors["classifier.source"][i], tensors[f"classifier.{name}"][i][:-1]
+            cells = [_picture(image) for image in (source, *way, tensors[f"classifier.{name}.recovered"][i])]
+            numbers = {key: attack["images"][i][key] for key in ("mse", "psnr", "iterations")}
+            rows.append({"class": sample["class"], "cells": cells, **numbers})
         heads = ["source", *(str(at) for at in attack["iterations"][:-1]), "recovered"]
         strips.append({"title": TITLES[name], "heads": heads, "rows": rows, "shape": facts["classifier"]["pixels"]})
     return strips

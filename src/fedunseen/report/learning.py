@@ -41,10 +41,7 @@ def losses(
 
 
 def curves(facts: Facts) -> Content:
-    """Draw each accuracy of one run by round, with the spread of the clients' own models.
-
-    One round of a merged model alone is not a curve: its numbers stand at the top of the page.
-    """
+    """Draw each accuracy of one run by round, with the spread of the clients' own models."""
     run = facts.run
     lines = statistics.measured(run.metrics, "zsl")
     spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)

@@ -8,20 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.report.svg import (
-    Floats,
-    Frame,
-    gaps,
-    longest_name,
-    masked,
-    path,
-    raster,
-    rect,
-    rotated,
-    shortened,
-    svg,
-    text,
-)
+from fedunseen.report import svg as draw
+from fedunseen.report.svg import Floats, Frame, path, rect, shortened, svg, text
 
 Ids = NDArray[np.int64]
 
@@ -32,10 +20,7 @@ _CROSS = "m-3-3l6 6m0-6l-6 6"
 
 
 def hue(place: int) -> int:
-    """Return the hue of the class at a place of a list, in degrees.
-
-    Neighbors in the list get hues that are far apart: steps of the golden angle.
-    """
+    """Return the hue of the class at a place of a list, in degrees."""
     return round(place * 137.508 % 360)
 
 
@@ -134,7 +119,7 @@ def plane_map(
     marks = [rect(0, 0, 300, 300, css="cells")]
     box = 'x="0" y="0" width="300" height="300"'
     for k in np.unique(grid).tolist():
-        marks.append(masked(box, (grid[::-1] == k).astype(np.float64), class_color(k), 'class="region" '))
+        marks.append(draw.masked(box, (grid[::-1] == k).astype(np.float64), class_color(k), 'class="region" '))
     present = np.unique(labels).tolist()
     for k in present:
         dots = "".join(f"M{frame.px(a):.1f} {frame.py(b):.1f}h0" for a, b in points[labels == k].tolist())
@@ -145,7 +130,7 @@ def plane_map(
 
 def small_map(values: Floats, title: str, words: str) -> str:
     """Draw a matrix (m, m) in [-1, 1] small, to stand in a row with others, with ``words`` below it."""
-    marks = [text(0, 12, title, "title"), raster(values, 0, 20, 180, 180), text(0, 215, words)]
+    marks = [text(0, 12, title, "title"), draw.raster(values, 0, 20, 180, 180), text(0, 215, words)]
     return svg(marks, 180, 222, f"{title}, {words}: {len(values)} by {len(values)} classes")
 
 
@@ -153,11 +138,11 @@ def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool
     """Draw a similarity matrix."""
     count, label = len(values), min(10.0, 330 / max(len(values), 1))
     named = label >= 6.0
-    left = 16 + (longest_name(names) * label * 0.56 if named else 0)
+    left = 16 + (draw.longest_name(names) * label * 0.56 if named else 0)
     size = 420.0 - left
     cell = size / count
-    marks = [text(0, 14, title, "title"), raster(values, left, 28, size, size)]
-    marks.append(gaps(count, count, left, 28, (cell, cell)))
+    marks = [text(0, 14, title, "title"), draw.raster(values, left, 28, size, size)]
+    marks.append(draw.gaps(count, count, left, 28, (cell, cell)))
     for i in range(count if named else 0):
         css = "tick end none" if marked[i] else "tick end"
         marks.append(text(left - 8, 28 + (i + 0.5) * cell + label * 0.35, shortened(names[i]), css, label))
@@ -173,15 +158,15 @@ def confusion_map(table: Floats, names: Sequence[str]) -> str:
     count = len(table)
     cell = min(max(600 / count, 11.0), 34.0)
     label = min(11.5, cell * 0.95)
-    room = longest_name(names) * label * 0.58
+    room = draw.longest_name(names) * label * 0.58
     left, top, size = max(16 + room, 56.0), 34 + room, cell * count
     marks = [text(left, 12, "answer →"), text(left - 8, top - 6, "true ↓", "tick end")]
-    marks.append(raster(table / 100, left, top, size, size))
-    marks.append(gaps(count, count, left, top, (cell, cell)))
+    marks.append(draw.raster(table / 100, left, top, size, size))
+    marks.append(draw.gaps(count, count, left, top, (cell, cell)))
     for i, name in enumerate(names):
         middle = (i + 0.5) * cell + label * 0.35
         marks.append(text(left - 8, top + middle, shortened(name), "tick end", label))
-        marks.append(rotated(name, left + middle, top - 6, "tick", label))
+        marks.append(draw.rotated(name, left + middle, top - 6, "tick", label))
     if cell >= 20:
         for i, j in zip(*np.nonzero(np.nan_to_num(table) >= 0.5), strict=True):
             css = "cell strong" if table[i, j] > 72 else "cell"
@@ -199,18 +184,13 @@ def _client_grid(
     across, down = _WIDE / columns, min(max(380 / rows, 2.5), 22)
     label = min(11.0, across * 0.98)
     named = label >= 6.5 and len(names) > 0
-    top = above + (longest_name(names) * label * 0.6 if named else 0)
-    marks = [raster(values, _LEFT, top, _WIDE, rows * down), gaps(rows, columns, _LEFT, top, (across, down))]
-    for i in range(0, rows, _rows_a_name(down)):
+    top = above + (draw.longest_name(names) * label * 0.6 if named else 0)
+    marks = [draw.raster(values, _LEFT, top, _WIDE, rows * down), draw.gaps(rows, columns, _LEFT, top, (across, down))]
+    for i in range(0, rows, max(1, math.ceil(12 / down))):
         marks.append(text(_LEFT - 8, top + (i + 0.5) * down + 4, clients[i], "tick end"))
     for j, name in enumerate(names if named else ()):
-        marks.append(rotated(name, _LEFT + (j + 0.7) * across, top - 5, css[j], label))
+        marks.append(draw.rotated(name, _LEFT + (j + 0.7) * across, top - 5, css[j], label))
     return marks, (across, down), top
-
-
-def _rows_a_name(down: float) -> int:
-    """Return every how many rows of a height there is room for a name."""
-    return max(1, math.ceil(12 / down))
 
 
 def holdings_map(
@@ -226,7 +206,7 @@ def holdings_map(
     rows, columns = counts.shape
     css = ["tick" if j < held else "tick none" for j in range(columns)]
     marks, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
-    right, below, every = _LEFT + _WIDE, top + rows * down, _rows_a_name(down)
+    right, below, every = _LEFT + _WIDE, top + rows * down, max(1, math.ceil(12 / down))
     if counted:
         marks += _cell_counts(counts, _LEFT, top, (across, down))
     totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
@@ -290,8 +270,8 @@ def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str
         if 6.6 * len(name) <= w:
             marks.append(text(x + w / 2, below + 25, name, "tick mid"))
         elif rows and w >= 13:
-            marks.append(rotated(name, x + w / 2 + 4, below + 16, "tick end"))
+            marks.append(draw.rotated(name, x + w / 2 + 4, below + 16, "tick end"))
             upright.append(name)
-    room = 16 + max(32 if groups else 8, longest_name(upright) * 6.4 + 8 if upright else 0)
+    room = 16 + max(32 if groups else 8, draw.longest_name(upright) * 6.4 + 8 if upright else 0)
     words = f"{rows} clients and {columns} attributes" + (f" in {len(groups)} groups" if groups else "")
     return svg(marks, _LEFT + _WIDE + 106, below + room - 8, words, "map")

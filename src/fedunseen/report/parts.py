@@ -1,8 +1,4 @@
-"""What the sections of all pages share: facts about a run, and how sections become a page.
-
-A page is a list of sections (``page.py``). A section is a template in ``sections/``, and the function that computes what
-the template shows. ``parts.html`` has the macros that all templates may use.
-"""
+"""What the sections of all pages share: facts about a run, and how sections become a page."""
 
 from __future__ import annotations
 

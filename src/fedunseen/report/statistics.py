@@ -47,10 +47,7 @@ def band(rows: Sequence[Sequence[float]]) -> Band:
 
 
 def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
-    """Return the spread over each round's participants of ``name``, measured before merging.
-
-    Rounds between two measured ones lie on a straight line; there is nothing (NaN) after the last.
-    """
+    """Return the spread over each round's participants of ``name``, measured before merging."""
     return Band(*map(bridged, band([line.get("clients", {}).get(name, []) for line in lines])))
 
 
@@ -112,11 +109,6 @@ def holding_order(counts: Ids, unseen: Ids) -> tuple[Ids, int, int]:
     return np.concatenate([held, idle, rest]).astype(np.int64), len(held), len(idle)
 
 
-def attribute_cover(held: NDArray[np.bool_], semantics: Floats) -> Floats:
-    """Return (K, a) how much of each attribute a client covers: its sum over the client's classes (FZSL, Fig. 3 b)."""
-    return np.asarray(held.astype(np.float64) @ semantics)
-
-
 def attribute_order(groups: Mapping[str, Sequence[int]], attributes: int) -> tuple[Ids, list[tuple[str, int]]]:
     """Order attributes by their groups, in the order of the groups; those without one go last, under no name."""
     grouped = [column for columns in groups.values() for column in columns]
@@ -128,10 +120,7 @@ def attribute_order(groups: Mapping[str, Sequence[int]], attributes: int) -> tup
 
 
 def mean_jaccard(held: NDArray[np.bool_]) -> float:
-    """Return the mean over pairs of rows (K, C) of what both hold over what either holds; NaN for a single row.
-
-    Of more than 1,000 rows, pairs of evenly spaced ones are counted: there are K (K - 1) / 2.
-    """
+    """Return the mean over pairs of rows (K, C) of what both hold over what either holds; NaN for a single row."""
     ones = held[spaced(len(held), _PAIRED)].astype(np.float64)
     both = ones @ ones.T
     sizes = ones.sum(axis=1)

@@ -1,11 +1,6 @@
 """Primitives of inline SVG. Colors are the page's CSS variables, so both color schemes work.
 
-A new figure is a function in ``charts.py`` or ``maps.py``: make a :class:`Frame` for its axes, add marks to it, wrap it in
-:func:`svg`. Charts are drawn 420 units wide, to stand in columns at about that many pixels and still be read on a phone.
-
-Why no plotting library: a page must be one file that needs no network and no script. These figures show their values when
-pointed at, follow the reader's light or dark scheme, read well at any width, and are announced by screen readers. A
-library's SVG has fixed colors and no hover; its scripts would make every page megabytes.
+A plotting library's SVG has fixed colors and shows no values when pointed at; its scripts would make a page megabytes.
 """
 
 from __future__ import annotations
@@ -161,11 +156,7 @@ def ticks(low: float, high: float, about: int = 4) -> list[float]:
 
 
 def raster(values: Floats, x: float, y: float, width: float, height: float) -> str:
-    """Draw a matrix in [-1, 1] as colored cells: blue above 0, orange below, hatched gray where NaN.
-
-    The matrix is sent as grayscale PNGs that mask plain rectangles, so that its colors follow the page's scheme. Cells
-    that are wide enough to be told apart have lines of the page's color between them.
-    """
+    """Draw a matrix in [-1, 1] as colored cells: blue above 0, orange below, hatched gray where NaN."""
     box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
     known = np.nan_to_num(values)
     parts = {"blue": np.clip(known, 0, 1), "orange": np.clip(-known, 0, 1), "unknown": np.isnan(values).astype(float)}

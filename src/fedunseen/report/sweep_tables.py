@@ -61,9 +61,7 @@ class Number(NamedTuple):
     @property
     def printed(self) -> str:
         """The paper's, with its data."""
-        if self.paper is None:
-            return ""
-        return f"{self.paper:.1f}" + (f" ({self.other})" if self.other else "")
+        return "" if self.paper is None else f"{self.paper:.1f}" + (f" ({self.other})" if self.other else "")
 
 
 @dataclass(frozen=True)
@@ -136,16 +134,10 @@ def _table(sweep: Sweep, title: str, rows: Sequence[Row], down: Sequence[str], o
         numbers = tuple(_number(sweep, row, name, out) for row in members for name in metrics)
         line_notes = [_note(row, notes) for row in members if row is not None and row.status != "done"]
         lines.append((labels, numbers, ", ".join(dict.fromkeys(line_notes))))
-    return SweepTable(
-        title,
-        tuple(down),
-        tuple(" · ".join(map(labelled_value, across, group)) for group in groups),
-        tuple((HEADS[name], name in in_paper) for name in metrics),
-        _paper_head(sweep, rows),
-        tuple(lines),
-        tuple(notes),
-        tuple(_caption(sweep, rows, metrics)),
-    )
+    heads = tuple((HEADS[name], name in in_paper) for name in metrics)
+    named = tuple(" · ".join(map(labelled_value, across, group)) for group in groups)
+    caption = tuple(_caption(sweep, rows, metrics))
+    return SweepTable(title, tuple(down), named, heads, _paper_head(sweep, rows), tuple(lines), tuple(notes), caption)
 
 
 def grouped(rows: Iterable[Row], axes: Sequence[str]) -> dict[tuple[str, ...], list[Row]]:
@@ -249,7 +241,4 @@ def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> Itera
     yield f"“paper” is what {sweep.file.paper.source} prints."
     for name in data:
         if (other := sweep.beside[name]) != name:
-            yield (
-                f"It is about {other}, not about {name}: read its figures for their order; they cannot be compared "
-                "with ours."
-            )
+            yield f"It is about {other}, not about {name}: read its figures for their order; they cannot be compared with ours."

@@ -1,8 +1,4 @@
-"""The HTTP service: a run's model, asked by other programs and by its own page.
-
-The model is loaded once. Questions are answered one after the other by one thread, so that none sees a class come or go
-in its midst; the others wait in turn, a bounded number of them. ``/openapi.json`` describes every answer.
-"""
+"""The HTTP service: a run's model, asked by other programs and by its own page."""
 
 from __future__ import annotations
 

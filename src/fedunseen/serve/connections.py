@@ -12,10 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 with a time-out for the head of a request, and room for new clients when all connections are taken.
-
-    The connection that gives way is the one that has waited longest with an incomplete request or between requests.
-    """
+    """HTTP/1.1 with a time-out for the head of a request, and room for new clients when all connections are taken."""
 
     head_seconds = 10.0
 

@@ -1,8 +1,4 @@
-"""The live page of a run: read-only, asked by a browser, by monitoring and by health checks.
-
-It runs in a thread beside the training and reads from a :class:`~fedunseen.serve.run_monitor.Monitor` alone. A
-failure here ends the page, never the run.
-"""
+"""The live page of a run: read-only, asked by a browser, by monitoring and by health checks."""
 
 from __future__ import annotations
 

@@ -17,11 +17,7 @@ class QueueFullError(Exception):
 
 
 class InferenceQueue:
-    """Answers questions in the order in which they come, never two at a time.
-
-    A question whose asker has given up is left out if its turn has not come; one that is being answered is answered to
-    its end, and no one else's turn comes before that.
-    """
+    """Answers questions in order, never two at a time; one whose asker has given up is left out."""
 
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting

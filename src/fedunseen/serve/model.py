@@ -1,7 +1,4 @@
-"""A run at work: its model is loaded once, and classes can be added to it and taken away while it serves.
-
-Nothing here knows of HTTP. One thread at a time may call a :class:`Recognizer`; the service sees to that.
-"""
+"""A run at work: one thread at a time may ask its model, and classes come and go while it serves."""
 
 from __future__ import annotations
 

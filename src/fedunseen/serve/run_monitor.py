@@ -1,8 +1,4 @@
-"""What a run shows of itself while it trains: an observer of rounds and log lines that changes nothing.
-
-The run calls :meth:`RunMonitor.on_round` after every round, as it calls any other
-:class:`~fedunseen.federation.callbacks.Progress`. Another thread may call :meth:`RunMonitor.state` at any time.
-"""
+"""What a run shows of itself while it trains: an observer of rounds and log lines that changes nothing."""
 
 from __future__ import annotations
 
@@ -35,10 +31,7 @@ _SHOWN = 200  # parties that are told; the numbers of all others are in the sums
 
 
 class Monitor(logging.Handler):
-    """Keeps log lines and the phase of a run for the live page; a subclass adds what it shows.
-
-    As a logging handler it keeps the federation's log too. Another thread may call :meth:`state` at any time.
-    """
+    """Keeps log lines and the phase of a run for the live page; a subclass adds what it shows."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)

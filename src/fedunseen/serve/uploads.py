@@ -1,8 +1,4 @@
-"""What clients send, as samples: files and numbers of which nothing is trusted.
-
-A file is looked at before it is decoded: its size, its format, and how many pixels it says it has. Then it is read as
-``fedunseen predict`` reads it. Messages name a file as the client does, never where it lies here.
-"""
+"""What clients send, as samples: files and numbers of which nothing is trusted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Any-shot: classes that are described, shown by examples, or both, at any time after training.
-
-It is judged as zero-shot is. At the end of a run it also asks what a few examples of the unseen classes would add.
-"""
+"""Any-shot: classes that are described, shown by examples, or both, at any time after training."""
 
 from __future__ import annotations
 

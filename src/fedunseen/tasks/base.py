@@ -33,15 +33,7 @@ class Prediction(NamedTuple):
 
 
 def shares(ranking: Sequence[Prediction]) -> list[float]:
-    """Return the softmax of a ranking's scores: how the classes that compete share 100 %, not how often it is right.
-
-    Raises:
-        DataError: a score is not finite.
-
-    Example:
-        >>> [round(share, 2) for share in shares([Prediction("cat", 1.0), Prediction("dog", 0.0)])]
-        [0.73, 0.27]
-    """
+    """Return the softmax of a ranking's scores: how the classes that compete share 100 %, not how often it is right."""
     scores = np.array([one.score for one in ranking])
     if not np.isfinite(scores).all():
         raise DataError("the model's scores of a sample are not finite: its numbers are too large")
@@ -55,12 +47,7 @@ Classes = str | Path | Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, eq=False)
 class ClassSum:
-    """All that learning a class asks of its samples, in place of these.
-
-    Attributes:
-        count: how many.
-        total: (d,) the sum of their features as the model takes them, float64.
-    """
+    """All that learning a class asks of its samples, in place of these."""
 
     count: float
     total: Tensor
@@ -241,11 +228,6 @@ class Task:
 
 
 def percent(result: Mapping[str, Any], name: str) -> str:
-    """Write one number of a result, with its deviation over several seeds.
-
-    Example:
-        >>> percent({"zsl": 97.31, "zsl_sd": 0.42}, "zsl"), percent({"zsl": 97.31}, "zsl")
-        ('97.3 ± 0.4 %', '97.3 %')
-    """
+    """Write one number of a result, with its deviation over several seeds."""
     spread = f" ± {result[f'{name}_sd']:.1f}" if f"{name}_sd" in result else ""
     return f"{result[name]:.1f}{spread} %"

@@ -27,14 +27,7 @@ QUANTILES = (5, 25, 50, 75, 95)
 def threat_line(
     federation: Federation, round: int, result: RoundResult, models: Sequence[Params], factor: float
 ) -> dict[str, Any]:
-    """Return what a round's line of metrics records of threats; an empty one in an ordinary run.
-
-    - ``attackers``: the clients that attacked.
-    - ``backdoor_of``: for each trigger the share, in percent, of its samples that are taken for the target;
-      ``backdoor``: the mean over the triggers.
-    - ``screening``: how many samples were screened and how many dropped, in all and for each client, with its
-      threshold. A sample counts once in every epoch.
-    """
+    """Return what a round's line of metrics records of threats; an empty one in an ordinary run."""
     line: dict[str, Any] = {}
     if (attack := federation.attack) is not None:
         took_part = sorted([*result.participants, *result.dropped])
@@ -48,10 +41,7 @@ def threat_line(
 
 
 def backdoor(federation: Federation, params: Params, factor: float) -> dict[str, float]:
-    """Return, for each trigger, the share in percent of its samples that a complete model takes for its target.
-
-    It answers among all classes, with calibration ``factor``, as for the generalized accuracies.
-    """
+    """Return, for each trigger, the share in percent of its samples that a complete model takes for its target."""
     found = {}
     for probe in federation.attack.probes if federation.attack is not None else ():
         with torch.no_grad():
@@ -86,14 +76,7 @@ def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
 
 
 def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:
-    """Return what ``result.json`` records of threats.
-
-    - ``backdoor``: the backdoor accuracy in the reported round; ``backdoor_before``: in the last round before the
-      attack, where an honest model takes some trigger samples for the target too; ``backdoor_attacked``: in the first
-      attacked round; ``backdoor_highest``: the highest from that round on.
-    - ``attack``: rounds, clients, triggers, and the main accuracies just before it, when it begins and at the end.
-    - ``screened``: the counts of all rounds together.
-    """
+    """Return what ``result.json`` records of threats."""
     found: dict[str, Any] = {}
     if (attack := federation.attack) is not None:
         attacked = [i for i, line in enumerate(lines) if line["attackers"]]
@@ -126,11 +109,7 @@ def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], se
 
 
 def observe_threats(federation: Federation, rounds: int, path: Path, round: int, params: Params) -> None:
-    """Write what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7).
-
-    ``magnitudes/round-N.safetensors`` for the round before the attack, the first attacked one and the last, each with
-    ``clean`` (n,), a sample of what clients train on, and gamma of every trigger's samples (r,), under that model.
-    """
+    """Write what the report shows of the attack: pictures of triggers, and features' magnitudes (FedZSL, Fig. 7)."""
     attack, last = federation.attack, rounds
     if attack is None or not attack.probes:
         return

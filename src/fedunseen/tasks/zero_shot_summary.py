@@ -39,11 +39,7 @@ def observe_round(
     round: int,
     result: RoundResult,
 ) -> None:
-    """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs.
-
-    ``similarity/round-N.safetensors`` after some rounds: how well each tested class's mean predicted attributes fit
-    every tested class (DistZSL, Fig. 5).
-    """
+    """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs."""
     method = federation.method
     if not (evaluation.theory and federation.strategy.one_model and method.predicts_attributes):
         return
