@@ -10,7 +10,7 @@ from fedunseen.cli.ledger import summary
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.engines.remote.releases import Releases, Site, header_of
 from fedunseen.engines.remote.wire import failure, pack
-from fedunseen.serve.site_monitor import SiteMonitor
+from fedunseen.serve.run_monitor import SiteMonitor
 from fedunseen.threats.privacy import plan_cost
 
 PRIVATE = {

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedunseen.data.episodes import Tasks, draw_episodes
-from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.evaluation.answers import episode_answers, nearest_support
 from fedunseen.metrics import confidence, episode_accuracies
 
 

@@ -7,12 +7,12 @@ import torch
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.registry import find
-from fedunseen.evaluation.any_shot import curve
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.forget import forget
 from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
+from fedunseen.tasks.any_shot import curve
 from pages import without_pictures
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 12, "evaluation.embedding": False}

@@ -40,7 +40,7 @@ from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.tools.names import party_names
 
 if TYPE_CHECKING:
-    from fedunseen.serve.site_monitor import SiteMonitor
+    from fedunseen.serve.run_monitor import SiteMonitor
 
 PORT = 8850
 _ENGINES = ("flower", "nvflare")
@@ -249,7 +249,7 @@ def join(
         site = Site(party, state, data, plan_cost, epsilon_limit)
 
         def page() -> SiteMonitor:
-            from fedunseen.serve.site_monitor import SiteMonitor
+            from fedunseen.serve.run_monitor import SiteMonitor
 
             return SiteMonitor(who, len(samples), classes, site)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedunseen.core.errors import QuorumError
 from fedunseen.engines import DistributedSettings
@@ -22,10 +22,14 @@ from fedunseen.experiment import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory
 
+if TYPE_CHECKING:
+    from fedunseen.engines.remote.releases import Site
+
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 
 _EVENTS = 100_000  # rounds that are remembered
 _LINES = 500  # of the log
+_RELEASES = 200  # lines of a site's history of releases
 _NAMED = 20  # clients of a round whose replies were left out, of which the reason is told
 _SHOWN = 200  # parties that are told; the numbers of all others are in the sums
 
@@ -213,6 +217,55 @@ class RunMonitor(Monitor):
                 "epsilon": line.get("privacy", {}).get("epsilon"),
             }
         )
+
+
+class SiteMonitor(Monitor):
+    """Shows a party's connection, rounds, traffic and history of releases."""
+
+    def __init__(self, name: str, samples: int, classes: int, site: Site) -> None:
+        super().__init__()
+        self.name, self.samples, self.classes, self.site = name, samples, classes, site
+
+    def _now_phase(self) -> Phase:
+        if self._phase == "preparing":
+            return "training" if self.site.experiment else "waiting"
+        return self._phase
+
+    def _numbers(self) -> dict[str, int]:
+        done = self.site.events[-1]["round"] if self.site.events else 0
+        connected = int(bool(self.site.experiment))
+        return {"round": done, "rounds": self.site.rounds, "connected": connected, "clients": 1, "left_out": 0}
+
+    def _facts(self) -> dict[str, Any]:
+        experiment = self.site.experiment
+        for event in self.site.events[len(self._events) :]:
+            self._count += 1
+            more = {"seq": self._count, "stage": "training", "accuracies": {}, "merged": 1, "out": [], "out_count": 0}
+            self._events.append({**event, **more, "rounds": self._numbers()["rounds"], "epsilon": None})
+        named = ("data", "method", "strategy", "privacy", "engine")
+        result = self.site.result
+        own = {"name": self.name, "connected": bool(experiment), "classes": self.classes, "samples": self.samples}
+        own |= {"rounds": len(self._events), "seconds": None, "refused": "", "missed": None}
+        return {
+            "experiment": f"{self.name}: {experiment.get('method', {}).get('name', 'no coordinator yet')}",
+            "choices": {key: experiment[key]["name"] for key in named if experiment.get(key, {}).get("name")},
+            "run": "",
+            "stage": "training",
+            "deployed": True,
+            "parties": [own],
+            "budget": self.site.limit,
+            "site": self._history() | {"result": {SHORT[key]: result[key] for key in SHORT if key in result}},
+        }
+
+    def _history(self) -> dict[str, Any]:
+        """Return traffic, spent privacy and the newest lines of the history; infinite epsilon is None."""
+        epsilon = self.site.releases.spent(self.site.data)[0]
+        return {
+            "received": self.site.received,
+            "sent": self.site.sent,
+            "epsilon": None if math.isinf(epsilon) else epsilon,
+            "releases": self.site.releases.lines[-_RELEASES:],
+        }
 
 
 def _now(seconds: float | None = None) -> str:

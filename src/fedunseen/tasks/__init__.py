@@ -9,28 +9,12 @@ from fedunseen.core.lazy import lazily
 if TYPE_CHECKING:
     from fedunseen.evaluation.settings import EvaluationSettings
     from fedunseen.federation.evaluator import Evaluator
-    from fedunseen.tasks.base import (
-        Learnt,
-        Prediction,
-        Predictor,
-        Question,
-        Task,
-        Trained,
-        shares,
-    )
+    from fedunseen.tasks.base import Learnt, Prediction, Predictor, Question, Task, Trained, shares
 
 __all__ = [
-    "TASKS",
-    "EvaluationSettings",
-    "Evaluator",
-    "Learnt",
-    "Prediction",
-    "Predictor",
-    "Question",
-    "Task",
-    "Trained",
+    "TASKS", "EvaluationSettings", "Evaluator", "Learnt", "Prediction", "Predictor", "Question", "Task", "Trained",
     "shares",
-]
+]  # fmt: skip
 
 TASKS = {
     "zero-shot": "fedunseen.tasks.zero_shot:ZeroShot",

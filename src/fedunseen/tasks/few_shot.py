@@ -21,7 +21,7 @@ from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark
 from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
-from fedunseen.evaluation.few_shot import episode_answers, nearest_support
+from fedunseen.evaluation.answers import episode_answers, nearest_support
 from fedunseen.evaluation.measures import FEW_SHOT
 from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator

@@ -1,8 +1,8 @@
-"""What few-shot models answer in episodes; :mod:`fedunseen.metrics` says how good that is."""
+"""What a model answers, to samples and in episodes, batch by batch; :mod:`fedunseen.metrics` says how good that is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -10,7 +10,32 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.samples import Inputs
+from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Episodes, Tasks, split
+from fedunseen.metrics import Answers, answers_of
+
+
+def answer(
+    scores: Iterable[Tensor],
+    labels: NDArray[np.int64],
+    space: ClassSpace,
+    unseen_scores: Iterable[Tensor] | None = None,
+) -> Answers:
+    """Turn a model's scores of test samples, of seen and of unseen classes, into answers."""
+    parts, done = [], 0
+    for batch in scores:
+        own = labels[done : done + len(batch)]
+        parts.append(answers_of(batch.float().cpu().numpy(), own, space.seen, space.unseen))
+        done += len(batch)
+    best_seen, best_unseen, gap, unseen = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("best_seen", "best_unseen", "gap", "unseen")
+    )
+    zsl = best_unseen
+    if unseen_scores is not None:
+        best = [space.unseen[batch.float().cpu().numpy()[:, space.unseen].argmax(1)] for batch in unseen_scores]
+        zsl = np.concatenate(best)
+    return Answers(labels, best_seen, best_unseen, gap, unseen, zsl)
 
 
 def episode_answers(
