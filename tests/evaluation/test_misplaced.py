@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from fedunseen.evaluation import misplaced as module
-from fedunseen.evaluation.diagnosis import Finding, misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced
 from fedunseen.experiment import Experiment, run
 
@@ -59,17 +58,6 @@ def test_few_and_unknown_samples_are_passed_over(monkeypatch):
     assert misplaced(features, np.where(labels == 0, -1, labels)) == []
     monkeypatch.setattr(module, "MANY", 100)
     assert misplaced(features, labels) == []
-
-
-def test_the_sentence_names_folder_class_and_files():
-    files = [f"lion/{i}.png" for i in range(5)]
-    assert misplaced_pictures([{"place": "lion", "like": "bear", "files": files}]) == [
-        Finding(
-            "5 pictures in the folder of 'lion' look like 'bear': lion/0.png, lion/1.png, lion/2.png and 2 more.",
-            "To an encoder that knows neither class they are like the pictures of 'bear'.",
-            "Look at them, move those that lie in the wrong folder, and run it again.",
-        )
-    ]
 
 
 def test_a_run_says_which_pictures_lie_in_a_wrong_folder(tmp_path):

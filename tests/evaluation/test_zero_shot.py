@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score
 from fedunseen import metrics as module
 from fedunseen.data import ClassSpace
 from fedunseen.evaluation import answer
-from fedunseen.metrics import Answers, accuracies, best_factor, harmonic_mean
+from fedunseen.metrics import Answers, accuracies, best_factor
 
 # Classes 1, 4, 5 and 7 are seen, 0, 3 and 6 unseen; 2 is neither.
 SEEN, UNSEEN = [1, 4, 5, 7], [0, 3, 6]
@@ -53,27 +53,6 @@ def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
     assert 0 < u < zsl
 
 
-def test_every_class_counts_the_same_however_many_samples_it_has():
-    # Class 0: 1 of 4 right; class 3: its only sample right. The mean over classes, not over samples (which is 40 %).
-    labels = np.array([0, 0, 0, 0, 3, 1])
-    scores = torch.full((6, 8), -1.0)
-    scores[[0, 1, 2, 3, 4, 5], [0, 6, 6, 6, 3, 1]] = 1.0
-    result = accuracies(ask(scores, labels))
-    assert result.zsl == result.gzsl_unseen == (25 + 100) / 2
-    assert result.gzsl_seen == 100
-
-
-def test_classes_without_samples_do_not_count():
-    scores, labels = problem()
-    kept = labels != 6
-    result = accuracies(ask(scores[kept], labels[kept]))
-    unseen = np.isin(labels[kept], UNSEEN)
-    choice = np.array(UNSEEN)[scores[kept][:, UNSEEN].argmax(1)]
-    each = [(choice[labels[kept] == c] == c).mean() for c in (0, 3)]
-    assert unseen.any()
-    assert result.zsl == pytest.approx(100 * np.mean(each))
-
-
 def test_samples_scored_in_blocks_are_the_same_samples():
     scores, labels = problem()
     whole, blocks = ask(scores, labels), ask(scores, labels, 7)
@@ -88,13 +67,6 @@ def test_a_tie_goes_to_the_lower_class_and_to_the_seen_one():
     assert answers.best_unseen.tolist() == [0, 0]
     assert answers.generalised().tolist() == [1, 1]
     assert answers.generalised(1e-12).tolist() == [0, 0]
-
-
-@pytest.mark.parametrize(
-    ("unseen", "seen", "expected"), [(82.0, 89.9, 85.7685), (0.0, 0.0, 0.0), (0.0, 90.0, 0.0), (50.0, 50.0, 50.0)]
-)
-def test_harmonic_mean(unseen, seen, expected):
-    assert harmonic_mean(unseen, seen) == pytest.approx(expected, abs=1e-4)
 
 
 def test_unseen_accuracy_rises_and_seen_accuracy_falls_with_the_factor():

@@ -133,16 +133,6 @@ def test_nothing_is_wider_than_the_window(served, opened, digits, width):
         page.screenshot(path=f"{folder}/page-{width}.png", full_page=True)
 
 
-def test_a_service_with_a_token_asks_for_it(served, opened, digits):
-    page = opened(served(digits, token="a-token-of-the-tests"))
-    page.fill("#token", "wrong")
-    page.keyboard.press("Enter")
-    says(page, "#login-error", "This token is not the service's.")
-    page.fill("#token", "a-token-of-the-tests")
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#work:not([hidden])")
-
-
 def test_features_with_sliders_and_few_shot_with_examples(served, opened, features, few):
     page = opened(served(features))
     assert page.locator("#groups input[type=range]").count() == 6

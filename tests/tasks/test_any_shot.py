@@ -98,16 +98,6 @@ def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, benchmark, 
         done.learn({"told": unlike(done)}, out=tmp_path / "new")
 
 
-def test_a_trained_method_takes_descriptions_and_says_what_takes_examples(tmp_path):
-    settings = {**FEW, "strategy.rounds": 1, "evaluation.selection": "last"}
-    trained = run(Experiment.load("digit-pairs", settings), tmp_path / "trained")
-    learnt = trained.learn({"new": trained.space.semantics[0] + trained.space.semantics[50]}, out=tmp_path / "new")
-    assert learnt.space.names[-1] == "new"
-    assert len(learnt.predict(np.zeros((1, 128)), among="unseen")[0]) == 21
-    with pytest.raises(ExperimentError, match=r"^method.name = 'fedzsl' cannot learn from examples once it is trained"):
-        trained.learn(None, {"new": np.zeros((1, 128))})
-
-
 @pytest.mark.parametrize(
     ("classes", "examples", "sentence"),
     [

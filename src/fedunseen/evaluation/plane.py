@@ -30,7 +30,11 @@ def plane(points: Floats, kind: str) -> NDArray[np.float32]:
 
 def silhouette(points: Floats, labels: NDArray[np.int64]) -> float:
     """Return the mean silhouette of points (n, d) by their classes (n,), of which there are at least two."""
-    distances = np.sqrt(_squared_distances(points))
+    centered = points - points.mean(axis=0)
+    norms = (centered**2).sum(axis=1)
+    squared = np.maximum(norms[:, None] + norms - 2 * centered @ centered.T, 0.0)
+    np.fill_diagonal(squared, 0.0)
+    distances = np.sqrt(squared)
     members = (labels[:, None] == np.unique(labels)).astype(np.float64)
     counts, of_class = members.sum(axis=0), members.argmax(axis=1)
     sums, rows = distances @ members, np.arange(len(points))
@@ -40,12 +44,3 @@ def silhouette(points: Floats, labels: NDArray[np.int64]) -> float:
     nearest = means.min(axis=1)
     scores = (nearest - within) / np.maximum(np.maximum(nearest, within), 1e-300)
     return float(np.where(counts[of_class] > 1, scores, 0.0).mean())
-
-
-def _squared_distances(points: Floats) -> Floats:
-    """Return (n, n) squared Euclidean distances, with zeros on the diagonal."""
-    centered = points - points.mean(axis=0)
-    norms = (centered**2).sum(axis=1)
-    squared = np.maximum(norms[:, None] + norms - 2 * centered @ centered.T, 0.0)
-    np.fill_diagonal(squared, 0.0)
-    return np.asarray(squared)

@@ -14,7 +14,7 @@ from fedunseen.core.files import write_text
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
-from fedunseen.report.svg import image_source
+from fedunseen.report.svg import image_source, to_rows
 
 Facts = Mapping[str, Any]
 
@@ -37,7 +37,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
         "refused": [(name, row["refused"]) for name, row in facts["defences"].items() if "refused" in row],
         "charts": [Markup(_chart(name, row["curves"])) for name, row in tried.items()],
         "strips": [
-            (trigger, [image_source(_pixels(image)) for image in images])
+            (trigger, [image_source(to_rows(image)) for image in images])
             for trigger, images in zip(facts["triggers"], shown, strict=False)
         ],
         "magnitudes": [
@@ -85,11 +85,6 @@ def _chart(name: str, curves: Facts) -> str:
         Curve(np.array(curves["honest zsl"]), "ZSL, honest", "blue", dashed=True),
     ]
     return line_chart(drawn, name if name != "none" else "no defence", x, Scale(100.0, "%"), legend=True)
-
-
-def _pixels(image: NDArray[np.float32]) -> NDArray[np.float32]:
-    image = np.clip(image, 0, 1)
-    return image[0] if len(image) == 1 else np.moveaxis(image, 0, -1)
 
 
 def _command(facts: Facts) -> str:

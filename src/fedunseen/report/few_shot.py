@@ -174,13 +174,11 @@ def seeds(facts: Facts) -> Content:
     if not run.seeds:
         return None
     shown = [(name, title) for name, title, _ in NUMBERS if name in run.result]
-    rows = [
-        {
-            "seed": seed_run.result["seed"],
-            "cells": [*(_plus_minus(seed_run.result, name) for name, _ in shown), seed_run.result["selected_round"]],
-        }
-        for seed_run in run.seeds
-    ]
+    rows = []
+    for result in (seed_run.result for seed_run in run.seeds):
+        halves = {name: half_width(result, name) for name, _ in shown}
+        cells = [f"{result[name]:.1f}" + (f" ± {h:.1f}" if h is not None else "") for name, h in halves.items()]
+        rows.append({"seed": result["seed"], "cells": [*cells, result["selected_round"]]})
     all_lines = statistics.measured_by_all([seed_run.metrics for seed_run in run.seeds], "few_shot")
     each = np.array([statistics.curve(lines, "few_shot") for lines in all_lines])
     low, mean, high = statistics.band(each.T.tolist())
@@ -193,11 +191,6 @@ def seeds(facts: Facts) -> Content:
         "charts": [_accuracy_chart(run, facts, curve, parts.axis(all_lines[0]), None)] if all_lines[0] else [],
         "words": _words(facts)["seeds"],
     }
-
-
-def _plus_minus(result: Mapping[str, Any], name: str) -> str:
-    half = half_width(result, name)
-    return f"{result[name]:.1f}" + (f" ± {half:.1f}" if half is not None else "")
 
 
 def _episode(facts: Facts) -> Content:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedunseen.core.files import write_text
 from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
-from fedunseen.report.svg import image_source
+from fedunseen.report.svg import image_source, to_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +55,8 @@ def conclusions(facts: Facts) -> list[str]:
         "names": NAMES,
         "noun": _noun(facts),
         "tried": _tried,
-        "best_of": _best,
+        # the attack that recovers most, at equality with the least error
+        "best_of": lambda attacks: min(attacks.items(), key=lambda item: (-item[1]["recovered"], item[1]["mse"])),
         "fruitless": lambda attacks: [NAMES[name] for name, row in attacks.items() if not row["recovered"]],
         "input_recovered": any(row["recovered"] for p in phases for row in _tried(p["attacks"], "inputs").values()),
         "sums": [(phase, best) for phase, attacks in _attacked_sums(facts) if (best := _best_of_sums(attacks))],
@@ -68,11 +67,6 @@ def conclusions(facts: Facts) -> list[str]:
 def _tried(attacks: Facts, kind: str) -> Facts:
     """Return by attack what it recovers of a kind, ``inputs`` or ``attributes``, or the classes that it names."""
     return {name: attack[kind] for name, attack in attacks.items() if kind in attack}
-
-
-def _best(attacks: Facts) -> tuple[str, Facts]:
-    """Return name and numbers of the attack that recovers most, at equality with the least error."""
-    return min(attacks.items(), key=lambda item: (-item[1]["recovered"], item[1]["mse"]))
 
 
 def _attacked_sums(facts: Facts) -> list[tuple[str, Facts]]:
@@ -188,8 +182,7 @@ def _strips(facts: Facts, tensors: Mapping[str, Tensor]) -> list[dict[str, Any]]
 
 def _picture(image: Tensor) -> str:
     """Return the address of an image (channels, height, width) in [0, 1]."""
-    pixels = image.detach().float().clamp(0, 1).cpu().numpy()
-    return image_source(pixels[0] if len(pixels) == 1 else np.moveaxis(pixels[:3], 0, -1))
+    return image_source(to_rows(image.detach().float().cpu().numpy()))
 
 
 def _command(facts: Facts) -> str:

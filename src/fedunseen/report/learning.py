@@ -50,7 +50,8 @@ def curves(facts: Facts) -> Content:
     x = axis(lines)
     drawn: dict[str, list[Curve]] = {}
     for name, *_ in ZERO_SHOT_MEASURES:
-        low, mean, high = statistics.clients_band(lines, name)
+        own = [line.get("clients", {}).get(name, []) for line in lines]
+        low, mean, high = map(statistics.bridged, statistics.band(own))
         main = statistics.curve(lines, name)
         if not facts.one_model:  # the main curve is the clients' mean
             drawn[name] = [Curve(main, "mean of clients", COLORS[name], low, high)]

@@ -46,11 +46,6 @@ def band(rows: Sequence[Sequence[float]]) -> Band:
     return Band(*(np.array([f(row) for row in full], dtype=np.float64) for f in (np.min, np.mean, np.max)))
 
 
-def clients_band(lines: Sequence[Mapping[str, Any]], name: str) -> Band:
-    """Return the spread over each round's participants of ``name``, measured before merging."""
-    return Band(*map(bridged, band([line.get("clients", {}).get(name, []) for line in lines])))
-
-
 def bridged(values: Floats) -> Floats:
     """Fill gaps (NaN) of a curve (T,) between known values by straight lines."""
     known = np.flatnonzero(np.isfinite(values))

@@ -101,12 +101,9 @@ def _share(value: float, limits: tuple[float, float]) -> float:
 def element(tag: str, title: str = "", **attributes: str | float) -> str:
     """Return an SVG element; ``css`` is its class, underscores stand for hyphens, ``title`` is shown when pointed at."""
     named = {"class" if name == "css" else name.replace("_", "-"): value for name, value in attributes.items()}
-    written = "".join(f' {name}="{_attribute(value)}"' for name, value in named.items())
+    texts = {name: v if isinstance(v, str) else f"{round(float(v), 2):g}" for name, v in named.items()}
+    written = "".join(f' {name}="{value}"' for name, value in texts.items())
     return f"<{tag}{written}><title>{escape(title)}</title></{tag}>" if title else f"<{tag}{written}/>"
-
-
-def _attribute(value: str | float) -> str:
-    return str(value) if isinstance(value, str) else f"{round(float(value), 2):g}"
 
 
 def path(d: str, css: str, title: str = "", **attributes: str | float) -> str:
@@ -192,6 +189,11 @@ def image_source(pixels: NDArray[np.floating]) -> str:
     buffer = io.BytesIO()
     Image.fromarray(np.round(np.clip(pixels, 0, 1) * 255).astype(np.uint8)).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+
+
+def to_rows(image: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return an image (channels, height, width) as :func:`image_source` takes it."""
+    return image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
 
 
 def longest_name(names: Iterable[str]) -> int:

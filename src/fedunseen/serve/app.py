@@ -283,7 +283,12 @@ def create_app(
     app.include_router(routes)
     queue, protected = InferenceQueue(limits.waiting), token is not None or write_token is not None
     app.state.warm = warm = queue.put(model.warm)
-    warm.add_done_callback(_note_failure)
+
+    def note(loaded: Future[None]) -> None:
+        if error := loaded.exception():
+            logging.getLogger("fedunseen.requests").error("the model cannot be loaded: %s", error)
+
+    warm.add_done_callback(note)
     measured.added.set(len(model.added))
     app.state.service = Service(model, limits, measured, queue, warm, protected, _about(model, protected))
     return app
@@ -309,11 +314,6 @@ def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
         "result": {name: value for name, value in model.whole.result.items() if name not in ("run", "warnings")},
         "card": model_card(model.whole),
     }
-
-
-def _note_failure(warm: Future[None]) -> None:
-    if error := warm.exception():
-        logging.getLogger("fedunseen.requests").error("the model cannot be loaded: %s", error)
 
 
 async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | None]:

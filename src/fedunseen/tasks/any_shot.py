@@ -92,7 +92,11 @@ class AnyShotPredictor(ZeroShotPredictor):
         before = len(names)
         for name in examples:
             if name not in names:
-                _check_spelling(name, names)
+                if alike := [other for other in names if composed(other).casefold() == composed(name).casefold()]:
+                    raise DataError(
+                        f"the examples are of {name!r}, and there is a class {alike[0]!r}: name the folder "
+                        f"{alike[0]!r} if they are the same, and otherwise something else"
+                    )
                 names.append(name)
         described = np.ones(len(names), dtype=bool)
         described[before:] = False
@@ -125,16 +129,6 @@ def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassS
     if not bool(torch.isfinite(features).all()):
         raise DataError(f"the examples of {name!r} hold numbers that are not finite: leave those out")
     return ClassSum(len(features), features.sum(0))
-
-
-def _check_spelling(name: str, names: list[str]) -> None:
-    """Refuse a new class whose name is that of another, written differently."""
-    alike = [other for other in names if composed(other).casefold() == composed(name).casefold()]
-    if alike:
-        raise DataError(
-            f"the examples are of {name!r}, and there is a class {alike[0]!r}: name the folder {alike[0]!r} if they "
-            "are the same, and otherwise something else"
-        )
 
 
 def curve(

@@ -139,7 +139,8 @@ class FewShotEvaluator(Evaluator):
 
     def numbers(self, lines: Sequence[Mapping[str, Any]], selected: int, model_path: Path) -> dict[str, Any]:
         """Measure the chosen model, and the baselines, on the test episodes."""
-        models = self.models_of(model_path)
+        device = self.federation.device
+        models = [own for _, own in of_clients(model_path, device)] or [load_params(model_path, device)]
         self.final[:] = [self.answers(model, self.tests) for model in models]
         pictures = self.federation.benchmark.pictures  # the samples before a frozen encoder made features of them
         raw = self.federation.inputs if pictures is None else torch.from_numpy(pictures)
@@ -159,11 +160,6 @@ class FewShotEvaluator(Evaluator):
         found[f"few_shot_{self.of}"] = lines[selected - 1]["few_shot"]
         found["test_episodes"] = len(self.tests.episodes)
         return found
-
-    def models_of(self, path: Path) -> list[Params]:
-        """Return the models that a run has written: the merged one, or every client's own."""
-        device = self.federation.device
-        return [own for _, own in of_clients(path, device)] or [load_params(path, device)]
 
     def _untrained(self, tasks: Tasks) -> Tensor:
         """Answer by the nearest class mean of the features before training."""
