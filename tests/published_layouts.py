@@ -152,21 +152,10 @@ def write_deepfashion(root, names=CLOTHES, per_class=PER_CLASS, attributes=10):
     return files, np.array([c for c, _ in worn]), marks
 
 
-def write_splits(folder, names, files, labels, unseen, res101=True, order=None, validation=()):
-    """Write a proposed split in the layout of xlsa17.
-
-    Args:
-        folder: where.
-        names: of the classes, in the data set's own order.
-        files: the pictures.
-        labels: class ids of the pictures.
-        unseen: ids of the unseen classes.
-        res101: write ``res101.mat`` with the pictures' names too.
-        order: places of the classes in ``allclasses_names``; by default backwards, as no reader should rely on it.
-        validation: ids of the validation classes; they are in ``val_loc``.
-    """
+def write_splits(folder, names, files, labels, unseen, res101=True, validation=()):
+    """Write a proposed split in the layout of xlsa17."""
     folder.mkdir(parents=True, exist_ok=True)
-    order = list(reversed(range(len(names)))) if order is None else order
+    order = list(reversed(range(len(names))))  # no reader should rely on it
     shuffled = np.random.default_rng(5).permutation(len(files)) if res101 else np.arange(len(files))
     mine = np.asarray(labels)[shuffled]
     is_unseen = np.isin(mine, unseen)
@@ -178,7 +167,7 @@ def write_splits(folder, names, files, labels, unseen, res101=True, order=None, 
     loc = {"trainval_loc": ~is_unseen & ~test, "test_seen_loc": test, "test_unseen_loc": is_unseen}
     if len(validation):
         loc |= {"train_loc": ~is_unseen & ~held, "val_loc": held}
-    own = [list(order).index(c) + 1 for c in mine.tolist()]
+    own = [order.index(c) + 1 for c in mine.tolist()]
     content = {key: numbers[mask][:, None].astype(np.uint16) for key, mask in loc.items()}
     scipy.io.savemat(
         folder / "att_splits.mat",
@@ -197,14 +186,7 @@ def write_splits(folder, names, files, labels, unseen, res101=True, order=None, 
 
 
 def write_mnist(root, images=None, packed=True, counts=(60, 40)):
-    """Write MNIST's four IDX files, gzipped or not. Returns images and labels of both sets.
-
-    Args:
-        root: where.
-        images: (n, height, width) bytes of the training set, instead of random ones of 28 x 28.
-        packed: gzip them.
-        counts: images of the training and the test set; the digits take turns.
-    """
+    """Write MNIST's four IDX files, gzipped or not. Returns images and labels of both sets."""
     root.mkdir(parents=True, exist_ok=True)
     made = {}
     for seed, (name, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
@@ -233,15 +215,7 @@ def write_cifar_archive(root, classes, per_class):
 
 
 def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
-    """Write Sentiment140's six columns, without a header as published. Returns (polarity, user, text) of each row.
-
-    Args:
-        path: the CSV file.
-        users: how many write.
-        each: tweets of every user; the answers take turns.
-        encoding: of the file.
-        rows: (polarity, user, text), instead of made ones.
-    """
+    """Write Sentiment140's six columns, without a header as published. Returns (polarity, user, text) of each row."""
     rows = rows or [
         (4 * ((u + i) % 2), f"user{u}", f"{'Good' if (u + i) % 2 else 'bad'} day, number{i}! café")
         for i in range(each)
@@ -257,16 +231,7 @@ def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
 
 
 def write_omniglot(root, alphabets, part="images_background", packed=True, drawings=20, size=105):
-    """Write a set of Omniglot with the given characters of each alphabet. Returns the pictures by name, ink True.
-
-    Args:
-        root: where.
-        alphabets: name -> how many characters.
-        part: which of the two sets.
-        packed: as a zip file.
-        drawings: of each character.
-        size: pixels of a side.
-    """
+    """Write a set of Omniglot with the given characters of each alphabet. Returns the pictures by name, ink True."""
     root.mkdir(parents=True, exist_ok=True)
     made = {}
     files = {}

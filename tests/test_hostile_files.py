@@ -42,11 +42,6 @@ def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
     assert done.stdout.startswith(f"refused: {tmp_path / 'a.npz'}"), done.stderr
 
 
-def test_an_archive_of_many_times_its_size_is_read_while_it_is_small(tmp_path):
-    bomb(tmp_path / "a.npz", 20_000_000)
-    assert under_limits(tmp_path / "a.npz", code=READ).stdout == "(200000, 100)\n"
-
-
 @pytest.mark.parametrize("classes", [False, True])
 def test_a_table_of_a_million_lines(tmp_path, classes):
     """Features are read a line at a time; a table of classes has an end."""

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from fedunseen.core.files import (
     is_occupied,
     replacing,
     whole_folder,
-    write_json,
     write_tensors,
     write_text,
 )
@@ -30,12 +27,6 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
-
-
-def test_a_write_makes_the_folders_and_leaves_only_the_file(tmp_path):
-    write_json(tmp_path / "a" / "b.json", {"name": "é", "n": [1, 2.5]})
-    assert [p.name for p in (tmp_path / "a").iterdir()] == ["b.json"]
-    assert json.loads((tmp_path / "a" / "b.json").read_text("utf-8")) == {"name": "é", "n": [1, 2.5]}
 
 
 def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):

@@ -7,7 +7,6 @@ import os
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fedunseen.core.errors import FedUnseenError
@@ -109,9 +108,3 @@ def test_a_full_disk_is_one_sentence(monkeypatch):
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"):
         Shelf().put(PARAMS)
-
-
-def test_the_metadata_are_what_the_reader_of_safetensors_says(tmp_path):
-    write_records(tmp_path / "clients", {0: Shelf().put({"w": torch.ones(2)})})
-    with safe_open(tmp_path / "clients", "pt") as file:
-        assert json.loads(file.metadata()["layout"]) == [["w", "float32", [2]]]

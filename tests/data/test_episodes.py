@@ -71,12 +71,6 @@ def test_too_few_classes_are_refused(told, message):
     assert too_few(LABELS, **{"ways": 3, "shots": 2, "queries": 3} | told)[1] == str(caught.value)
 
 
-def test_a_client_learns_which_of_its_classes_are_too_small():
-    few, reason = too_few(LABELS, 3, 2, 3)
-    assert few.tolist() == [7]
-    assert reason is None
-
-
 def benchmark(validation=(1,)):
     labels = np.repeat(np.arange(5), 4)
     space = ClassSpace(tuple("abcde"), np.zeros((5, 0)), (), [0, 1, 2], list(validation), [3, 4])

@@ -53,16 +53,11 @@ def replaced(values, i, value):
     [
         ({"split": None}, "{npz} has no array 'split' (it has: features, labels)"),
         ({"labels": replaced(LABELS, 0, "caat")}, "{npz}: the label 'caat' is not a class of classes.csv: did you"),
-        ({"labels": replaced(LABELS, 0, "zzzzz")}, "{npz}: the label 'zzzzz' is not a class of classes.csv"),
         ({"labels": np.ones(9)}, "{npz}: the labels are of type float64, neither class names nor row numbers"),
-        ({"labels": np.array([0, 0, 1, 1, 2, 2, 3, 3, 5])}, "{name}: the label 5 of sample 8 is outside the class"),
         ({"split": replaced(SPLIT, 0, "tran")}, "{npz}: unknown split 'tran': did you mean 'train'? (known: test,"),
         ({"split": np.array(SPLIT[1:])}, "{npz}: features, labels and split have 9, 9 and 8 entries, and must have"),
         ({"split": replaced(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark"),
-        ({"features": np.full((9, 3), np.nan)}, "{name}: the features of 9 of 9 samples hold NaN or infinity"),
-        ({"features": np.ones((9, 3))}, "{name}: all training samples have the same features: nothing can be learned"),
         ({"features": FEATURES.astype(object)}, "{npz} holds Python objects, which are never loaded: save plain"),
-        ({"classes": CLASSES.replace("unseen", "seen")}, "{name} has no sample of an unseen class: give some, to"),
         ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"}, "{csv}, line 6: 5 cells, but the first"),
     ],
 )  # fmt: skip
@@ -101,11 +96,9 @@ def test_users_and_answers_are_read(tmp_path):
     ("changes", "message"),
     [
         ({"image_shape": np.array([2, 2])}, "image_shape is [2, 2], but the features have the shape (9, 3): give"),
-        ({"image_shape": np.array([3])}, "image_shape is [3], but the features have the shape (9, 3): give (height,"),
         ({"image_shape": np.array([1.0, 3.0])}, "image_shape is [1.0, 3.0], but the features have the shape (9, 3):"),
         ({"image_shape": np.array([1, 3])}, "images of type float32 have numbers outside [0, 1]: scale them, or save"),
         ({"users": np.arange(8)}, "users must have a whole number from 0 on for each sample, of which there are 9"),
-        ({"users": np.arange(9) - 1}, "users must have a whole number from 0 on for each sample, of which there are 9"),
         ({"answers": np.ones(5)}, "answers must have a whole number from 0 on for each class, of which there are 5"),
     ],
 )  # fmt: skip
@@ -158,7 +151,6 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     [
         ({"features": np.array(3.0)}, "features is a single number, not an array with an entry for each sample"),
         ({"labels": np.array([b"\xff"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
-        ({"split": np.array([b"tr\xe4in"] * 9)}, "split holds text that is not UTF-8: save it as Python text"),
         ({"labels": np.array(["\udc80"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
         ({"labels": np.full(9 * 4, 0x7FFFFFFF, np.uint32).view("<U4")}, "labels holds text that is not UTF-8: save"),
     ],

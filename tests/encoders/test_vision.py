@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.images import resized
 from fedunseen.encoders.text import embed_texts
@@ -150,31 +149,6 @@ def test_images_and_texts_share_a_space(folders, photographs, kind):
         logits = model(pixel_values=prepared(photographs, *NORMS[kind]), **tokens).logits_per_image
         logits = (logits - getattr(model, "logit_bias", torch.zeros(()))) / model.logit_scale.exp()
     np.testing.assert_allclose(images @ texts.T, logits.numpy(), rtol=1e-3, atol=1e-5)
-
-
-def test_a_class_nobody_showed_is_expected_where_its_text_lies(folders, tmp_path):
-    """A whole run: pictures and class names through one CLIP, and the prior that needs both in one space."""
-    rng = np.random.default_rng(0)
-    from PIL import Image
-
-    names, rows = ["cat", "dog", "a", "photo"], ["name,split"]
-    for i, name in enumerate(names):
-        (tmp_path / "data" / name).mkdir(parents=True)
-        rows.append(f"{name},{'unseen' if i == 3 else 'seen'}")
-        for j in range(4):
-            pixels = rng.integers(60 * i, 60 * i + 70, (24, 24, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{j}.png")
-    (tmp_path / "data" / "classes.csv").write_text("\n".join(rows) + "\n")
-    folder = str(folders["clip"][0])
-    settings = {
-        "data.name": "images", "data.root": str(tmp_path / "data"), "data.text_encoder": folder, "data.size": 24,
-        "encoder.name": "vision", "encoder.weights": folder, "method.name": "gaussian", "method.prior": "semantics",
-        "partition.clients": 3, "evaluation.selection": "last", "evaluation.theory": False, "run.device": "cpu",
-    }  # fmt: skip
-    done = run(Experiment.from_dict({}, settings, "clip"), tmp_path / "run")
-    assert 0 <= done.result["zsl"] <= 100
-    (answers,) = done.predict([str(tmp_path / "data" / "photo" / "0.png")])
-    assert {answer.name for answer in answers} <= set(names)
 
 
 def test_what_does_not_fit_is_one_sentence(folders, vit_folder, tmp_path):
