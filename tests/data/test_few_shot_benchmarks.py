@@ -9,8 +9,7 @@ from sklearn.datasets import load_digits
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data.benchmarks.cifar_files import published_split
-from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
-from fedunseen.data.benchmarks.miniimagenet import MiniImageNet
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, MiniImageNet, Samples
 from published_layouts import write_miniimagenet, write_mnist
 
 

@@ -9,8 +9,8 @@ import scipy.io
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.benchmarks.attribute_groups import builtin_groups
 from fedunseen.data.benchmarks.image_benchmark import draw_test
+from fedunseen.data.benchmarks.proposed_split import builtin_groups
 from fedunseen.data.benchmarks.published import Apy, Awa2, Cub, Sun
 from fedunseen.data.io.images import read_image
 from fedunseen.papers.distzsl.deepfashion import DeepFashion

@@ -1,24 +1,33 @@
-"""The benchmark ``digits``: scikit-learn's handwritten digits, 0-4 to train on, 5-9 to be learned from a few examples.
+"""The benchmarks ``digits`` and ``mnist``: handwritten digits, 0-4 to train on, 5-9 to be learned from a few examples.
 
-1,797 images of 8 x 8 gray values, in the shape of FedFSL's example on MNIST (section 5.3). Five classes are memorized:
-a number on it says that an experiment runs, not that a method is good. The held-out fifth is always the same.
+``digits``: scikit-learn's 1,797 images of 8 x 8 gray values; the held-out fifth is always the same. ``mnist``: as in
+FedFSL (section 5.3) the training set's 0-4 are trained on, the test set's 0-4 are held out, its 5-9 are novel. Five
+classes are memorized: a number on ``digits`` says that an experiment runs, not that a method is good.
 """
 
 from __future__ import annotations
 
 import gzip
+import struct
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import field_validator
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.benchmarks.few_shot import DigitSettings, FewShotBenchmark, Samples
+from fedunseen.data.benchmark import DataSettings
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 
 SIDE = 8
+MNIST_SIDE = 28
+LARGEST = 100_000  # images of a file: MNIST's larger one has 60,000
+KINDS = {3: ("images", 2051, LARGEST * MNIST_SIDE * MNIST_SIDE), 1: ("labels", 2049, LARGEST)}
+"""Dimensions of an IDX file of bytes -> what it holds, what it begins with, and how many bytes at most."""
 HELD_OUT = 0.2  # of each training digit's images
 
 
@@ -36,6 +45,25 @@ def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     except (OSError, EOFError, ValueError) as error:
         raise DataError(f"{file} cannot be read ({error}): install scikit-learn again, which brings it") from None
     return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
+
+
+class DigitSettings(DataSettings):
+    """Which of the ten digits are novel."""
+
+    novel: tuple[int, ...] = (5, 6, 7, 8, 9)
+    """The digits that are learned from a few examples; the others are trained on."""
+
+    @field_validator("novel")
+    @classmethod
+    def _check(cls, novel: tuple[int, ...]) -> tuple[int, ...]:
+        if not 0 < len(novel) < 10 or len(set(novel)) < len(novel) or not set(novel) <= set(range(10)):
+            raise ValueError(f"{list(novel)}: name 1 to 9 different digits")
+        return tuple(sorted(novel))
+
+    @property
+    def roles(self) -> tuple[list[int], list[int], tuple[int, ...]]:
+        """The digits that are trained on, none to choose on, and the novel ones."""
+        return [digit for digit in range(10) if digit not in self.novel], [], self.novel
 
 
 class Digits(FewShotBenchmark):
@@ -65,3 +93,80 @@ class Digits(FewShotBenchmark):
             labels=labels,
             held_out=np.concatenate(held_out),
         )
+
+
+class Mnist(FewShotBenchmark):
+    """Handwritten digits of 28 x 28 pixels, few-shot: images (n, 1, 28, 28)."""
+
+    title = "MNIST, few-shot: 0-4 to train on, 5-9 novel"
+    page = "http://yann.lecun.com/exdb/mnist"
+    needs = tuple(  # both common ways to write a name, gzipped or not
+        "|".join(f"{part}-{KINDS[dim][0]}{mark}idx{dim}-ubyte{end}" for mark in "-." for end in ("", ".gz"))
+        for part in ("train", "t10k")
+        for dim in KINDS
+    )
+    layout = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
+    folders = ("mnist", "MNIST", "MNIST/raw", "raw")
+    image_shape = (1, MNIST_SIDE, MNIST_SIDE)
+
+    class Settings(DigitSettings):
+        """``[data] name = "mnist"``."""
+
+        name: Literal["mnist"] = "mnist"
+        root: Path
+        """The folder with the four IDX files, gzipped or not."""
+
+    @classmethod
+    def samples(cls, settings: Settings) -> Samples:
+        """Read the four files; see :meth:`FewShotBenchmark.samples`."""
+        _, files = cls.parts(settings.root)
+        images, labels = cls._pair(*files[:2])
+        trained = np.isin(labels, settings.roles[0])
+        test_images, test_labels = cls._pair(*files[2:])
+        label = np.concatenate([labels[trained], test_labels])
+        in_test = np.arange(len(label)) >= np.count_nonzero(trained)
+        return Samples(
+            name="mnist",
+            names=[str(digit) for digit in range(10)],
+            roles=settings.roles,
+            features=np.concatenate([images[trained], test_images])[:, None],
+            labels=label,
+            held_out=np.flatnonzero(in_test & np.isin(label, settings.roles[0])),
+            remedy=f": get its four files again ({cls.page})",
+        )
+
+    @classmethod
+    def _pair(cls, images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Read the images (n, 28, 28) and the labels (n,) of one of the two sets."""
+        pixels, digits = cls._read_idx(images, 3), cls._read_idx(labels, 1).astype(np.int64)
+        if pixels.shape[1:] != (MNIST_SIDE, MNIST_SIDE):
+            raise cls.damaged(images, f"holds images of {pixels.shape[1]} x {pixels.shape[2]} pixels, not 28 x 28")
+        if len(pixels) != len(digits):
+            raise cls.damaged(images, f"has {len(pixels)} images, but {labels} has {len(digits)} labels")
+        if digits.max(initial=0) > 9:
+            raise cls.damaged(labels, f"has the label {digits.max()}, but MNIST's are 0 to 9")
+        return pixels, digits
+
+    @classmethod
+    def _read_idx(cls, path: Path, dimensions: int) -> NDArray[np.uint8]:
+        """Read an IDX file of bytes, gzipped if it is named so; never more than its own header promises."""
+        kind, magic, largest = KINDS[dimensions]
+        try:
+            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+                head = file.read(4 + 4 * dimensions)
+                if len(head) < 4 + 4 * dimensions or struct.unpack(">I", head[:4])[0] != magic:
+                    raise cls.damaged(path, f"is not an IDX file of {kind} (it does not begin with {magic})")
+                shape = struct.unpack(f">{dimensions}I", head[4:])
+                size = int(np.prod(shape, dtype=object))
+                if size > largest:
+                    raise cls.damaged(path, f"says that it holds {size:,} bytes, more than MNIST has")
+                content = file.read(size + 1)
+        except EOFError:
+            raise cls.damaged(path, "is cut short") from None
+        except (OSError, zlib.error):
+            raise cls.damaged(path, "is damaged, or not a gzip file") from None
+        if len(content) < size:
+            raise cls.damaged(path, f"is cut short, {len(content):,} of {size:,} bytes")
+        if len(content) > size:
+            raise cls.damaged(path, f"continues after the {size:,} bytes that it says it holds")
+        return np.frombuffer(content, dtype=np.uint8).reshape(shape)

@@ -1,6 +1,8 @@
-"""What the few-shot benchmarks share: classes that nothing describes, every sample in use, and how pictures are read.
+"""What the few-shot benchmarks share: a benchmark declares its files, image shape and classes, and reads its samples.
 
-A benchmark declares its files, its image shape and its classes; :meth:`FewShotBenchmark.samples` reads them.
+``miniimagenet`` is here too: 100 classes of ImageNet with 600 photos each (Vinyals et al. 2016), in the split of Ravi
+and Larochelle (2017). Its images have to be cut out of ImageNet; they become 84 x 84 pixels without keeping their
+proportions (Pillow's Lanczos filter), as in that split's own script.
 """
 
 from __future__ import annotations
@@ -8,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from pydantic import field_validator
 
+from fedunseen.core.array_cache import cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.io.images import read_image, read_strokes
+from fedunseen.data.io.csv_io import read_csv
+from fedunseen.data.io.images import in_threads, opened_image, planes, read_image, read_strokes, upright
+
+SIDE = 84
+PARTS = ("train", "val", "test")
+PLACES = ("images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,25 +89,6 @@ class FewShotBenchmark(BenchmarkLoader):
         return np.rint(255 * strokes).astype(np.uint8)[None, None] if channels else strokes.reshape(1, -1)
 
 
-class DigitSettings(DataSettings):
-    """Which of the ten digits are novel."""
-
-    novel: tuple[int, ...] = (5, 6, 7, 8, 9)
-    """The digits that are learned from a few examples; the others are trained on."""
-
-    @field_validator("novel")
-    @classmethod
-    def _check(cls, novel: tuple[int, ...]) -> tuple[int, ...]:
-        if not 0 < len(novel) < 10 or len(set(novel)) < len(novel) or not set(novel) <= set(range(10)):
-            raise ValueError(f"{list(novel)}: name 1 to 9 different digits")
-        return tuple(sorted(novel))
-
-    @property
-    def roles(self) -> tuple[list[int], list[int], tuple[int, ...]]:
-        """The digits that are trained on, none to choose on, and the novel ones."""
-        return [digit for digit in range(10) if digit not in self.novel], [], self.novel
-
-
 def few_shot_space(
     names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
 ) -> ClassSpace:
@@ -113,3 +101,101 @@ def few_shot_space(
         validation=np.array(validation, dtype=np.int64),
         unseen=np.array(novel, dtype=np.int64),
     )
+
+
+class MiniImageNet(FewShotBenchmark):
+    """Photos of 84 x 84 pixels, few-shot."""
+
+    title = "miniImageNet, Ravi's split of 64 / 16 / 20 classes, few-shot"
+    page = "https://github.com/twitter-research/meta-learning-lstm"
+    layout = "train.csv, val.csv, test.csv, images/*.jpg"
+    folders = ("miniimagenet", "mini-imagenet", "mini_imagenet", "miniImageNet")
+    image_shape = (3, SIDE, SIDE)
+
+    class Settings(DataSettings):
+        """``[data] name = "miniimagenet"``."""
+
+        name: Literal["miniimagenet"] = "miniimagenet"
+        root: Path
+        """The folder with `images/*.jpg` (or `LABEL/*.jpg`) and, unless `splits` is given, the three lists."""
+        splits: Path | None = None
+        """The folder of `train.csv`, `val.csv` and `test.csv`, if it is not the root."""
+
+    @classmethod
+    def samples(cls, settings: Settings) -> Samples:
+        """Read the lists and the images; see :meth:`FewShotBenchmark.samples`."""
+        root = settings.root.expanduser() if settings.splits is not None else cls.home(settings.root)
+        rows = cls.read_split(settings.splits.expanduser() if settings.splits is not None else root)
+        labels = {part: sorted({label for _, label in rows[part]}) for part in PARTS}
+        names = [label for part in PARTS for label in labels[part]]
+        ids = {label: c for c, label in enumerate(names)}
+        listed = [row for part in PARTS for row in rows[part]]
+        return Samples(
+            "miniimagenet",
+            names,
+            [[ids[label] for label in labels[part]] for part in PARTS],
+            cls._images(root, listed),
+            np.array([ids[label] for _, label in listed], dtype=np.int64),
+        )
+
+    @classmethod
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
+        """Read an image of any size as the benchmark's own are, shape (1, 3, 84, 84)."""
+        return _read(Path(path))[None]
+
+    @classmethod
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the three lists."""
+        return all((folder / f"{part}.csv").is_file() for part in PARTS)
+
+    @classmethod
+    def read_split(cls, folder: Path) -> dict[str, list[tuple[str, str]]]:
+        """Read the three lists."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        part_of: dict[str, str] = {}
+        for part in PARTS:
+            path = folder / f"{part}.csv"
+            if not path.is_file():
+                raise DataError(
+                    f"{path} is missing: get Ravi's lists train.csv, val.csv and test.csv ({cls.page}), or name their "
+                    "folder in data.splits"
+                )
+            (_, header), *lines = read_csv(path)
+            if header != ["filename", "label"]:
+                raise cls.damaged(path, "does not begin with the line 'filename,label'")
+            if not lines:
+                raise cls.damaged(path, "names no image")
+            for number, (file, label) in lines:
+                where = f"{path}, line {number}:"
+                if not _is_name(file) or not _is_name(label):
+                    raise cls.damaged(where, f"{file!r} and {label!r} are not the names of a file and a class")
+                if part_of.setdefault(label, part) != part:
+                    raise cls.damaged(where, f"the class {label!r} is in {part_of[label]}.csv too")
+            rows[part] = [(file, label) for _, (file, label) in lines]
+        return rows
+
+    @classmethod
+    def _images(cls, root: Path, listed: list[tuple[str, str]]) -> NDArray[np.uint8]:
+        """Return the images (n, 3, 84, 84), kept in the cache."""
+        file, label = listed[0]
+        place = next((place for place in PLACES if (root / place.format(file=file, label=label)).is_file()), PLACES[0])
+        paths = [root / place.format(file=file, label=label) for file, label in listed]
+        stamps, missing = file_stamps(paths)
+        if missing:
+            raise DataError(
+                f"{missing[0]} is missing ({len(missing):,} of {len(paths):,} images are): get ImageNet (ILSVRC 2012, "
+                f"https://image-net.org), cut miniImageNet's images out of it as {cls.page} says, and put them "
+                "there, or correct data.root"
+            )
+        depends = [str(root.resolve()), [path.name for path in paths], stamps]
+        return cached_blocks("miniimagenet", depends, (len(paths), 3, SIDE, SIDE), in_threads(_read, paths))
+
+
+def _is_name(text: str) -> bool:
+    """Say whether a text names a file in a folder, not elsewhere."""
+    return text not in ("", ".", "..") and "/" not in text and "\\" not in text
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    with opened_image(path, remedy=f": get it again ({MiniImageNet.page})") as file:
+        return planes(upright(file).resize((SIDE, SIDE), Image.Resampling.LANCZOS))

@@ -119,6 +119,27 @@ class Folder(BenchmarkLoader):
         return not cls.missing(folder, {})
 
 
+class Arrays(BenchmarkLoader):
+    """Arrays in memory: :func:`fedunseen.experiment.running.run` is given their benchmark."""
+
+    class Settings(DataSettings):
+        """``[data] name = "arrays"``."""
+
+        name: Literal["arrays"] = "arrays"
+
+    title = "Arrays of a Python program"
+    page = "your own"
+    mixed_units = True
+
+    @classmethod
+    def load(cls, settings: Any, seed: int) -> Benchmark:
+        """Refuse: the arrays were those of another process."""
+        raise DataError(
+            "data.name = 'arrays' stands for arrays in memory, which are in no file: give them from Python, "
+            "fedunseen.run(experiment, benchmark=Benchmark.from_arrays(...))"
+        )
+
+
 def write_folder(
     folder: Path, benchmark: Benchmark, samples: NDArray[np.int64], split: Literal["train", "test"]
 ) -> None:

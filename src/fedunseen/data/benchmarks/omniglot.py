@@ -13,7 +13,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,16 +49,6 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotI
 """What reading a damaged or encrypted zip file raises."""
 
 
-class Drawings(NamedTuple):
-    """The drawings of one of the two sets, sorted: their names, what changes with the files, and their bytes."""
-
-    part: str
-    place: Path
-    names: list[str]
-    stamp: list[Any]
-    contents: Callable[[], Iterator[bytes]]
-
-
 class Omniglot(FewShotBenchmark):
     """Handwritten characters of many alphabets, few-shot: images (n, 1, 28, 28), ink 255."""
 
@@ -84,19 +74,18 @@ class Omniglot(FewShotBenchmark):
     def samples(cls, settings: Settings) -> Samples:
         """Read the drawings of the sets that are there; see :meth:`FewShotBenchmark.samples`."""
         root, _ = cls.parts(settings.root)
-        sets = [drawings for part in CHARACTERS if (drawings := cls._drawings(root, part)) is not None]
+        sets = [drawings for part in CHARACTERS if (drawings := cls._set(root, part)) is not None]
         if settings.split == "santoro" and len(sets) < 2:
             raise DataError(
                 f'{root} has no {EVALUATION} (.zip or folder), which data.split = "santoro" needs: get it from '
                 f'{cls.page}, or use "alphabets"'
             )
-        in_set = [cls._characters(drawings) for drawings in sets]
-        names = [name for characters in in_set for name in characters]
-        images = [cls._images(drawings) for drawings in sets]
+        names = [name for characters, _ in sets for name in characters]
+        images = [drawings() for _, drawings in sets]
         return Samples(
             f"omniglot/{settings.split if len(sets) > 1 else 'background'}",
             names,
-            cls._split(names, len(in_set[0]), settings.split),
+            cls._split(names, len(sets[0][0]), settings.split),
             images[0] if len(sets) == 1 else np.concatenate(images),
             np.repeat(np.arange(len(names), dtype=np.int64), DRAWINGS),
         )
@@ -119,16 +108,43 @@ class Omniglot(FewShotBenchmark):
         return [c for c in range(background) if c not in {*validation, *novel}], validation, novel
 
     @classmethod
-    def _drawings(cls, root: Path, part: str) -> Drawings | None:
-        """List the drawings of a set, from its folder or its zip file; None if neither is there."""
-        folder, packed = root / part, root / f"{part}.zip"
-        if folder.is_dir():
-            names = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/character*/*.png"))
+    def _set(cls, root: Path, part: str) -> tuple[list[str], Callable[[], NDArray[np.uint8]]] | None:
+        """Return the sorted characters of a set, and what gives their drawings; None if the set is not there."""
+        place, packed = root / part, root / f"{part}.zip"
+        stamp: list[Any]
+        contents: Iterator[bytes]
+        if place.is_dir():
+            names = sorted(path.relative_to(place).as_posix() for path in place.glob("*/character*/*.png"))
             names = [name for name in names if "/." not in name]
-            stamp = [names, file_stamps(folder / name for name in names)[0]]
-            return Drawings(part, folder, names, stamp, lambda: (_bounded(folder / name) for name in names))
-        if not packed.is_file():
+            stamp = [names, file_stamps(place / name for name in names)[0]]
+            contents = (_bounded(place / name) for name in names)
+        elif packed.is_file():
+            place, stamp = packed, [part, file_stamps([packed])[0]]
+            names, contents = cls._unpack(packed, part)
+        else:
             return None
+        counts = Counter(name.rpartition("/")[0] for name in names)
+        for name, count in counts.items():
+            if count != DRAWINGS:
+                raise cls.damaged(f"{place}: {name}", f"has {count} drawings, not {DRAWINGS}")
+        if len(counts) != CHARACTERS[part]:
+            raise cls.damaged(place, f"has {len(counts)} characters, not {CHARACTERS[part]}")
+
+        def produce() -> Iterator[NDArray[np.uint8]]:
+            for name, content in zip(names, contents, strict=True):
+                where = f"{place}: {name}"
+                with opened_image(content, where, f": get it again ({cls.page})") as file:
+                    if file.size != (DRAWN, DRAWN):
+                        raise cls.damaged(where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}")
+                    small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+                yield 255 - np.asarray(small)[None, None]
+
+        shape, depends = (len(names), 1, SIDE, SIDE), [str(place.resolve()), *stamp]
+        return sorted(counts), lambda: cached_blocks("omniglot", depends, shape, produce)
+
+    @classmethod
+    def _unpack(cls, packed: Path, part: str) -> tuple[list[str], Iterator[bytes]]:
+        """Return the names of the drawings in a zip file, sorted, and their bytes."""
         pattern = re.compile(rf"(?:{part}/)?([^/.][^/]*/character\d+/[^/.][^/]*\.png)")
         try:
             with zipfile.ZipFile(packed) as file:
@@ -141,44 +157,16 @@ class Omniglot(FewShotBenchmark):
         for name, entry in inside.items():
             if entry.file_size > LARGEST:
                 raise cls.damaged(f"{packed}: {name}", f"has {entry.file_size:,} bytes, far too many")
-        names = sorted(inside)
 
         def contents() -> Iterator[bytes]:
             with zipfile.ZipFile(packed) as file:
-                for name in names:
+                for name in sorted(inside):
                     try:
                         yield file.read(inside[name])  # no more than the size that was checked
                     except DAMAGED:
                         raise cls.damaged(f"{packed}: {name}", "is not a readable image") from None
 
-        return Drawings(part, packed, names, [part, file_stamps([packed])[0]], contents)
-
-    @classmethod
-    def _characters(cls, drawings: Drawings) -> list[str]:
-        """Return the names of the characters, sorted, with 20 drawings each."""
-        counts = Counter(name.rpartition("/")[0] for name in drawings.names)
-        for name, count in counts.items():
-            if count != DRAWINGS:
-                raise cls.damaged(f"{drawings.place}: {name}", f"has {count} drawings, not {DRAWINGS}")
-        if len(counts) != CHARACTERS[drawings.part]:
-            raise cls.damaged(drawings.place, f"has {len(counts)} characters, not {CHARACTERS[drawings.part]}")
-        return sorted(counts)
-
-    @classmethod
-    def _images(cls, drawings: Drawings) -> NDArray[np.uint8]:
-        """Return the drawings of a set, (n, 1, 28, 28), ink 255; kept in the cache."""
-
-        def produce() -> Iterator[NDArray[np.uint8]]:
-            for name, content in zip(drawings.names, drawings.contents(), strict=True):
-                where = f"{drawings.place}: {name}"
-                with opened_image(content, where, f": get it again ({cls.page})") as file:
-                    if file.size != (DRAWN, DRAWN):
-                        raise cls.damaged(where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}")
-                    small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)
-                yield 255 - np.asarray(small)[None, None]
-
-        depends = [str(drawings.place.resolve()), *drawings.stamp]
-        return cached_blocks("omniglot", depends, (len(drawings.names), 1, SIDE, SIDE), produce)
+        return sorted(inside), contents()
 
 
 def _bounded(path: Path) -> bytes:

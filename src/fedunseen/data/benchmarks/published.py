@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.benchmarks.attribute_groups import builtin_groups
 from fedunseen.data.benchmarks.image_benchmark import (
     SPLIT_SEED,
     ImageBenchmark,
@@ -32,6 +31,7 @@ from fedunseen.data.benchmarks.proposed_split import (
     SPLITS,
     TEST_SHARE,
     ClassSplit,
+    builtin_groups,
     class_split,
     find_split,
     read_split,

@@ -19,8 +19,14 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.benchmarks.attribute_groups import builtin_groups
-from fedunseen.data.benchmarks.proposed_split import FEATURES, LOCATIONS, SPLITS, sample_ids, validation_classes
+from fedunseen.data.benchmarks.proposed_split import (
+    FEATURES,
+    LOCATIONS,
+    SPLITS,
+    builtin_groups,
+    sample_ids,
+    validation_classes,
+)
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.matlab import cell_texts, read_mat
