@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.methods.closed_form.statistics import unpacked
+from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 
 
 class ESZSLSettings(ClosedFormSettings):
@@ -43,8 +42,8 @@ class ESZSL(ClosedForm):
         left, right = unpacked(sums["square"], total.shape[1]), s.T @ s
         left.diagonal().add_(10.0**self.settings.log_gamma)
         right.diagonal().add_(10.0**self.settings.log_lambda)
-        v = torch.linalg.solve(left, (2 * total - total.sum(0)).T @ s)
-        return {"v": torch.linalg.solve(right, v.T).T.float().contiguous()}
+        v = solve_positive(left, (2 * total - total.sum(0)).T @ s)
+        return {"v": solve_positive(right, v.T).T.float().contiguous()}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Bilinear compatibility."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.methods.closed_form.statistics import unpacked
+from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 
 
 class RidgeSettings(ClosedFormSettings):
@@ -39,7 +39,7 @@ class Ridge(ClosedForm):
         left = unpacked(sums["square"], total.shape[1]) - samples * torch.outer(centre, centre)
         level = left.diagonal().mean().clamp(min=torch.finfo(torch.float64).tiny)
         left.diagonal().add_(10.0**self.settings.log_gamma * level)
-        v = torch.linalg.solve(left, (total - count[:, None] * centre).T @ (s - middle))
+        v = solve_positive(left, (total - count[:, None] * centre).T @ (s - middle))
         return {"v": v.float().contiguous(), "centre": centre.float(), "middle": middle.float()}
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
