@@ -8,10 +8,11 @@ function is mapped over them with ``torch.func.vmap``.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from fedunseen.core.samples import Inputs
 AUGMENT = "augment"
 """The extra of a plan that holds the random numbers of augmentation."""
 
+T = TypeVar("T")
 Augment = Callable[[Tensor, Tensor], Tensor]
 Objective = Callable[[Loss], Loss]
 Correction = Callable[[GradientFunction], GradientFunction]
@@ -109,21 +111,16 @@ class Trainer:
             return self._batch(chosen, self._tensor(plan.weight[step][keep]), kept)
 
         samples = torch.from_numpy(task.samples).to(self.inputs.device)
-        log = _Log()
-        steps = 0
+        log, steps = _Log(), 0
         for name, phases in self._turns():
             plan = task.plans[name]
             run = [_Running(p, params, self.correct(_by_autograd(self._objective(p)))) for p in phases]
-            for rows in _rows_of_turns(phases, plan.steps):
-                batches = {row: batch_of(plan, samples, row) for row in rows}
-                for running in run:
-                    for row in _rows_of(running.phase, rows):
-                        batch = batches[row]
-                        fixed = {k: v for k, v in params.items() if k not in running.group}
-                        with self._precision():
-                            grads, terms = running.gradient(running.group, Step(batch, context, task.extras, fixed))
-                        running.apply(grads)
-                        log.add(terms)
+            for running, batch in _in_turn(run, plan.steps, partial(batch_of, plan, samples)):
+                fixed = {k: v for k, v in params.items() if k not in running.group}
+                with self._precision():
+                    grads, terms = running.gradient(running.group, Step(batch, context, task.extras, fixed))
+                running.apply(grads)
+                log.add(terms)
             steps += plan.steps
         return LocalResult(params, log.means(), steps, self._step_lengths(task))
 
@@ -132,15 +129,12 @@ class Trainer:
         # The busiest clients come first, so that those still training are always the front of the stack.
         order = sorted(range(len(tasks)), key=lambda i: -sum(plan.steps for plan in tasks[i].plans.values()))
         chosen = [tasks[i] for i in order]
-        device = self.inputs.device
         params = stack([task.params for task in chosen])
         own, own_dims = _share([task.context for task in chosen])
         extras, extras_dims = _share([task.extras for task in chosen])
         context = {**self.context, **own}
         context_dims: dict[str, int | None] = {**dict.fromkeys(self.context), **own_dims}
-        count = len(chosen)
-        log = _Log(count)
-        total = np.zeros(count, dtype=np.int64)
+        log, total = _Log(len(chosen)), np.zeros(len(chosen), dtype=np.int64)
         for name, phases in self._turns():
             plans = [task.plans[name] for task in chosen]
             steps = np.array([plan.steps for plan in plans])
@@ -149,45 +143,17 @@ class Trainer:
             if not steps.any():
                 continue
             total += steps
-            width = max(_places(plan) for plan in plans)
-            padded = _padded(plans, [task.samples for task in chosen], width)
-            index, weight = (torch.from_numpy(array).to(device) for array in padded)
-            more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
             run = [_Running(p, params, self.correct(_by_transform(self._objective(p)))) for p in phases]
-
-            def batch_of(
-                step: int,
-                plans: Sequence[Plan] = plans,
-                steps: NDArray[np.int64] = steps,
-                index: Tensor = index,
-                weight: Tensor = weight,
-                more: Params = more,
-            ) -> tuple[slice, dict[str, Tensor]]:
-                active = slice(0, int((steps > step).sum()))
-                extra = {k: value[step, active] for k, value in more.items()}
-                drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
-                for name in drawn[0] if drawn else ():
-                    extra[name] = self._tensor(np.stack([item[name] for item in drawn]))
-                return active, self._batch(index[step, active], weight[step, active], extra)
-
-            for rows in _rows_of_turns(phases, int(steps.max())):
-                batches = {row: batch_of(row) for row in rows}
-                for running in run:
-                    for row in _rows_of(running.phase, rows):
-                        active, batch = batches[row]
-                        group = {k: v[active] for k, v in running.group.items()}
-                        fixed = {k: v[active] for k, v in params.items() if k not in running.group}
-                        seen = Step(
-                            batch,
-                            {k: v if context_dims[k] is None else v[active] for k, v in context.items()},
-                            {k: v if extras_dims[k] is None else v[active] for k, v in extras.items()},
-                            fixed,
-                        )
-                        dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
-                        with self._precision():
-                            grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
-                        running.apply(grads, active)
-                        log.add(terms, active)
+            batches = self._stacked(plans, [task.samples for task in chosen])
+            for running, (active, batch) in _in_turn(run, int(steps.max()), batches):
+                group = {k: v[active] for k, v in running.group.items()}
+                fixed = {k: v[active] for k, v in params.items() if k not in running.group}
+                seen = Step(batch, _front(context, context_dims, active), _front(extras, extras_dims, active), fixed)
+                dims = Step._make((dict.fromkeys(batch, 0), context_dims, extras_dims, dict.fromkeys(fixed, 0)))
+                with self._precision():
+                    grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
+                running.apply(grads, active)
+                log.add(terms, active)
         results: dict[int, LocalResult] = {}
         means = log.means_of_each()
         lengths: dict[tuple[int, ...], dict[str, float]] = {}  # clients with as many steps share theirs
@@ -196,7 +162,25 @@ class Trainer:
             if steps_of_each not in lengths:
                 lengths[steps_of_each] = self._step_lengths(tasks[i])
             results[i] = LocalResult(unstack(params, place), means[place], int(total[place]), lengths[steps_of_each])
-        return [results[i] for i in range(count)]
+        return [results[i] for i in range(len(tasks))]
+
+    def _stacked(
+        self, plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]]
+    ) -> Callable[[int], tuple[slice, dict[str, Tensor]]]:
+        """Return a function that gives a step's clients, the front of the stack, and their batch."""
+        padded = _padded(plans, samples, max(_places(plan) for plan in plans))
+        index, weight = (torch.from_numpy(array).to(self.inputs.device) for array in padded)
+        more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
+
+        def batch_of(step: int) -> tuple[slice, dict[str, Tensor]]:
+            active = slice(0, sum(plan.steps > step for plan in plans))
+            extra = {k: value[step, active] for k, value in more.items()}
+            drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
+            for name in drawn[0] if drawn else ():
+                extra[name] = self._tensor(np.stack([item[name] for item in drawn]))
+            return active, self._batch(index[step, active], weight[step, active], extra)
+
+        return batch_of
 
     def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""
@@ -249,6 +233,15 @@ class _Running:
         self.phase.optimiser.update(params, [grads[name] for name in self.group], state, self.steps)
 
 
+def _in_turn(run: Sequence[_Running], steps: int, batch_of: Callable[[int], T]) -> Iterator[tuple[_Running, T]]:
+    """Yield each phase with each of its batches, in the order of training."""
+    for rows in _rows_of_turns([running.phase for running in run], steps):
+        batches = {row: batch_of(row) for row in rows}
+        for running in run:
+            for row in _rows_of(running.phase, rows):
+                yield running, batches[row]
+
+
 class _Log:
     """Means of loss terms, for one client or for each of several, summed on the device so that no step waits."""
 
@@ -261,8 +254,7 @@ class _Log:
         where = ... if active is None else active
         for name, value in terms.items():
             if name not in self.sums:
-                self.sums[name] = torch.zeros(self.shape, device=value.device)
-                self.counts[name] = torch.zeros(self.shape, device=value.device)
+                self.sums[name], self.counts[name] = torch.zeros((2, *self.shape), device=value.device)
             self.sums[name][where] += value
             self.counts[name][where] += 1
 
@@ -351,6 +343,11 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
         values[name] = first if same else torch.stack([item[name] for item in many])
         dims[name] = None if same else 0
     return values, dims
+
+
+def _front(values: Params, dims: Mapping[str, int | None], active: slice) -> Params:
+    """Return what clients at the front of the stack share, and their parts of what they do not."""
+    return {name: value if dims[name] is None else value[active] for name, value in values.items()}
 
 
 def _places(plan: Plan) -> int:
