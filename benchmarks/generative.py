@@ -79,13 +79,13 @@ class Loop:
             for kind in ("weight", "bias"):
                 getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
         self.softmax.requires_grad_(False)
-        adam = {"lr": method.options.lr, "betas": method.options.betas}
+        adam = {"lr": method.settings.lr, "betas": method.settings.betas}
         self.critic_adam = torch.optim.Adam(self.critic.parameters(), **adam)
         self.generator_adam = torch.optim.Adam(self.generator.parameters(), **adam)
 
     def run(self) -> None:
         """Do the whole plan."""
-        plan, s = self.task.plans[""], self.method.options
+        plan, s = self.task.plans[""], self.method.settings
         held = self.task.context["held"]
         for row in range(plan.steps):
             rows = torch.from_numpy(self.task.samples[plan.index[row]])

@@ -11,7 +11,7 @@ from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.errors import DataError
 from fedunseen.encoders import Backbone
 from fedunseen.methods.distzsl import DistZSL, DistZSLSettings
-from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
+from fedunseen.methods.fedzsl import FedZSL
 
 WIDTH = 12
 
@@ -72,7 +72,7 @@ def test_a_term_of_weight_zero_is_not_computed(grouped, off):
     assert set(terms) == {"loss", "sce", "kl", "bilateral", "decorrelation", "representation"} - {off}
     assert ("gamma" in method.context()) is (off != "kl")
     assert ("groups" in method.context()) is (off != "decorrelation")
-    assert ("h.weight" in method.init(np.random.default_rng(0))) is method.reconstructs is (off != "bilateral")
+    assert ("h.weight" in method.init(np.random.default_rng(0))) is (off != "bilateral")
 
 
 def test_without_its_own_losses_it_is_fedzsl_without_consistency(space):
@@ -130,9 +130,3 @@ def test_without_any_loss_there_is_nothing_to_learn():
     assert str(result["ctx"]["error"]) == (
         "sce, kl and bilateral are all 0, so that there is nothing to learn: give one a weight"
     )
-
-
-def test_its_settings_are_fedzsls_but_for_the_losses():
-    """A setting that FedZSL gains must be given to DistZSL too, or it would silently keep its default."""
-    own = {"bilateral", "decorrelation"}
-    assert set(DistZSLSettings.model_fields) == (set(FedZSLSettings.model_fields) - {"consistency"}) | own

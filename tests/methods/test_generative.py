@@ -42,7 +42,7 @@ class Loop:
     def __init__(self, method, params, held):
         hidden, told = method.hidden, params["generator.0.weight"].shape[1]
         self.method, self.held = method, held
-        last = {"relu": nn.ReLU(), "sigmoid": nn.Sigmoid(), "linear": nn.Identity()}[method.options.output]
+        last = {"relu": nn.ReLU(), "sigmoid": nn.Sigmoid(), "linear": nn.Identity()}[method.settings.output]
         self.networks = {
             "generator": nn.Sequential(nn.Linear(told, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, WIDTH), last),
             "critic": nn.Sequential(
@@ -60,11 +60,11 @@ class Loop:
                 getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
 
     def adam(self, network):
-        s = self.method.options
+        s = self.method.settings
         return torch.optim.Adam(network.parameters(), lr=s.lr, betas=s.betas)
 
     def run(self, plans, inputs, labels):
-        method, s = self.method, self.method.options
+        method, s = self.method, self.method.settings
         generator, critic = self.networks["generator"], self.networks["critic"]
         optimiser = torch.optim.Adam(self.softmax.parameters(), lr=s.softmax_lr, betas=s.betas)
         for row in range(plans["softmax"].steps):

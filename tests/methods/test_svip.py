@@ -212,7 +212,7 @@ def test_attributes_without_a_group_are_refused(space):
     )
     with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
         method_of(space)
-    assert method_of(space, decorrelation=0).predicts_attributes
+    assert method_of(space, decorrelation=0).settings.decorrelation == 0
 
 
 def test_heads_that_cannot_share_the_width_are_refused():

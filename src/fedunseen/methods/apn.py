@@ -18,6 +18,7 @@ from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import attribute_error, compactness, group_norms, restrict, semantic_cross_entropy
+from fedunseen.methods.base import some_weight
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
 
@@ -57,10 +58,7 @@ class APNSettings(MapSettings):
 
     @model_validator(mode="after")
     def _check_losses(self) -> APNSettings:
-        if not (self.sce or self.sce_p or self.mse or self.mse_p):
-            raise ValueError(
-                "sce, sce_p, mse and mse_p are all 0, so that there is nothing to learn: give one a weight"
-            )
+        some_weight(self, "sce", "sce_p", "mse", "mse_p")
         return self
 
 
@@ -71,11 +69,10 @@ class APN(MapMethod):
     """
 
     Settings = APNSettings
-    grows = True
+    settings: APNSettings
 
     def __init__(self, settings: APNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
         self.groups = torch.ones(1, space.attributes)
         if settings.grouped and (settings.groups_v or settings.groups_p):
             self.groups = group_matrix(
@@ -97,7 +94,7 @@ class APN(MapMethod):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Cross-entropies, squared errors of attributes, group norms and compactness, each weighted by its name."""
         maps = self.backbone(params, batch["inputs"], training=True)
-        s, labels, weights = self.config, batch["labels"], batch["weights"]
+        s, labels, weights = self.settings, batch["labels"], batch["weights"]
         local = project(params["p"], maps)
         attributes, peaks = self._pooled(params, maps), local.amax((-2, -1))
         target = context["semantics"][labels]
@@ -118,19 +115,18 @@ class APN(MapMethod):
         if s.compactness:
             terms["compactness"] = compactness(local.sigmoid(), weights)
         total = weighted_sum(s, terms)
-        representation = maps.flatten(2).mean(-1) if self.backbone.trained else attributes
-        return total, {"loss": total, **terms, "representation": representation}
+        return total, {"loss": total, **terms, "representation": self.representation(maps, attributes)}
 
     def _cross_entropy(self, attributes: Tensor, labels: Tensor, weights: Tensor, context: Context) -> Tensor:
         logits = attributes @ context["semantics"].T
-        if self.config.double_softmax:
+        if self.settings.double_softmax:
             logits = restrict(logits, context["mask"]).softmax(-1)
         return semantic_cross_entropy(logits, labels, weights, context["mask"])
 
     def _pooled(self, params: Params, maps: Tensor) -> Tensor:
         """Return the attributes (n, attributes) that V sees in maps."""
         answers = project(params["v"], maps)
-        return answers.amax((-2, -1)) if self.config.pool == "max" else answers.mean((-2, -1))
+        return answers.amax((-2, -1)) if self.settings.pool == "max" else answers.mean((-2, -1))
 
     def attributes(self, params: Params, inputs: Tensor) -> Tensor:
         """Predict attributes with V."""

@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, epochs_plan
+from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, Terms, epochs_plan
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
@@ -90,14 +90,6 @@ class AttributePredictor(Protocol):
 
 
 @runtime_checkable
-class Reconstructor(Protocol):
-    """A method that makes features from attributes: h in the papers."""
-
-    def reconstruct(self, params: Params, attributes: Tensor) -> Tensor:
-        """Return visual features (n, d) of attributes (n, attributes)."""
-
-
-@runtime_checkable
 class WarmStartable(Protocol):
     """A method with the setting ``start``, which may begin with a linear model."""
 
@@ -144,8 +136,6 @@ class Method:
 
     Attributes:
         trained: it has :meth:`phases`. Without, it is :class:`Solvable`.
-        predicts_attributes: it is an :class:`AttributePredictor`.
-        reconstructs: it is a :class:`Reconstructor`.
         generates: it is a :class:`Generator`.
 
     An instance knows too:
@@ -169,20 +159,17 @@ class Method:
     batched: bool = True
 
     trained: ClassVar[bool] = False
-    predicts_attributes: ClassVar[bool] = False
     generates: ClassVar[bool] = False
-    reconstructs: bool = False
+    settings: Any  # an instance of the class's own Settings
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Note what the subclass can do."""
         super().__init_subclass__(**options)
         cls.trained = cls.phases is not Method.phases
-        cls.predicts_attributes = issubclass(cls, AttributePredictor)
         cls.generates = issubclass(cls, Generator)
-        cls.reconstructs = issubclass(cls, Reconstructor)
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        self.settings: Any = settings  # an instance of the class's own Settings
+        self.settings = settings
         self.space, self.semantics, self.backbone = space, semantics, backbone
         self.batched = self.batched and backbone.batched
         self.width = backbone.shape[0]
@@ -325,17 +312,29 @@ class Method:
         return SGD(self.trained_rate if s.lr is None else s.lr, s.momentum, s.weight_decay, s.fused)
 
 
+class OneLoss(Method):
+    """A method with one loss, by which all parameters are trained."""
+
+    def phases(self) -> Sequence[Phase]:
+        """One phase: all parameters."""
+        return (Phase("local", self.loss, self.optimiser()),)
+
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return the scalar to minimize and its named parts."""
+        raise TypeError(f"{type(self).__name__} must say what it minimizes")
+
+
+def some_weight(settings: NamedSettings, *losses: str) -> None:
+    """Refuse settings that switch all losses off."""
+    if not any(getattr(settings, name) for name in losses):
+        names = f"{', '.join(losses[:-1])} and {losses[-1]}"
+        raise ValueError(f"{names} are all 0, so that there is nothing to learn: give one a weight")
+
+
 def class_mask(choice: str, space: ClassSpace, local: NDArray[np.int64]) -> Tensor:
-    """Say which classes the denominator of a loss runs over: a named option, since the papers' equations leave it open.
+    """Return (C,) bool, the classes of a loss's denominator.
 
-    Args:
-        choice: ``all``: every class of the space, unseen ones too (FedZSL Eq. 3 as printed); ``seen``: those that some
-            client trains on; ``local``: those that the client itself holds.
-        space: the class space.
-        local: ids of the classes that the client holds.
-
-    Returns:
-        (C,) bool.
+    ``all``: every class, unseen ones too (FedZSL Eq. 3 as printed); ``seen``; ``local``: those that the client holds.
     """
     chosen = {"all": np.union1d(space.seen, space.unseen), "seen": space.seen, "local": local}[choice]
     mask = torch.zeros(len(space.names), dtype=torch.bool)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -11,11 +10,9 @@ from pydantic import Field, PositiveInt, field_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Batch, Context, Phase, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
+from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.base import Method, MethodSettings, unset
+from fedunseen.methods.base import MethodSettings, OneLoss, unset
 from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
 
@@ -32,25 +29,18 @@ class ClassifierSettings(MethodSettings):
     _auto = field_validator("lr", mode="before")(unset)
 
 
-class Classifier(Method):
+class Classifier(OneLoss):
     """Softmax over all classes of the space, trained with cross-entropy."""
 
     Settings = ClassifierSettings
+    settings: ClassifierSettings
     zero_shot = False
-
-    def __init__(self, settings: ClassifierSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.hidden = settings.hidden
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the layers f and the class outputs."""
-        widths = [self.width, *self.hidden]
+        widths = [self.width, *self.settings.hidden]
         layers = mlp_init("f", widths, rng) | linear_layer("head", widths[-1], len(self.space.names), rng)
         return self.backbone.init(rng) | layers
-
-    def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters."""
-        return (Phase("local", self.loss, self.optimiser()),)
 
     def rate(self, params: Params, inputs: Tensor) -> float:
         """Return half of the learning rate from which on training diverges, as :meth:`FedZSL.rate` does."""
@@ -59,7 +49,7 @@ class Classifier(Method):
         with torch.no_grad():
             incoming = self.backbone(params, inputs)
         steepness = 1 / len(self.space.names) if self.trains_features else 0.5
-        rate = stable_rate(params, incoming, len(self.hidden), steepness, self.settings.momentum)
+        rate = stable_rate(params, incoming, len(self.settings.hidden), steepness, self.settings.momentum)
         return min(rate, self.trained_rate) if self.backbone.trained else rate
 
     def context(self) -> Context:
@@ -76,7 +66,7 @@ class Classifier(Method):
     @property
     def trains_features(self) -> bool:
         """Say whether training changes the features, or the class outputs alone."""
-        return self.backbone.trained or bool(self.hidden)
+        return self.backbone.trained or bool(self.settings.hidden)
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the features below the class outputs, or the outputs where the features are frozen."""

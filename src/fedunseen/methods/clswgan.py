@@ -44,35 +44,35 @@ class CLSWGAN(Generative):
     Settings: ClassVar[type[NamedSettings]] = CLSWGANSettings
     private: ClassVar[tuple[str, ...]] = ("softmax.*",)
     training_only: ClassVar[tuple[str, ...]] = ("critic.*",)
-    options: CLSWGANSettings
+    settings: CLSWGANSettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw generator, critic and, with ``beta``, the softmax."""
         params = self.generator_init(rng)
         params |= critic_init(self.width, self.attribute_count, self.hidden, rng)
-        if self.options.beta:
+        if self.settings.beta:
             params |= linear_layer("softmax", self.width, len(self.space.names), rng)
         return params
 
     def phases(self) -> Sequence[Phase]:
         """Train the softmax before the first round, then critic and generator in turns."""
         softmax = Phase(
-            "softmax", self.softmax_loss, self.adam(self.options.softmax_lr), ("softmax.*",),
+            "softmax", self.softmax_loss, self.adam(self.settings.softmax_lr), ("softmax.*",),
             before_round=True, once=True, contrasted=False,
         )  # fmt: skip
         turns = (
             Phase(
                 "critic", self.critic_loss, self.adam(), ("critic.*",),
-                repeats=self.options.critic_steps, fresh=True, contrasted=False,
+                repeats=self.settings.critic_steps, fresh=True, contrasted=False,
             ),
             Phase("generator", self.generator_loss, self.adam(), ("generator.*",)),
         )  # fmt: skip
-        return (softmax, *turns) if self.options.beta else turns
+        return (softmax, *turns) if self.settings.beta else turns
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
         """Plan passes for the softmax, turns for the others."""
         if phase == "softmax":
-            return epochs_plan(len(labels), _BATCH, self.options.softmax_epochs, rng)
+            return epochs_plan(len(labels), _BATCH, self.settings.softmax_epochs, rng)
         return super().plan(phase, labels, epochs, rng)
 
     def softmax_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -86,7 +86,7 @@ class CLSWGAN(Generative):
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
         fake = self.generate(params, self.condition(batch, context, "critic"))
         distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
-        loss = distance + self.options.penalty * penalty
+        loss = distance + self.settings.penalty * penalty
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def generator_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -94,9 +94,9 @@ class CLSWGAN(Generative):
         fake = self.generate(params, self.condition(batch, context, "generator"))
         loss = -weighted_mean(critic(params, fake, self.described(batch, context)), batch["weights"])
         terms = {"generator": loss}
-        if self.options.beta:
+        if self.settings.beta:
             logits = linear(params, "softmax", fake)
             told_apart = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["held"])
-            loss = loss + self.options.beta * told_apart
+            loss = loss + self.settings.beta * told_apart
             terms |= {"generator": loss, "classification": told_apart}
         return loss, {**terms, "representation": fake}

@@ -61,10 +61,10 @@ class Episodic(Method):
     scaling: ClassVar[tuple[Scaling, ...]] = ()
     limited: ClassVar[bool] = False
     zero_shot = False
+    settings: EpisodicSettings
 
     def __init__(self, settings: EpisodicSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
         self.answers: NDArray[np.int64] | None = None
         statistics = [name for name in backbone.init(np.random.default_rng(0)) if is_statistic(name)]
         if statistics:  # an episode would leave them changed, and a test episode so the model
@@ -84,14 +84,14 @@ class Episodic(Method):
 
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
         """Draw episodes of samples with these labels, as the settings say; turned images in training only."""
-        s = self.config
+        s = self.settings
         return draw_episodes(
             labels, count, s.ways, s.shots, s.queries, rng, s.rotations and training, self.answers, s.permute_labels
         )
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
         """Draw a client's episodes of a round: ``epochs * episodes``, rounded up to full steps."""
-        s = self.config
+        s = self.settings
         steps = epochs * -(-s.episodes // s.tasks)
         episodes = self.draw(labels, steps * s.tasks, rng, training=True)
         index = episodes.index.reshape(steps, -1)
@@ -103,7 +103,7 @@ class Episodic(Method):
 
     def tasks_of(self, batch: Batch) -> Tasks:
         """Lay out a batch as tasks."""
-        inputs, s = self._turned(batch), self.config
+        inputs, s = self._turned(batch), self.settings
         return split(inputs.reshape(-1, s.ways, s.shots + s.queries, *inputs.shape[1:]), s.shots)
 
     def _turned(self, batch: Batch) -> Tensor:
@@ -132,7 +132,7 @@ class Episodic(Method):
 
     def batches_tasks(self, device: torch.device) -> bool:
         """Say whether tasks run as one batch."""
-        choice = self.config.batch_tasks
+        choice = self.settings.batch_tasks
         return choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and device.type == "cpu"))
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
@@ -145,7 +145,7 @@ class Episodic(Method):
 
     def optimiser(self) -> Optimiser:
         """Return the optimiser of the outer steps."""
-        s = self.config
+        s = self.settings
         if s.optimiser == "adam":
             return Adam(s.lr, weight_decay=s.weight_decay)
         return SGD(s.lr, s.momentum, s.weight_decay)

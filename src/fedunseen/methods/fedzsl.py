@@ -7,8 +7,7 @@ the strategy ``fedavg`` is the paper's FedAvg.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -18,72 +17,78 @@ from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.base import Method, MethodSettings, class_mask, unset
+from fedunseen.methods.base import MethodSettings, OneLoss, class_mask, some_weight, unset
+from fedunseen.methods.maps import weighted_sum
 from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
 
 Classes = Literal["seen", "all", "local"]
 
 
-class FedZSLSettings(MethodSettings):
-    """Settings of FedZSL; the defaults of the losses are the paper's."""
+class AlignmentSettings(MethodSettings):
+    """Settings that FedZSL and DistZSL share; a weight of 0 switches a loss off."""
 
-    name: Literal["fedzsl"] = "fedzsl"
     lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
-    features and semantics and the weights of the losses; for a trained encoder 0.01 at most."""
+    features and semantics and the weights of the losses; for a trained encoder 0.01 at most, with `distzsl` 0.003."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the trained network f on top of the inputs; empty: frozen features."""
     start: Literal["random", "closed-form"] = "random"
     """How g begins: at random, or as the model that `gaussian` solves from sums, which parties send before round 1."""
     sce: float = Field(1.0, ge=0)
-    """Weight of the semantic cross-entropy, FedZSL Eq. 3."""
+    """Weight of the semantic cross-entropy, FedZSL Eq. 3 and DistZSL Eq. 3."""
     kl: float = Field(3.0, ge=0)
-    """Weight of the relation distillation, mu in FedZSL Eq. 8; 0 switches it off."""
-    consistency: float = Field(1.0, ge=0)
-    """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
+    """Weight of the relation distillation, mu in FedZSL Eq. 8 and DistZSL Eq. 5 to DistZSL Eq. 7."""
     temperature: float = Field(10.0, gt=0)
-    """tau of FedZSL Eq. 5."""
+    """tau of FedZSL Eq. 5; DistZSL names none for its Eq. 6."""
     alpha: float = Field(0.01, gt=0)
-    """Penalty of the graphical lasso, delta of FedZSL Eq. 4: no similarity moves further than this from the correlation
-    of two classes' semantics. A run warns where a smaller value than 0.01 has no effect."""
+    """Penalty of the graphical lasso, delta of FedZSL Eq. 4 and DistZSL Eq. 5: no similarity moves further than this
+    from the correlation of two classes' semantics. A run warns where a smaller value than 0.01 has no effect."""
     scale: float = Field(1.0, gt=0)
-    """Factor on the compatibilities; FedZSL Eq. 3 has none (1)."""
+    """Factor on the compatibilities; the papers have none (1)."""
     sce_classes: Classes = "seen"
-    """Classes in the denominator of FedZSL Eq. 3."""
+    """Classes in the denominator of the cross-entropy; as DistZSL Eq. 3 is printed, it is "all"."""
     kl_classes: Classes = "seen"
-    """Classes in the softmaxes of FedZSL Eq. 5."""
+    """Classes in the softmaxes of the distillation; as DistZSL Eq. 6 is printed, it is "all"."""
 
     _auto = field_validator("lr", mode="before")(unset)
 
+
+class FedZSLSettings(AlignmentSettings):
+    """Settings of FedZSL; the defaults of the losses are the paper's."""
+
+    name: Literal["fedzsl"] = "fedzsl"
+    consistency: float = Field(1.0, ge=0)
+    """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
+
     @model_validator(mode="after")
     def _check_losses(self) -> FedZSLSettings:
-        if not (self.sce or self.kl or self.consistency):
-            raise ValueError("sce, kl and consistency are all 0, so that there is nothing to learn: give one a weight")
+        some_weight(self, "sce", "kl", "consistency")
         return self
 
 
-class FedZSL(Method):
+class FedZSL(OneLoss):
     """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
-    Settings = FedZSLSettings
+    Settings: ClassVar[type[AlignmentSettings]] = FedZSLSettings
     grows = True
+    settings: AlignmentSettings
+    of_h: ClassVar[str] = "consistency"
+    """The loss that trains h."""
 
-    def __init__(self, settings: FedZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
+    def __init__(self, settings: AlignmentSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
-        self.reconstructs = settings.consistency > 0
         self.masks = {"sce_mask": settings.sce_classes, "kl_mask": settings.kl_classes}
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f, g and, where the consistency loss is on, h."""
-        widths = [self.width, *self.config.hidden]
+        widths = [self.width, *self.settings.hidden]
         attributes = self.semantics.shape[1]
         params = self.backbone.init(rng) | mlp_init("f", widths, rng) | linear_layer("g", widths[-1], attributes, rng)
-        if self.config.consistency:
+        if getattr(self.settings, self.of_h):
             params |= linear_layer("h", attributes, widths[-1], rng)
         return params
 
@@ -91,16 +96,12 @@ class FedZSL(Method):
         """Put the linear g in place that scores the classes that take part as closely as attributes allow."""
         part = torch.from_numpy(np.union1d(self.space.seen, self.space.unseen))
         s = self.semantics.double().cpu()[part]
-        wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.config.scale
+        wanted = torch.cat([weight, bias[:, None]], 1).double().cpu()[part] / self.settings.scale
         # attributes that hardly differ between classes are not blown up
         result = torch.linalg.pinv(s - s.mean(0), rtol=1e-4) @ (wanted - wanted.mean(0))
         like = params["g.weight"]
         weight, bias = result[:, :-1].to(like).contiguous(), result[:, -1].to(like).contiguous()
         return params | {"g.weight": weight, "g.bias": bias}
-
-    def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters, FedZSL Eq. 8."""
-        return (Phase("local", self.loss, self.optimiser()),)
 
     def rate(self, params: Params, inputs: Tensor) -> float:
         r"""Return half of the learning rate from which on training diverges (:func:`stable_rate`).
@@ -113,7 +114,7 @@ class FedZSL(Method):
             return self.trained_rate
         with torch.no_grad():
             incoming = self.backbone(params, inputs)
-        s, c = self.semantics[torch.from_numpy(self.space.seen)].double().cpu(), self.config
+        s, c = self.semantics[torch.from_numpy(self.space.seen)].double().cpu(), self.settings
         variance = float(torch.linalg.matrix_norm(s - s.mean(0), 2).square()) / len(s)
         apart = variance if self.trains_features else float(torch.cdist(s, s).max().square()) / 4
         steepness = c.scale**2 * (c.sce * apart + c.kl * variance)
@@ -126,7 +127,7 @@ class FedZSL(Method):
         shared = {name: choice for name, choice in self.masks.items() if choice != "local"}
         context = {name: class_mask(choice, self.space, nothing) for name, choice in shared.items()}
         context["semantics"] = self.semantics
-        if self.config.kl:
+        if self.settings.kl:
             context["gamma"] = self._gamma()
         return context
 
@@ -134,7 +135,7 @@ class FedZSL(Method):
         """Estimate Gamma among the classes that take part; the rows and columns of others stay zero, unused."""
         part = np.union1d(self.space.seen, self.space.unseen)
         gamma = np.zeros((len(self.space.names),) * 2, dtype=np.float32)
-        gamma[np.ix_(part, part)] = class_similarity(self.space.semantics[part], self.config.alpha)
+        gamma[np.ix_(part, part)] = class_similarity(self.space.semantics[part], self.settings.alpha)
         return torch.from_numpy(gamma)
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
@@ -147,25 +148,30 @@ class FedZSL(Method):
         """FedZSL Eq. 8: ``sce`` is FedZSL Eq. 3, ``kl`` FedZSL Eq. 6, ``consistency`` FedZSL Eq. 7."""
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
-        logits = self.config.scale * (attributes @ context["semantics"].T)
-        labels, weights = batch["labels"], batch["weights"]
+        s, labels, weights = self.settings, batch["labels"], batch["weights"]
+        logits = s.scale * (attributes @ context["semantics"].T)
         terms = {}
-        if self.config.sce:
+        if s.sce:
             terms["sce"] = semantic_cross_entropy(logits, labels, weights, context["sce_mask"])
-        if self.config.kl:
-            rows, tau = context["gamma"][labels], self.config.temperature
-            terms["kl"] = relation_distillation(logits, rows, weights, context["kl_mask"], tau)
-        if self.config.consistency:
-            generated = linear(params, "h", context["semantics"][labels])
-            terms["consistency"] = consistency(generated, features, weights)
-        total = torch.stack([getattr(self.config, name) * term for name, term in terms.items()]).sum()
+        if s.kl:
+            rows = context["gamma"][labels]
+            terms["kl"] = relation_distillation(logits, rows, weights, context["kl_mask"], s.temperature)
+        terms |= self.more_terms(params, features, attributes, batch, context)
+        total = weighted_sum(s, terms)
         representation = features if self.trains_features else attributes
         return total, {"loss": total, **terms, "representation": representation}
+
+    def more_terms(self, params: Params, features: Tensor, attributes: Tensor, batch: Batch, context: Context) -> Terms:
+        """Return FedZSL Eq. 7, from the samples' ``features`` and predicted ``attributes``."""
+        if not getattr(self.settings, self.of_h):
+            return {}
+        generated = linear(params, "h", context["semantics"][batch["labels"]])
+        return {"consistency": consistency(generated, features, batch["weights"])}
 
     @property
     def trains_features(self) -> bool:
         """Say whether training changes the features f(x), or only what is made of them."""
-        return self.backbone.trained or bool(self.config.hidden)
+        return self.backbone.trained or bool(self.settings.hidden)
 
     def features(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the visual features f(x)."""
@@ -185,4 +191,4 @@ class FedZSL(Method):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Compatibility of the predicted attributes with each class's semantics."""
-        return self.config.scale * (self.attributes(params, inputs) @ semantics.T)
+        return self.settings.scale * (self.attributes(params, inputs) @ semantics.T)

@@ -56,7 +56,7 @@ class FREE(VAEGAN):
     Settings: ClassVar[type[NamedSettings]] = FREESettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*", "centres.*")
     uniform = ("critic.mix", "refine.other")
-    options: FREESettings
+    settings: FREESettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f-VAEGAN, the refining network and the centres, N(0, 1)."""
@@ -71,13 +71,13 @@ class FREE(VAEGAN):
     def phases(self) -> Sequence[Phase]:
         """f-VAEGAN's in turns with the refinement."""
         refine = Phase(
-            "refine", self.refine_loss, self.adam(self.options.refine_lr), ("refine.*", "centres.*"), contrasted=False
+            "refine", self.refine_loss, self.adam(self.settings.refine_lr), ("refine.*", "centres.*"), contrasted=False
         )
         return (*super().phases(), refine)
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
         """Plan turns for ``passes`` times the samples an epoch."""
-        return super().plan(phase, labels, epochs * self.options.passes, rng)
+        return super().plan(phase, labels, epochs * self.settings.passes, rng)
 
     def check_inputs(self, inputs: Tensor) -> None:
         """Warn of attributes that the refining network's sigmoid cannot reach, too."""
@@ -120,7 +120,7 @@ class FREE(VAEGAN):
         """f-VAEGAN's, and the semantic cycle of the generated features."""
         loss, terms, fake = self.bound(params, batch, context)
         cycle = self.cycle(params, fake, batch, context, "generator.refine")
-        loss = loss + self.options.cycle * cycle
+        loss = loss + self.settings.cycle * cycle
         return loss, {**terms, "generator": loss, "generated cycle": cycle}
 
     def refine_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -128,10 +128,10 @@ class FREE(VAEGAN):
         features, labels = self.features(params, batch["inputs"]), batch["labels"]
         _, mean, _ = self.predict(params, features)
         other = None
-        if self.options.contrast == "random":
+        if self.settings.contrast == "random":
             place = (batch["refine.other"] * context["peer_count"]).long()
             other = context["peers"][place.clamp_max(len(self.space.names) - 1)]
-        s = self.options
+        s = self.settings
         samc = margin_loss(
             mean, params["centres.all"], labels, context["held"], s.margin, s.balance, other, batch["weights"]
         )

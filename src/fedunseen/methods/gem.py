@@ -6,7 +6,6 @@ attend to cells. The paper's gaze loss is missing from its released training loo
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -21,7 +20,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
 from fedunseen.methods.base import unset
-from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum, word_vectors
+from fedunseen.methods.maps import MapMethod, MapSettings, project, weighted_sum
 
 TURN = 6e-4  # the learning rate for a V of length 1
 
@@ -57,19 +56,11 @@ class GEM(MapMethod):
     """Scaled cosines, with attention from word vectors as an aid in training."""
 
     Settings = GEMSettings
-    grows = True
+    settings: GEMSettings
 
     def __init__(self, settings: GEMSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
         self.attends = bool(settings.regression or settings.decorrelation or settings.compactness)
-        if settings.decorrelation:
-            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
-
-    @cached_property
-    def words(self) -> Tensor:
-        """Word vectors (attributes, w) of unit length; training asks for them, prediction does not."""
-        return word_vectors(self.config.words, self.space)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw V (attributes, channels) and, where attention takes part, W (w, channels)."""
@@ -89,17 +80,12 @@ class GEM(MapMethod):
 
     def context(self) -> Context:
         """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""
-        context = super().context()
-        if self.attends:
-            context["words"] = self.words
-        if self.config.decorrelation:
-            context["groups"] = self.groups
-        return context
+        return super().context() | ({"words": self.words} if self.attends else {})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Cross-entropy of cosines, and the three losses of the attention, each weighted by its name."""
         maps = self.backbone(params, batch["inputs"], training=True)
-        s, labels, weights = self.config, batch["labels"], batch["weights"]
+        s, labels, weights = self.settings, batch["labels"], batch["weights"]
         attributes = self._attributes(params, maps)
         logits = self._cosines(attributes, context["semantics"])
         terms = {"sce": semantic_cross_entropy(logits, labels, weights, context["mask"])}
@@ -115,11 +101,10 @@ class GEM(MapMethod):
                 cells = attention[0].numel()  # the official code takes the mean over attributes and cells
                 terms["compactness"] = compactness(attention, weights) / cells
         total = weighted_sum(s, terms)
-        representation = maps.flatten(2).mean(-1) if self.backbone.trained else attributes
-        return total, {"loss": total, **terms, "representation": representation}
+        return total, {"loss": total, **terms, "representation": self.representation(maps, attributes)}
 
     def _cosines(self, attributes: Tensor, semantics: Tensor) -> Tensor:
-        return self.config.scale * (attributes @ F.normalize(semantics, dim=-1).T)
+        return self.settings.scale * (attributes @ F.normalize(semantics, dim=-1).T)
 
     def _attributes(self, params: Params, maps: Tensor) -> Tensor:
         return F.normalize(maps.flatten(2).mean(-1) @ params["v"].T, dim=-1)

@@ -98,13 +98,13 @@ class Generative(Method):
 
     Settings: ClassVar[type[NamedSettings]] = GenerativeSettings
     scaling = ("min-max",)  # what a ReLU and a sigmoid can make
+    settings: GenerativeSettings
     frozen = True
     uniform: ClassVar[tuple[str, ...]] = ("critic.mix",)
     """The draws from U(0, 1); the others are standard normal."""
 
     def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.options = settings
         self.attribute_count = semantics.shape[1]
         self.noise = settings.noise or self.attribute_count
         self.hidden = settings.hidden or min(4096, 2 * self.width)
@@ -119,7 +119,7 @@ class Generative(Method):
 
     def _text(self, names: Sequence[str], semantics: Tensor) -> Tensor:
         """Return (C, t) text embeddings of classes."""
-        s = self.options
+        s = self.settings
         if not s.text:
             return torch.zeros(len(names), 0)
         strongest = None
@@ -139,7 +139,7 @@ class Generative(Method):
 
     def adam(self, lr: float | None = None) -> Adam:
         """Return the clients' optimiser."""
-        return Adam(lr or self.options.lr, self.options.betas)
+        return Adam(lr or self.settings.lr, self.settings.betas)
 
     def context(self) -> Context:
         """Semantics (C, attributes) and text embeddings (C, t)."""
@@ -154,12 +154,12 @@ class Generative(Method):
     def check_inputs(self, inputs: Tensor) -> None:
         """Refuse features that a sigmoid cannot make, warn of those that a ReLU cannot."""
         low, high = float(inputs.min()), float(inputs.max())
-        if self.options.output == "sigmoid" and not (low >= 0 and high <= 1):
+        if self.settings.output == "sigmoid" and not (low >= 0 and high <= 1):
             raise ExperimentError(
                 f"method.output = 'sigmoid' makes features in [0, 1], but the training features lie in [{low:.3g}, "
                 f"{high:.3g}]: set data.features = ['min-max'], or method.output = 'linear'"
             )
-        if self.options.output == "relu" and low < 0:
+        if self.settings.output == "relu" and low < 0:
             share = 100 * float((inputs < 0).float().mean())
             warnings.warn(
                 f"{share:.0f} % of the features are negative, which method.output = 'relu' cannot generate: "
@@ -180,8 +180,8 @@ class Generative(Method):
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
         """Plan turns of ``critic_steps`` batches each, as many an epoch as batches make up the samples."""
-        samples, batch = len(labels), self.options.batch_size
-        steps, taken = epochs * -(-samples // batch) * self.options.critic_steps, min(samples, batch)
+        samples, batch = len(labels), self.settings.batch_size
+        steps, taken = epochs * -(-samples // batch) * self.settings.critic_steps, min(samples, batch)
         index = np.zeros((steps, batch), dtype=np.int64)
         weight = np.zeros((steps, batch), dtype=np.float32)
         weight[:, :taken] = 1.0
@@ -194,7 +194,7 @@ class Generative(Method):
         labels = batch["labels"]
         text, parts = context["text"], [batch[f"{phase}.noise"] if noise is None else noise]
         if text.shape[1]:
-            parts.append(self.options.text_scale * (text[labels] + self.options.text_noise * batch[f"{phase}.text"]))
+            parts.append(self.settings.text_scale * (text[labels] + self.settings.text_noise * batch[f"{phase}.text"]))
         return torch.cat([*parts, self.described(batch, context)], dim=-1)
 
     def described(self, batch: Batch, context: Context) -> Tensor:
@@ -204,7 +204,7 @@ class Generative(Method):
     def generate(self, params: Params, condition: Tensor) -> Tensor:
         """Return features (B, d) of the generator, given its condition."""
         made = linear(params, "generator.1", F.leaky_relu(linear(params, "generator.0", condition), 0.2))
-        match self.options.output:
+        match self.settings.output:
             case "relu":
                 return torch.relu(made)
             case "sigmoid":
@@ -231,7 +231,7 @@ class Generative(Method):
         text = self._text_of(among)
         drawn = stream(seed, "synthesis", c).standard_normal((count, self.noise + text.shape[1]), dtype=np.float32)
         noise = torch.from_numpy(drawn).to(device)
-        said = self.options.text_scale * (text[c].to(device) + self.options.text_noise * noise[:, self.noise :])
+        said = self.settings.text_scale * (text[c].to(device) + self.settings.text_noise * noise[:, self.noise :])
         described = self.condition_scale * among.semantics[c].to(device).expand(count, -1)
         condition = torch.cat([noise[:, : self.noise], said, described], dim=1)
         rows = max(1, _AT_ONCE // self.hidden)
@@ -256,10 +256,10 @@ class Generative(Method):
         wide = params["generator.0.weight"].shape[1] - self.noise - self.attribute_count
         if wide != self.text.shape[1]:
             raise ExperimentError(
-                f"method.text = {self.options.text!r} gives {self.text.shape[1]} numbers a class, but the generator "
+                f"method.text = {self.settings.text!r} gives {self.text.shape[1]} numbers a class, but the generator "
                 f"was trained with {wide}: restore the encoder that it was trained with"
             )
-        part, s = np.union1d(among.seen, among.unseen), self.options
+        part, s = np.union1d(among.seen, among.unseen), self.settings
         made = among.unseen if real else part
         with torch.no_grad():
             heads = self._head("zsl", params, among, among.unseen, s.synthetic, seed, None)
@@ -304,8 +304,8 @@ class Generative(Method):
                     at = len(made) * count + start
                     features[at : at + len(block)] = block.to(features.device)
             weight, bias = softmax_head(
-                features, labels.to(features.device), len(known), self.options.head_lr, self.options.head_epochs,
-                count, stream(seed, f"classifier {name}"), device, self.options.head_weight_decay,
+                features, labels.to(features.device), len(known), self.settings.head_lr, self.settings.head_epochs,
+                count, stream(seed, f"classifier {name}"), device, self.settings.head_weight_decay,
             )  # fmt: skip
         whole = torch.zeros(len(among.names), width, device=device)
         level = torch.full((len(among.names),), _ABSENT, device=device)

@@ -17,11 +17,10 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic, linear_layer, transformed
-from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
-from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.base import OneLoss
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import linear, mlp, mlp_init
 
@@ -47,15 +46,12 @@ class MAMLSettings(EpisodicSettings):
     """Widths of the layers between the features and the answers; one makes FedFSL's two-layer classifier."""
 
 
-class MAML(Episodic):
+class MAML(Episodic, OneLoss):
     """One phase: the queries' loss after inner steps on the support set."""
 
     Settings: ClassVar[type[NamedSettings]] = MAMLSettings
+    settings: MAMLSettings
     limited = True
-
-    def __init__(self, settings: MAMLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.maml = settings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the features' network f and the classifier."""
@@ -63,8 +59,8 @@ class MAML(Episodic):
 
     def init_head(self, name: str, rng: np.random.Generator) -> Params:
         """Draw a classifier: hidden layers with ReLU, then N answers."""
-        widths = [self.width, *self.maml.hidden]
-        return mlp_init(name, widths, rng) | linear_layer(f"{name}.out", widths[-1], self.config.ways, rng)
+        widths = [self.width, *self.settings.hidden]
+        return mlp_init(name, widths, rng) | linear_layer(f"{name}.out", widths[-1], self.settings.ways, rng)
 
     def logits(self, params: Params, inputs: Tensor, head: str = "head") -> Tensor:
         """Return the answers' logits (n, N) of inputs (n, ...)."""
@@ -74,15 +70,11 @@ class MAML(Episodic):
         """Return the answers' logits (n, N) of features (n, d)."""
         return linear(params, f"{head}.out", mlp(params, head, features))
 
-    def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters."""
-        return (Phase("local", self.loss, self.optimiser()),)
-
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Return the clients' objective, FedFSL Eq. 7: the mean over tasks of FedFSL Eq. 5."""
 
         def one(task: Tasks) -> Terms:
-            answers = answers_of(task.queries, self.config.ways)
+            answers = answers_of(task.queries, self.settings.ways)
             (logits,) = self.answer(params, task)
             return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
@@ -100,15 +92,15 @@ class MAML(Episodic):
         features: Tensor | None = None,
     ) -> Params:
         """Take the inner steps on one task's support set (N * P, ...): FedFSL Eq. 4, repeated."""
-        answers = answers_of(support, self.config.ways) if answers is None else answers
-        order = order or self.maml.order
+        answers = answers_of(support, self.settings.ways) if answers is None else answers
+        order = order or self.settings.order
         changes = {
             name: value
             for name, value in params.items()
-            if name.startswith(f"{head}.") or (self.maml.adapt == "all" and name.startswith("f."))
+            if name.startswith(f"{head}.") or (self.settings.adapt == "all" and name.startswith("f."))
         }
         fast = {name: value for name, value in changes.items() if not is_statistic(name)}
-        if self.maml.adapt == "head" and features is None:
+        if self.settings.adapt == "head" and features is None:
             features = self.backbone(params, support, training=True)
 
         def loss(values: Params) -> Tensor:
@@ -116,9 +108,9 @@ class MAML(Episodic):
                 return F.cross_entropy(self.answer_features(values, features, head), answers)
             return F.cross_entropy(self.logits({**params, **values}, support, head), answers)
 
-        for _ in range(steps or self.maml.inner_steps):
+        for _ in range(steps or self.settings.inner_steps):
             grads = _gradient(loss, fast, support, order)
-            fast = {name: value - self.maml.inner_lr * grads[name] for name, value in fast.items()}
+            fast = {name: value - self.settings.inner_lr * grads[name] for name, value in fast.items()}
             if order == "none":
                 fast = {name: value.detach() for name, value in fast.items()}
         return {**params, **fast}
@@ -132,7 +124,7 @@ class MAML(Episodic):
         steps: int | None = None,
     ) -> list[Tensor]:
         """Adapt to one task, and return its queries' logits (N * Q, N): for each of some classifiers on one f."""
-        if self.maml.adapt == "all":  # each classifier adapts together with its own copy of f
+        if self.settings.adapt == "all":  # each classifier adapts together with its own copy of f
             each = [self.adapted(params, task.support, order, head, steps) for head in heads]
             return [self.logits(adapted, task.queries, head) for adapted, head in zip(each, heads, strict=True)]
         support, queries = (self.backbone(params, side, training=True) for side in task)
@@ -147,7 +139,7 @@ class MAML(Episodic):
         """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""
 
         def one(task: Tasks) -> Terms:
-            return {"logits": self.answer(params, task, "none", steps=self.maml.test_steps)[0]}
+            return {"logits": self.answer(params, task, "none", steps=self.settings.test_steps)[0]}
 
         with torch.no_grad():
             if self.batches_tasks(tasks.support.device):
@@ -156,7 +148,7 @@ class MAML(Episodic):
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Adapt with ``test_steps`` steps to examples of at most ``ways`` classes, and answer."""
-        adapted = self.adapted(params, support, "none", steps=self.maml.test_steps, answers=answers)
+        adapted = self.adapted(params, support, "none", steps=self.settings.test_steps, answers=answers)
         with torch.no_grad():
             return self.logits(adapted, inputs)[:, : int(answers.max()) + 1]
 

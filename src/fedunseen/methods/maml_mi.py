@@ -17,9 +17,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, within
 from fedunseen.core.phases import PEER_COUNTS, Batch, Context, Terms
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml import MAML, MAMLSettings
@@ -41,18 +39,15 @@ class MAMLMI(MAML):
     """One phase: the queries' loss and the divergence from the peer's answers."""
 
     Settings: ClassVar[type[NamedSettings]] = MAMLMISettings
+    settings: MAMLMISettings
     compares = True
-
-    def __init__(self, settings: MAMLMISettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.mi, self.mi_from = settings.mi, settings.mi_from
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 13: the mean over tasks of FedFSL Eq. 5, and gamma times FedFSL Eq. 12."""
         peer, weight = self.peer(params, context), self.weight(context)
 
         def one(task: Tasks) -> Terms:
-            answers = answers_of(task.queries, self.config.ways)
+            answers = answers_of(task.queries, self.settings.ways)
             (logits,) = self.answer(params, task)
             of_task = F.cross_entropy(logits, answers)
             mi = kl_divergence(self.peer_logits(peer, task), logits)
@@ -71,11 +66,15 @@ class MAMLMI(MAML):
     def share(self, rounds: Sequence[Mapping[str, float]]) -> float:
         """Return the mutual information's share of the loss in percent, of the losses of each round by name."""
         whole = sum(item["loss"] for item in rounds)
-        return 100 * self.mi * sum(item.get("mi", 0.0) for item in rounds[self.mi_from - 1 :]) / whole if whole else 0.0
+        return (
+            100 * self.settings.mi * sum(item.get("mi", 0.0) for item in rounds[self.settings.mi_from - 1 :]) / whole
+            if whole
+            else 0.0
+        )
 
     def weight(self, context: Context) -> Tensor | float:
         """Return the weight of the mutual information in this round."""
-        return self.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.mi
+        return self.settings.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.settings.mi
 
     def peer_logits(self, peer: Params, task: Tasks) -> Tensor:
         """Return the peer's answers after its own adaptation, as constants."""

@@ -44,11 +44,11 @@ class MAMLMIAdv(MAMLMI):
     """Two phases: both classifiers; the features."""
 
     Settings = MAMLMIAdvSettings
+    settings: MAMLMIAdvSettings
     one_draw = True
 
     def __init__(self, settings: MAMLMIAdvSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.adv = settings
         if not backbone.trained:
             raise ExperimentError(
                 "method.name = 'maml-mi-adv' trains features that two classifiers agree on, but these are frozen: name "
@@ -63,30 +63,32 @@ class MAMLMIAdv(MAMLMI):
         """Stage 1: the classifiers theta and theta'. Stage 2: the features' network Theta."""
         first, second = self.optimiser(), self.optimiser()
         return (
-            Phase("stage-1", self.stage1, first, ("head.*", "second.*"), before_round=self.adv.stages == "in-turn"),
+            Phase(
+                "stage-1", self.stage1, first, ("head.*", "second.*"), before_round=self.settings.stages == "in-turn"
+            ),
             Phase("stage-2", self.stage2, second, ("f.*",)),
         )
 
     def stage1(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 15: L(theta) + L(theta') - eta * L_adv."""
-        return self._stage(params, batch, context, -self.adv.disagree, "stage1")
+        return self._stage(params, batch, context, -self.settings.disagree, "stage1")
 
     def stage2(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FedFSL Eq. 16: L(theta) + L(theta') + lambda * L_adv."""
-        return self._stage(params, batch, context, self.adv.agree, "")
+        return self._stage(params, batch, context, self.settings.agree, "")
 
     def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
         peer, of_mi = self.peer(params, context), self.weight(context)
 
         def one(task: Tasks) -> Terms:
-            answers = answers_of(task.queries, self.config.ways)
+            answers = answers_of(task.queries, self.settings.ways)
             first, second = self.answer(params, task, heads=("head", "second"))
             of_task = F.cross_entropy(first, answers)
             of_second = F.cross_entropy(second, answers)
             adversarial = kl_divergence(first, second)  # FedFSL Eq. 14
             loss = of_task + of_second + weight * adversarial
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
-            if self.adv.mi_in_stages:
+            if self.settings.mi_in_stages:
                 terms["mi"] = kl_divergence(self.peer_logits(peer, task), first)
                 loss = loss + of_mi * terms["mi"]
             return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}

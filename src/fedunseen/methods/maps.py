@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -14,11 +14,11 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.core.phases import Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import attribute_vectors
-from fedunseen.methods.base import Method, MethodSettings, class_mask
+from fedunseen.methods.base import MethodSettings, OneLoss, class_mask
 
 Classes = Literal["seen", "all", "local"]
 
@@ -36,15 +36,27 @@ class MapSettings(MethodSettings):
     those of networks have; otherwise what brings them to 10, so that the learning rate does."""
 
 
-class MapMethod(Method):
-    """Base of the methods on maps (n, channels, height, width): one phase that trains all parameters."""
+class MapMethod(OneLoss):
+    """Base of the methods on maps (n, channels, height, width)."""
 
     takes = "maps"
+    grows = True
 
     def __init__(self, settings: MapSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
         self.classes = settings.sce_classes
+        if getattr(settings, "decorrelation", 0):
+            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
         self._divide()
+
+    @cached_property
+    def words(self) -> Tensor:
+        """Word vectors (attributes, w) of unit length, for a method with the setting; training asks for them."""
+        return word_vectors(self.settings.words, self.space)
+
+    def representation(self, maps: Tensor, attributes: Tensor) -> Tensor:
+        """Return what a strategy contrasts: the features if they are trained, otherwise the predicted attributes."""
+        return maps.flatten(2).mean(-1) if self.backbone.trained else attributes
 
     def resolve_defaults(self, params: Params, inputs: Tensor) -> None:
         """Put the unit of frozen maps and the learning rate in place, where the settings leave them to the data."""
@@ -63,24 +75,18 @@ class MapMethod(Method):
         if self.settings.unit not in (None, 1.0) and not self.backbone.trained:
             self.backbone = _Divided(self.backbone, self.settings.unit)
 
-    def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters."""
-        return (Phase("local", self.loss, self.optimiser()),)
-
     def context(self) -> Context:
         """Semantics (C, attributes) and, unless it is a client's own, the mask (C,) of the softmax."""
         context = {"semantics": self.semantics}
         if self.classes != "local":
             context["mask"] = class_mask(self.classes, self.space, np.array([], dtype=np.int64))
+        if getattr(self.settings, "decorrelation", 0):
+            context["groups"] = self.groups
         return context
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
         """Return the mask of a softmax that runs over a client's own classes."""
         return {"mask": class_mask("local", self.space, classes)} if self.classes == "local" else {}
-
-    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return the scalar to minimize and its named parts."""
-        raise TypeError(f"{type(self).__name__} must say what it minimizes")
 
 
 class _Divided(Backbone):

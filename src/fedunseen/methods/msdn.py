@@ -63,16 +63,15 @@ class MSDN(MapMethod):
     """Two attentions between attributes and cells that teach each other."""
 
     Settings = MSDNSettings
-    grows = True
+    settings: MSDNSettings
 
     def __init__(self, settings: MSDNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
         self.calibrates = bool(settings.calibration) and len(space.unseen) > 0
 
     def init(self, rng: np.random.Generator) -> Params:
         """Take word vectors (attributes, w); draw the first W (w, channels) from N(0, 1), the others are zero."""
-        words = word_vectors(self.config.words, self.space)
+        words = word_vectors(self.settings.words, self.space)
         shape = (words.shape[1], self.width)
         drawn = torch.from_numpy(rng.normal(size=shape).astype(np.float32))
         return self.backbone.init(rng) | {
@@ -95,7 +94,7 @@ class MSDN(MapMethod):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Cross-entropy and self-calibration of both sub-networks, and their distillation, weighted by name."""
         maps = self.backbone(params, batch["inputs"], training=True)
-        s, labels, weights, mask = self.config, batch["labels"], batch["weights"], context["mask"]
+        s, labels, weights, mask = self.settings, batch["labels"], batch["weights"], context["mask"]
         first, second = self._both(params, maps)
         semantics = F.normalize(context["semantics"], dim=-1)
         both = (first @ semantics.T, second @ semantics.T)
@@ -108,8 +107,7 @@ class MSDN(MapMethod):
             z, z_other = both
             terms["distillation"] = jensen_shannon(z, z_other, weights, mask) + distance(z, z_other, weights, mask)
         total = weighted_sum(s, terms)
-        representation = maps.flatten(2).mean(-1) if self.backbone.trained else self._fused(first, second)
-        return total, {"loss": total, **terms, "representation": representation}
+        return total, {"loss": total, **terms, "representation": self.representation(maps, self._fused(first, second))}
 
     def _both(self, params: Params, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attributes (n, attributes) of both sub-networks."""
@@ -117,7 +115,7 @@ class MSDN(MapMethod):
         return attribute_to_visual(params, cells), visual_to_attribute(params, cells)
 
     def _fused(self, first: Tensor, second: Tensor) -> Tensor:
-        return self.config.fusion * first + (1 - self.config.fusion) * second
+        return self.settings.fusion * first + (1 - self.settings.fusion) * second
 
     def attributes(self, params: Params, inputs: Tensor) -> Tensor:
         """Predict attributes: those of both sub-networks, fused."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,10 +12,11 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Phase, Terms
+from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.base import OneLoss
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import mlp, mlp_init
 
@@ -29,14 +29,14 @@ class ProtoNetSettings(EpisodicSettings):
     """Widths of layers with ReLU on top of the features, for features that are frozen."""
 
 
-class ProtoNet(Episodic):
+class ProtoNet(Episodic, OneLoss):
     """One phase: cross-entropy of minus the squared distances from the prototypes (their Eq. 2)."""
 
     Settings = ProtoNetSettings
+    settings: ProtoNetSettings
 
     def __init__(self, settings: ProtoNetSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.hidden = settings.hidden
         if not backbone.trained and not settings.hidden:
             raise ExperimentError(
                 "method.name = 'protonet' has nothing to train on frozen features: add layers with method.hidden, or "
@@ -45,21 +45,17 @@ class ProtoNet(Episodic):
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the features' network f and the layers on top of it."""
-        return super().init(rng) | mlp_init("top", [self.width, *self.hidden], rng)
+        return super().init(rng) | mlp_init("top", [self.width, *self.settings.hidden], rng)
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return what prototypes are means of (n, d)."""
         return mlp(params, "top", self.backbone(params, inputs, training=True))
 
-    def phases(self) -> Sequence[Phase]:
-        """One phase: all parameters."""
-        return (Phase("local", self.loss, self.optimiser()),)
-
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Return the mean over tasks of the queries' cross-entropy."""
 
         def one(task: Tasks) -> Terms:
-            ways = self.config.ways
+            ways = self.settings.ways
             answers = answers_of(task.queries, ways)
             support, queries = (self.represent(params, side) for side in task)  # apart, as in tests
             logits = prototype_logits(support, queries, ways)
@@ -72,7 +68,7 @@ class ProtoNet(Episodic):
         """Answer each task's queries by the nearest prototype."""
         with torch.no_grad():
             each = [
-                prototype_logits(self.represent(params, support), self.represent(params, queries), self.config.ways)
+                prototype_logits(self.represent(params, support), self.represent(params, queries), self.settings.ways)
                 for support, queries in zip(*tasks, strict=True)
             ]
         return torch.stack(each)

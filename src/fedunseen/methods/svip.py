@@ -7,7 +7,6 @@ from word vectors, to the others, and a loss makes both passes agree. A map gets
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, weighted_sum, word_vectors
+from fedunseen.methods.maps import MapMethod, MapSettings, weighted_sum
 from fedunseen.methods.networks import linear
 from fedunseen.methods.transformer import rollout, transformer, transformer_init
 
@@ -86,11 +85,10 @@ class SVIP(MapMethod):
     """Attributes from the patches that matter; a score is ``scale`` times their compatibility with unit semantics."""
 
     Settings = SVIPSettings
-    grows = True
+    settings: SVIPSettings
 
     def __init__(self, settings: SVIPSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.config = settings
         _, self.height, self.breadth = backbone.shape
         if self.height % settings.merge or self.breadth % settings.merge:
             raise ExperimentError(
@@ -101,17 +99,10 @@ class SVIP(MapMethod):
         self.kept = max(1, int(settings.keep * self.blocks + 0.5))
         self.encoder = backbone if isinstance(backbone, TokenBackbone) else None
         self.token_width = self.width if self.encoder else settings.width
-        if settings.decorrelation:
-            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
-
-    @cached_property
-    def words(self) -> Tensor:
-        """Word vectors (attributes, w) of unit length; training asks for them, prediction does not."""
-        return word_vectors(self.config.words, self.space)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the backbone, the transformer unless the backbone is one, and the heads."""
-        s, attributes, block = self.config, self.semantics.shape[1], self.config.merge**2 * self.token_width
+        s, attributes, block = self.settings, self.semantics.shape[1], self.settings.merge**2 * self.token_width
         params = self.backbone.init(rng)
         if self.encoder is None:
             params |= linear_layer("embed", self.width, s.width, rng)
@@ -129,16 +120,11 @@ class SVIP(MapMethod):
 
     def context(self) -> Context:
         """Semantics, mask and, where they take part, word vectors (attributes, w) and groups (L, attributes)."""
-        context = super().context()
-        if self.config.kl:
-            context["words"] = self.words
-        if self.config.decorrelation:
-            context["groups"] = self.groups
-        return context
+        return super().context() | ({"words": self.words} if self.settings.kl else {})
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted by name."""
-        s, labels, weights, mask = self.config, batch["labels"], batch["weights"], context["mask"]
+        s, labels, weights, mask = self.settings, batch["labels"], batch["weights"], context["mask"]
         tokens = self._tokens(params, batch["inputs"], training=True)
         blocks = self.to_blocks(tokens[:, 1:])
         seen, attentions = self._transform(params, tokens)
@@ -174,17 +160,17 @@ class SVIP(MapMethod):
     def _transform(self, params: Params, tokens: Tensor) -> tuple[Tensor, Tensor]:
         if self.encoder is not None:
             return self.encoder.transform(params, tokens)
-        return transformer(params, "layers", tokens, self.config.heads)
+        return transformer(params, "layers", tokens, self.settings.heads)
 
     def to_blocks(self, patches: Tensor) -> Tensor:
         """Put the patches (n, P, width) of each block side by side: (n, blocks, merge^2 width)."""
-        m = self.config.merge
+        m = self.settings.merge
         grid = patches.reshape(len(patches), self.height // m, m, self.breadth // m, m, -1)
         return grid.transpose(2, 3).reshape(len(patches), self.blocks, -1)
 
     def to_patches(self, blocks: Tensor) -> Tensor:
         """Undo :meth:`to_blocks`."""
-        m = self.config.merge
+        m = self.settings.merge
         grid = blocks.reshape(len(blocks), self.height // m, self.breadth // m, m, m, -1)
         return grid.transpose(2, 3).reshape(len(blocks), self.height * self.breadth, -1)
 
@@ -210,7 +196,7 @@ class SVIP(MapMethod):
         """Return the tokens in context and the blocks that the patch classifier keeps."""
         tokens = self._tokens(params, inputs)
         blocks = self.to_blocks(tokens[:, 1:])
-        if self.config.patches:
+        if self.settings.patches:
             matters = highest(-self._judge(params, blocks), self.kept)
         else:
             matters = torch.full_like(blocks[..., 0], self.kept / self.blocks)  # the mean over all blocks
@@ -227,7 +213,7 @@ class SVIP(MapMethod):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Scaled compatibility of the predicted attributes with each class's semantics, of unit length."""
-        return self.config.scale * (self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T)
+        return self.settings.scale * (self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T)
 
 
 def highest(values: Tensor, count: int) -> Tensor:

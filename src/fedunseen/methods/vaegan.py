@@ -45,7 +45,7 @@ class VAEGAN(Generative):
 
     Settings: ClassVar[type[NamedSettings]] = VAEGANSettings
     training_only: ClassVar[tuple[str, ...]] = ("critic.*", "encoder.*")
-    options: VAEGANSettings
+    settings: VAEGANSettings
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw generator, encoder and critic."""
@@ -55,7 +55,7 @@ class VAEGAN(Generative):
         params |= normal_layer("encoder.1", hidden, 2 * z, rng)
         params |= normal_layer("encoder.mean", 2 * z, z, rng) | normal_layer("encoder.logvar", 2 * z, z, rng)
         params |= critic_init(self.width, self.attribute_count, hidden, rng)
-        if self.options.adaptive_penalty:
+        if self.settings.adaptive_penalty:
             params["critic.penalty"] = torch.zeros(())  # how many tenths it has grown by, in logarithms
         return params
 
@@ -63,11 +63,11 @@ class VAEGAN(Generative):
         """Critic, then the penalty's weight, then encoder and generator, in turns."""
         critic_phase = Phase(
             "critic", self.critic_loss, self.adam(), ("critic.[01].*",),
-            repeats=self.options.critic_steps, fresh=True, contrasted=False,
+            repeats=self.settings.critic_steps, fresh=True, contrasted=False,
         )  # fmt: skip
         penalty = Phase("penalty", self.penalty_loss, SGD(1.0), ("critic.penalty",), contrasted=False)
         generator = Phase("generator", self.generator_loss, self.adam(), ("generator.*", "encoder.*"))
-        return (critic_phase, penalty, generator) if self.options.adaptive_penalty else (critic_phase, generator)
+        return (critic_phase, penalty, generator) if self.settings.adaptive_penalty else (critic_phase, generator)
 
     def encode(self, params: Params, features: Tensor, attributes: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and logarithm of the variance (B, z) of the posterior."""
@@ -79,13 +79,13 @@ class VAEGAN(Generative):
     def fake(self, params: Params, batch: Batch, context: Context, phase: str) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return generated features, reconstructed ones where ``phase`` needs them, and the posterior's divergence."""
         real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
-        if phase == "critic" and not self.options.encoded_noise:
+        if phase == "critic" and not self.settings.encoded_noise:
             return self.generate(params, self.condition(batch, context, phase)), None, torch.zeros(())
         mean, logvar = self.encode(params, real, attributes)
         noise = mean + torch.exp(0.5 * logvar) * batch[f"{phase}.noise"]
         decoded = self.generate(params, self.condition(batch, context, phase, noise))
         divergence = posterior_divergence(mean, logvar, batch["weights"])
-        if self.options.encoded_noise:
+        if self.settings.encoded_noise:
             return decoded, decoded, divergence
         return self.generate(params, self.condition(batch, context, phase)), decoded, divergence
 
@@ -98,10 +98,10 @@ class VAEGAN(Generative):
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Gamma times the Wasserstein loss with gradient penalty."""
         distance, penalty = self.deviations(params, batch, context)
-        weight = self.options.penalty * torch.ones_like(penalty)
+        weight = self.settings.penalty * torch.ones_like(penalty)
         if "critic.penalty" in params:
             weight = weight * 1.1 ** params["critic.penalty"]
-        loss = self.options.gamma * (distance + weight * penalty)
+        loss = self.settings.gamma * (distance + weight * penalty)
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 
     def penalty_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
@@ -123,8 +123,8 @@ class VAEGAN(Generative):
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without
         real, weights = self.features(params, batch["inputs"]), batch["weights"]
-        error = reconstruction(decoded, real, weights, self.options.output)
+        error = reconstruction(decoded, real, weights, self.settings.output)
         value = weighted_mean(critic(params, fake, self.described(batch, context)), weights)
-        loss = error + divergence - self.options.gamma * value
+        loss = error + divergence - self.settings.gamma * value
         terms = {"generator": loss, "reconstruction": error, "divergence": divergence}
         return loss, terms, fake

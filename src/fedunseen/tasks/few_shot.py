@@ -148,7 +148,7 @@ class FewShotEvaluator(Evaluator):
         accuracies = {"few_shot": each}
         if self.base is not None:
             accuracies["few_shot_base"] = _mean_accuracies([self.answers(model, self.base) for model in models])
-        nearest = self._answers(nearest_support(self.method.config.ways), self.tests, raw)
+        nearest = self._answers(nearest_support(self.method.settings.ways), self.tests, raw)
         accuracies["few_shot_pixels"] = episode_accuracies(nearest)
         accuracies["few_shot_random"] = episode_accuracies(self._answers(self._untrained, self.tests))
         found: dict[str, Any] = {}
@@ -165,7 +165,7 @@ class FewShotEvaluator(Evaluator):
         """Answer by the nearest class mean of the features before training."""
         start = self.federation.start()
         first = {**start.params, **self.federation.own(start, 0)}  # what stays with a client begins alike everywhere
-        backbone, ways = self.method.backbone, self.method.config.ways
+        backbone, ways = self.method.backbone, self.method.settings.ways
         each = [
             prototype_logits(backbone(first, s, training=True), backbone(first, q, training=True), ways)
             for s, q in zip(*tasks, strict=True)
@@ -206,7 +206,7 @@ class FewShotEvaluator(Evaluator):
         inputs, rows = self.federation.inputs, self.tests.rows
         labels = self.federation.benchmark.labels[rows]
         support = split(inputs[torch.from_numpy(rows[e.index[:1]]).to(inputs.device)], e.shots).support[0]
-        adapted = method.adapted(params, support, "none", steps=method.maml.test_steps)
+        adapted = method.adapted(params, support, "none", steps=method.settings.test_steps)
         others = np.ones(len(labels), dtype=bool)
         others[e.index[0, :, : e.shots]] = False  # the examples it has learned from would flatter it
         chosen = np.concatenate([np.flatnonzero((labels == c) & others)[:_POINTS] for c in e.classes[0]])
@@ -254,9 +254,9 @@ class FewShotPredictor(Predictor):
         examples = examples_of(question.support)
         if len(examples) < 2:
             raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
-        if method.limited and len(examples) > method.config.ways:
+        if method.limited and len(examples) > method.settings.ways:
             raise DataError(
-                f"this run's model tells {method.config.ways} classes apart, and there are examples of "
+                f"this run's model tells {method.settings.ways} classes apart, and there are examples of "
                 f"{len(examples)}: give fewer, or train with more method.ways, or with method.name = 'protonet'"
             )
         if fixed := _fixed_names(run, method):
@@ -347,7 +347,7 @@ class FewShot(Task):
 def _fixed_names(run: Trained, method: Episodic) -> list[str]:
     """Return the names of the answers in order, if every episode has the same ones; else an empty list."""
     answers = run.manifest.get("answers")
-    if answers is None or method.config.permute_labels:
+    if answers is None or method.settings.permute_labels:
         return []
     return [run.space.names[c] for c in sorted(run.space.train.tolist(), key=lambda c: int(answers[c]))]
 

@@ -19,6 +19,7 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation.plane import plane, silhouette
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates, Generator
+from fedunseen.methods.base import AttributePredictor
 
 if TYPE_CHECKING:
     from fedunseen.evaluation.settings import EvaluationSettings
@@ -41,7 +42,7 @@ def observe_round(
 ) -> None:
     """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs."""
     method = federation.method
-    if not (evaluation.theory and federation.strategy.one_model and method.predicts_attributes):
+    if not (evaluation.theory and federation.strategy.one_model and isinstance(method, AttributePredictor)):
         return
     if round + 1 in (*_MAPPED, rounds):
         write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))

@@ -20,7 +20,8 @@ from fedunseen.engines import RoundResult
 from fedunseen.experiment import load_run
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation import Federation
-from fedunseen.methods.base import Reconstructor
+from fedunseen.methods.base import AttributePredictor
+from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.papers.distzsl import theory
 from fedunseen.tasks.zero_shot_summary import model_outputs, semantics_correlation, some
 
@@ -39,7 +40,7 @@ def measure(run: Run) -> dict[str, Any]:
     experiment = run.experiment
     federation = Setup.of(experiment, run.path, lambda *_: None).assembled().federation
     method = federation.method
-    if federation.partition.remote or not (method.predicts_attributes and method.trained):
+    if federation.partition.remote or not (isinstance(method, AttributePredictor) and method.trained):
         raise ExperimentError(
             f"{run.path}: method.name = {experiment.method.name!r} and engine.name = {experiment.engine.name!r} leave "
             "nothing to measure: take a run of a trained method that predicts attributes, with its clients here"
@@ -50,7 +51,7 @@ def measure(run: Run) -> dict[str, Any]:
     part, rows = np.union1d(space.seen, space.unseen), _tested(federation)
     logits, predicted = (model_outputs(federation, state.params, rows, what) for what in ("scores", "attributes"))
     prototypes, as_given = theory.common_length(federation.semantics.double().cpu().numpy())
-    visual = _decoder(federation, state.params, rows, predicted, prototypes) if method.reconstructs else None
+    visual = _decoder(federation, state.params, rows, predicted, prototypes) if "h.weight" in state.params else None
     content: dict[str, Any] = {
         "tested": len(rows),
         "alignment": _alignment(federation, result, part, rows),
@@ -92,7 +93,7 @@ def _tested(federation: Federation) -> Ids:
 
 def _decoder(federation: Federation, params: Any, rows: Ids, predicted: Floats, prototypes: Floats) -> theory.Decoder:
     method = federation.method
-    assert isinstance(method, Reconstructor)
+    assert isinstance(method, FedZSL)
 
     def decode(attributes: Floats) -> Floats:
         with torch.no_grad():
