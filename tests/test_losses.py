@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +10,6 @@ from fedunseen.losses import (
     posterior_divergence,
     reconstruction,
     relation_distillation,
-    restrict,
     semantic_cross_entropy,
 )
 
@@ -34,12 +31,6 @@ SOME = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0], dtype=torch.float64)
 
 
 # Eq. 3
-
-
-def test_semantic_cross_entropy_of_two_classes_by_hand():
-    logits, two = torch.tensor([[1.0, 2.0, 50.0]]), torch.tensor([True, True, False])
-    loss = semantic_cross_entropy(logits, torch.tensor([0]), torch.ones(1), two)
-    assert loss.item() == pytest.approx(math.log(1 + math.e))  # -log(e^1 / (e^1 + e^2))
 
 
 def test_semantic_cross_entropy_is_torchs_on_the_classes_of_the_denominator():
@@ -70,14 +61,6 @@ def test_relation_distillation_is_torchs_divergence(temperature):
     torch.testing.assert_close(relation_distillation(logits, rows, ONES, mask(), temperature), expected)
 
 
-def test_relation_distillation_of_two_classes_by_hand():
-    # softmax of (log 3, 0) is (3/4, 1/4), of (0, 0) is (1/2, 1/2); the divergence of the first from the second:
-    expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
-    rows, both = torch.tensor([[math.log(3), 0.0]]), torch.ones(2, dtype=torch.bool)
-    loss = relation_distillation(torch.zeros(1, 2), rows, torch.ones(1), both, 1.0)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.parametrize("restricted", [False, True])
 def test_relation_distillation_at_high_temperature_is_half_the_variance_over_classes(restricted):
     logits, rows = draw(5, 7), draw(5, 7, seed=1, scale=0.5)
@@ -85,12 +68,6 @@ def test_relation_distillation_at_high_temperature_is_half_the_variance_over_cla
     expected = 0.5 * (logits - rows)[:, chosen].var(1, unbiased=False).mean()
     loss = relation_distillation(logits, rows, ONES, chosen, 1e4)
     torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
-
-
-def test_relation_distillation_is_zero_where_the_logits_are_the_similarities_up_to_a_constant():
-    rows = draw(5, 7)
-    loss = relation_distillation(rows + draw(5, 1, seed=1), rows, ONES, mask(), 10.0)
-    assert abs(loss.item()) < 1e-13
 
 
 @pytest.mark.parametrize("temperature", [0.1, 10.0, 1e9])
@@ -107,12 +84,6 @@ def test_classes_outside_the_mask_have_no_influence_and_no_gradient(temperature)
         (gradient,) = torch.autograd.grad(loss(leaf, rows), leaf)
         assert torch.count_nonzero(gradient[:, ~mask()]) == 0
         assert torch.count_nonzero(gradient[:, mask()]) == 5 * len(KEPT)
-
-
-def test_restrict_leaves_no_probability_outside_the_mask():
-    p = torch.softmax(restrict(draw(5, 7).float(), mask()), 1)
-    assert torch.count_nonzero(p[:, ~mask()]) == 0
-    torch.testing.assert_close(p[:, mask()].sum(1), torch.ones(5))
 
 
 # Eq. 7

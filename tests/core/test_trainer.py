@@ -120,23 +120,6 @@ def test_a_clients_result_does_not_depend_on_the_others_or_on_their_order():
         assert_alike([everybody[k]], trainer.together(pair)[:1])
 
 
-def test_both_ways_give_the_same_bits_again():
-    trainer, tasks = one_phase(SGD(0.1, 0.9))
-    for train in (trainer.together, lambda tasks: [trainer.one(task) for task in tasks]):
-        for first, again in zip(train(tasks), train(tasks), strict=True):
-            assert all(torch.equal(first.params[name], again.params[name]) for name in first.params)
-            assert first.terms == again.terms
-
-
-def test_the_order_of_names_has_no_influence():
-    trainer, tasks = one_phase(SGD(0.1, 0.9, 0.01))
-    turned = [Task(dict(reversed(t.params.items())), t.samples, t.plans, t.context, t.extras) for t in tasks]
-    for first, other in zip(trainer.together(tasks), trainer.together(turned), strict=True):
-        assert all(torch.equal(first.params[name], other.params[name]) for name in first.params)
-    first, other = trainer.one(tasks[1]), trainer.one(turned[1])
-    assert all(torch.equal(first.params[name], other.params[name]) for name in first.params)
-
-
 def test_a_correction_sees_parameters_and_extras_in_both_ways():
     def pulled(gradient):
         def corrected(params, step):

@@ -71,32 +71,6 @@ def test_a_term_of_weight_zero_is_not_computed(grouped, off):
     assert set(terms) == names - {off}
 
 
-def test_of_a_single_cell_the_maximum_is_the_average(grouped):
-    shape = (12, 1, 1)
-    highest, mean = (method_of(grouped, shape, pool=pool) for pool in ("max", "average"))
-    params, b = params_of(highest), batch(shape)
-    torch.testing.assert_close(
-        highest.loss(params, b, highest.context())[1], mean.loss(params, b, mean.context())[1], rtol=0, atol=0
-    )
-
-
-def test_scores_are_compatibilities_of_the_attributes_of_v(grouped):
-    method = method_of(grouped)
-    params, x = params_of(method), batch()["inputs"]
-    result = torch.einsum("kc,nchw->nkhw", params["v"], x).amax((2, 3))
-    torch.testing.assert_close(method.attributes(params, x), result)
-    others = torch.randn(3, 30, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(method.scores(params, x, others), result @ others.T)
-
-
-def test_it_starts_small_and_positive(grouped):
-    params = method_of(grouped).init(np.random.default_rng(0))
-    assert set(params) == {"v", "p"}
-    for value in params.values():
-        assert value.shape == (30, 12)
-        assert 0 <= value.min() < 1e-5 < 1.9e-4 < value.max() <= 2e-4
-
-
 def test_attributes_without_a_group_are_refused(space):
     sentence = (
         "method.grouped needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): give it a group in "

@@ -11,7 +11,6 @@ from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.errors import DataError
 from fedunseen.encoders import Backbone
 from fedunseen.methods.distzsl import DistZSL, DistZSLSettings
-from fedunseen.methods.fedzsl import FedZSL
 
 WIDTH = 12
 
@@ -60,11 +59,6 @@ def test_the_loss_is_equation_9_written_out(grouped):
     assert total is terms["loss"]
 
 
-def test_the_defaults_are_the_papers_for_cub():
-    s = DistZSLSettings()
-    assert (s.sce, s.kl, s.bilateral, s.decorrelation) == (1.0, 10.0, 0.1, 0.3)
-
-
 @pytest.mark.parametrize("off", ["sce", "kl", "bilateral", "decorrelation"])
 def test_a_term_of_weight_zero_is_not_computed(grouped, off):
     method = make(grouped, **{off: 0})
@@ -73,41 +67,6 @@ def test_a_term_of_weight_zero_is_not_computed(grouped, off):
     assert ("gamma" in method.context()) is (off != "kl")
     assert ("groups" in method.context()) is (off != "decorrelation")
     assert ("h.weight" in method.init(np.random.default_rng(0))) is (off != "bilateral")
-
-
-def test_without_its_own_losses_it_is_fedzsl_without_consistency(space):
-    mine = make(space, sce=0.8, kl=2.0, bilateral=0, decorrelation=0, hidden=(6,), sce_classes="all")
-    theirs = make(space, FedZSL, sce=0.8, kl=2.0, consistency=0, hidden=(6,), sce_classes="all")
-    params = mine.init(np.random.default_rng(0))
-    torch.testing.assert_close(params, theirs.init(np.random.default_rng(0)), rtol=0, atol=0)
-    (_, own), (_, other) = loss_of(mine, params), loss_of(theirs, params)
-    torch.testing.assert_close(own, other)
-    x = batch()["inputs"]
-    assert torch.equal(mine.scores(params, x, mine.semantics), theirs.scores(params, x, mine.semantics))
-
-
-def test_alone_the_bilateral_connection_pulls_g_and_h_from_the_predicted_attributes(space):
-    """FedZSL's consistency loss leaves g alone: it starts from the label's attributes."""
-    method = make(space, sce=0, kl=0, decorrelation=0)
-    gradient = torch.func.grad(lambda p: method.loss(p, batch(), method.context())[0])
-    grads = gradient(method.init(np.random.default_rng(0)))
-    assert all(grads[name].abs().sum() > 0 for name in ("g.weight", "h.weight"))
-
-
-def test_with_h_and_g_inverse_the_bilateral_loss_is_zero(space):
-    method = make(space, sce=0, kl=0, decorrelation=0)
-    params = method.init(np.random.default_rng(0))
-    params["h.weight"] = torch.linalg.pinv(params["g.weight"])
-    params["h.bias"] = -params["h.weight"] @ params["g.bias"]
-    assert loss_of(method, params)[1]["bilateral"].item() < 1e-5
-    attributes = method.attributes(params, batch()["inputs"])
-    torch.testing.assert_close(method.reconstruct(params, attributes), batch()["inputs"], rtol=1e-4, atol=1e-5)
-
-
-def test_it_keeps_its_own_settings(space):
-    method = make(space, decorrelation=0, lr=0.123, batch_size=7)
-    assert method.optimiser().lr == 0.123
-    assert method.plan("", np.zeros(20, dtype=np.int64), 1, np.random.default_rng(0)).index.shape == (3, 7)
 
 
 @pytest.mark.parametrize(

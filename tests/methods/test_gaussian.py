@@ -1,7 +1,5 @@
 """Gaussian classes against dense processes over classes times features, finite differences and real samples."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,7 +9,6 @@ from sklearn.datasets import load_digits
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
-from fedunseen.methods.closed_form import gaussian_process
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import (
@@ -25,7 +22,7 @@ from fedunseen.methods.closed_form.gaussian_process import (
     squared_distances,
     whitened,
 )
-from fedunseen.methods.closed_form.statistics import add, scatter, statistics
+from fedunseen.methods.closed_form.statistics import scatter, statistics
 
 WIDTH = 5
 
@@ -118,19 +115,6 @@ def test_the_gradient_of_the_evidence_is_that_of_finite_differences(space):
         assert slope == pytest.approx((at(logs + step)[0] - at(logs - step)[0]) / 2e-5, rel=1e-5)
 
 
-def test_the_kernel_that_is_found_is_more_likely_than_its_neighbours(space):
-    method, x, labels = problem(space)
-    found = moments(method.statistics(x, labels))
-    s = method.semantics.double()[torch.from_numpy(found.classes)]
-    distances, white = squared_distances(s, s), whitened(found, 0.3)
-    best = fit_kernel(white, s, found.count, (None, 0.05, None))
-    value, _ = evidence(best, white.gram, distances, found.count, WIDTH, white.logdet)
-    assert best.nugget == pytest.approx(0.05)
-    for v, w in ((1.1, 1.0), (0.9, 1.0), (1.0, 1.1), (1.0, 0.9)):
-        other = Kernel(best.variance * v, best.nugget, best.width * w)
-        assert evidence(other, white.gram, distances, found.count, WIDTH, white.logdet)[0] < value
-
-
 def test_evidence_finds_what_noise_on_class_means_hides():
     """Means as far apart as 1 / n and v say; a first step from the spread alone ends where v is nothing."""
     rng, width = np.random.default_rng(0), 1280
@@ -143,19 +127,6 @@ def test_evidence_finds_what_noise_on_class_means_hides():
     value, _ = evidence(best, gram, distances, count, width)
     assert value == pytest.approx(evidence(real, gram, distances, count, width)[0], abs=1.0)
     assert best.variance * (1 + best.nugget) == pytest.approx(0.3, rel=0.05)
-
-
-def test_inner_products_of_whitened_means_are_those_of_explicit_matrices(space):
-    method, x, labels = problem(space)
-    found = moments(method.statistics(x, labels))
-    apart = found.means - found.means.mean(0)
-    for shrinkage in (0.01, 0.5, 1.0):
-        white = whitened(found, shrinkage)
-        sigma = (1 - shrinkage) * found.covariance
-        sigma = sigma + shrinkage * found.covariance.trace() / WIDTH * torch.eye(WIDTH, dtype=torch.float64)
-        weights = apart @ torch.linalg.inv(sigma)
-        torch.testing.assert_close(white.gram, weights @ apart.T)
-        torch.testing.assert_close(white.spread, weights @ found.covariance @ weights.T)
 
 
 def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
@@ -196,23 +167,6 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     assert expected.harmonic == pytest.approx(200 * u * v / (u + v), abs=6)
 
 
-def test_the_factor_is_the_best_of_all_for_what_is_drawn(space, monkeypatch):
-    seen: list[tuple] = []
-    original = gaussian_process._best_offset
-
-    def spy(*given):
-        seen.append((given, original(*given)))
-        return seen[-1][1]
-
-    monkeypatch.setattr(gaussian_process, "_best_offset", spy)
-    method, x, labels = problem(space, calibration=True)
-    method.solve(method.statistics(x, labels))
-    for (unseen, kept, all_unseen, all_kept), (_, best) in seen:
-        for factor in np.linspace(0, float(torch.cat([unseen, kept]).max()), 50):
-            u, s = float((unseen < factor).sum() / all_unseen), float((kept >= factor).sum() / all_kept)
-            assert (2 * u * s / (u + s) if u + s else 0.0) <= best + 0.02
-
-
 @pytest.mark.parametrize("change", ["shifted", "scaled", "rotated", "semantics scaled"])
 def test_units_change_no_answer(space, change):
     method, x, labels = problem(space)
@@ -224,18 +178,6 @@ def test_units_change_no_answer(space, change):
     scores = method.scores(method.solve(method.statistics(y, labels)), y, method.semantics)
     apart, wanted = scores - scores[:, :1], expected - expected[:, :1]
     torch.testing.assert_close(apart, wanted, rtol=1e-3, atol=1e-3)
-
-
-def test_many_examples_make_a_class_its_mean_and_no_neighbours_make_it_the_middle(space):
-    method, x, labels = problem(space, shrinkage=0.2, variance=1.0, nugget=0.0, width=1e-4)
-    x, labels = x.repeat(4000, 1), labels.repeat(4000)
-    model = method.solve(method.statistics(x, labels))
-    prototypes = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
-    for c in (0, 1, 3, 4):
-        torch.testing.assert_close(prototypes[c], x[labels == c].mean(0), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(prototypes[6], model["centre"])
-    assert model["variance"][0] < 1e-4
-    assert model["variance"][6] == pytest.approx(1.0)
 
 
 def added(method, classes, width, at, rows):
@@ -315,15 +257,6 @@ def test_seen_classes_are_lowered_by_the_factor_alone(space):
     assert plain["offset"] == 0
 
 
-def test_merged_sums_give_the_model_of_one_place(space):
-    method, x, labels = problem(space)
-    whole = method.solve(method.statistics(x, labels))
-    parts = [method.statistics(x[k::3], labels[k::3]) for k in range(3)]
-    merged = method.solve(add(parts, space))
-    for name in ("weight", "bias", "precision", "dual_coefficients"):
-        assert float((merged[name] - whole[name]).norm() / whole[name].norm()) < 1e-10, name
-
-
 @pytest.mark.parametrize("what", ["few samples", "one each", "constant", "alike", "one class", "equal", "zero", "wide"])
 def test_poor_data_make_a_model_of_finite_numbers(space, what):
     method, x, labels = problem(space, wide=40 if what == "few samples" else WIDTH)
@@ -364,17 +297,6 @@ def test_what_cannot_be_is_refused_in_one_sentence(space):
     with pytest.raises(DataError) as caught:
         method.extend(model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
     assert str(caught.value) == "the examples hold numbers that are not finite: leave those out"
-
-
-def test_descriptions_that_are_all_alike_have_a_width_all_the_same():
-    assert median_distance(torch.ones(4, 3)) == 1.0
-
-
-def test_the_class_space_says_which_classes_count_as_seen(space):
-    method, x, labels = problem(space, calibration=True)
-    fewer = replace(space, seen=np.array([0, 1, 2, 3]), validation=np.array([], dtype=np.int64))
-    other = Gaussian(method.settings, fewer, method.semantics, Backbone((WIDTH,)))
-    assert other.solve(other.statistics(x, labels))["seen_mask"].tolist() == [1, 1, 0, 1, 0, 0, 0, 0]
 
 
 def aligned(classes=30, wide=24, seed=0, apart=1.0):
@@ -443,37 +365,6 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
     told = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))
     torch.testing.assert_close(told[:, 12], told[:, 2])
-
-
-def test_what_left_out_classes_promise_with_texts_is_what_unseen_classes_show():
-    method, x, labels = aligned()
-    seen = torch.isin(labels, torch.from_numpy(method.space.seen))
-    method.settings = method.settings.model_copy(update={"calibration": True})
-    model = method.solve(method.statistics(x[seen], labels[seen]))
-    assert float(model["expected"][0]) / 100 == pytest.approx(zero_shot(method, model, x, labels), abs=0.15)
-
-
-def test_a_model_that_texts_alone_made_learns_from_examples_and_in_two_steps_as_in_one():
-    method, x, labels = aligned()
-    nothing = method.solve(method.init(np.random.default_rng(0)))
-    torch.testing.assert_close(method.extend(nothing, method.semantics, *added(method, 30, 24, [], [])), nothing)
-    rows = [x[labels == c][:3] for c in (20, 25)]
-    once = method.extend(nothing, method.semantics, *added(method, 30, 24, [20, 25], rows))
-    first = method.extend(nothing, method.semantics, *added(method, 30, 24, [20], rows[:1]))
-    torch.testing.assert_close(method.extend(first, method.semantics, *added(method, 30, 24, [25], rows[1:])), once)
-    own = 1 + float(nothing["kernel"][1])  # of the examples' weight and the text's
-    semantics = torch.cat([method.semantics, torch.full((1, 24), torch.nan)])
-    undescribed = np.array([True] * 30 + [False])
-    larger = method.extend(nothing, semantics, *added(method, 31, 24, [30], rows[:1]), undescribed)
-    torch.testing.assert_close(larger["weight"][30], own / (own + 1 / 3) * rows[0].mean(0))
-
-
-def test_texts_that_point_elsewhere_and_a_single_class_are_no_harm():
-    method, x, labels = aligned()
-    other = Gaussian(method.settings, method.space, -method.semantics, method.backbone)
-    assert float(other.solve(other.statistics(x, labels))["slope"]) == 0
-    one = labels == 3
-    assert float(method.solve(method.statistics(x[one], labels[one]))["slope"]) == 1
 
 
 def test_texts_of_another_space_are_refused(space):

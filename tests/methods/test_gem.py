@@ -1,13 +1,10 @@
-import re
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core.errors import DataError
 from fedunseen.encoders import Backbone
-from fedunseen.methods.gem import GEM, GEMSettings, attend
+from fedunseen.methods.gem import GEM, GEMSettings
 
 SHAPE = (12, 2, 4)
 
@@ -58,12 +55,6 @@ def test_the_loss_written_out(grouped, tmp_path):
     assert total is terms["loss"]
 
 
-def test_attention_sums_to_one_over_cells():
-    attention = attend(torch.randn(3, 5), torch.randn(2, 5, 3, 4))
-    assert attention.shape == (2, 3, 3, 4)
-    torch.testing.assert_close(attention.sum((2, 3)), torch.ones(2, 3))
-
-
 def test_scores_do_not_depend_on_how_strong_features_semantics_or_filters_are(grouped):
     method = method_of(grouped)
     params, x = params_of(method), batch()["inputs"]
@@ -87,15 +78,6 @@ def test_without_attention_neither_words_nor_groups_are_needed(space):
     params = params_of(method)
     assert set(params) == {"v"}
     assert set(method.loss(params, batch(), method.context())[1]) == {"loss", "sce", "representation"}
-
-
-def test_attributes_without_a_group_are_refused(space):
-    sentence = (
-        "method.decorrelation needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): "
-        "give it a group in the class space, or set method.decorrelation = 0"
-    )
-    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
-        method_of(space)
 
 
 def test_a_longer_v_is_turned_as_far_by_one_step(grouped):

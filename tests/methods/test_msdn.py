@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from fedunseen import losses
 from fedunseen.encoders import Backbone
-from fedunseen.methods.msdn import MSDN, MSDNSettings, attribute_to_visual, visual_to_attribute
+from fedunseen.methods.msdn import MSDN, MSDNSettings
 
 SHAPE = (12, 2, 4)
 
@@ -60,20 +60,6 @@ def test_the_loss_written_out(space, distance):
     terms.pop("representation")
     torch.testing.assert_close(terms, expected, rtol=1e-4, atol=1e-4)
     assert total is terms["loss"]
-
-
-def test_both_attentions_sum_to_one(space):
-    """Where the score of every word and cell is 1, an attribute of the first is 1, a cell of the second gives 1."""
-    method = method_of(space)
-    params = params_of(method)
-    cells = F.normalize(torch.rand(3, 12, 8), dim=1)
-    cells[:, -1] = 1.0  # what the score looks at
-    params["words"][:, 0] = 1.0
-    for name in ("visual.score", "semantic.score"):
-        params[name] = torch.zeros_like(params[name])
-        params[name][0, -1] = 1.0
-    torch.testing.assert_close(attribute_to_visual(params, cells), torch.ones(3, 30))
-    torch.testing.assert_close(visual_to_attribute(params, cells).sum(1), torch.full((3,), 8.0))
 
 
 def test_scores_fuse_both_sub_networks(space):

@@ -9,7 +9,6 @@ from fedunseen.methods.closed_form import statistics as module
 from fedunseen.methods.closed_form.statistics import (
     add,
     packed,
-    scatter,
     statistics,
     subtract,
     unpacked,
@@ -84,21 +83,6 @@ def test_a_party_can_be_taken_away_again():
     assert relative(left, one) < 1e-13
     assert torch.equal(left["count"], one["count"])
     assert not left["total"][1].any()
-
-
-def test_the_scatter_is_that_of_samples_around_their_means():
-    inputs, labels, space = digits()
-    x, within = inputs.double().numpy(), np.zeros((64, 64))
-    for c in range(10):
-        apart = x[labels == c] - x[labels == c].mean(0)
-        within += apart.T @ apart
-    np.testing.assert_allclose(scatter(statistics(inputs, labels, space)), within, rtol=1e-9, atol=1e-7)
-
-
-def test_packing_keeps_every_number():
-    square = torch.randn(7, 7, dtype=torch.float64)
-    square = square + square.T
-    assert torch.equal(unpacked(packed(square), 7), square)
 
 
 def other_space(space):

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders import Backbone
-from fedunseen.methods.svip import SVIP, SVIPSettings, highest
+from fedunseen.methods.svip import SVIP, SVIPSettings
 from fedunseen.methods.transformer import rollout, transformer, transformer_init
 
 SHAPE = (12, 2, 4)
@@ -95,25 +95,6 @@ def test_the_loss_written_out(grouped, merge):
     torch.testing.assert_close(terms, expected, rtol=1e-3, atol=1e-5)
     assert expected["kl"] > 1e-3
     assert total is terms["loss"]
-
-
-def test_when_all_blocks_matter_both_passes_are_equal(grouped):
-    method = method_of(grouped, keep=1.0)
-    params, b = params_of(method), batch()
-    _, terms = method.loss(params, b, method.context())
-    assert terms["kl"].item() == pytest.approx(0, abs=1e-7)
-    single = method_of(grouped, keep=1.0, kl=0)
-    only = {name: value for name, value in params.items() if not name.startswith("fill.")}
-    _, one_pass = single.loss(only, b, single.context())
-    assert terms["sce"].item() == pytest.approx(2 * one_pass["sce"].item(), rel=1e-5)
-
-
-def test_merging_blocks_is_undone_exactly(grouped):
-    method = method_of(grouped, (12, 4, 6), merge=2)
-    patches = torch.arange(2 * 24 * 3.0).reshape(2, 24, 3)
-    blocks = method.to_blocks(patches)
-    torch.testing.assert_close(blocks[1], blocks_of(patches[1], 4, 6, 2), rtol=0, atol=0)
-    assert torch.equal(method.to_patches(blocks), patches)
 
 
 def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
@@ -205,16 +186,6 @@ def test_maps_that_cannot_be_cut_into_blocks_are_refused(grouped):
         method_of(grouped, (12, 7, 4), merge=2)
 
 
-def test_attributes_without_a_group_are_refused(space):
-    sentence = (
-        "method.decorrelation needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): "
-        "give it a group in the class space, or set method.decorrelation = 0"
-    )
-    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
-        method_of(space)
-    assert method_of(space, decorrelation=0).settings.decorrelation == 0
-
-
 def test_heads_that_cannot_share_the_width_are_refused():
     with pytest.raises(ValidationError) as error:
         SVIPSettings(width=10, heads=4)
@@ -257,14 +228,6 @@ def test_rollout_multiplies_the_layers_from_the_input_up():
     )
     rolled = rollout(torch.from_numpy(np.stack([first, second])))
     np.testing.assert_allclose(rolled.numpy(), expected, rtol=1e-5)
-
-
-def test_without_attention_to_others_nothing_is_rolled_out():
-    assert not rollout(torch.eye(5).expand(3, 2, 5, 5)).any()
-
-
-def test_the_highest_are_exactly_as_many_as_asked_for_even_among_equals():
-    assert highest(torch.zeros(2, 5), 3).tolist() == [[1, 1, 1, 0, 0]] * 2
 
 
 def test_the_loss_agrees_with_finite_differences(grouped):

@@ -56,12 +56,6 @@ def test_only_the_parameters_of_the_phase_are_pulled():
     assert set(terms) == {"loss"}
 
 
-def test_without_mu_the_gradient_is_left_as_it_is():
-    grads, _ = corrected(["a", "b"], mu=0.0)
-    plain, _ = gradient(params_at(0), Step({}, {}, {}, {}))
-    assert all(torch.equal(grads[name], plain[name]) for name in plain)
-
-
 def test_the_centre_of_the_pull_is_the_model_that_is_sent():
     params = params_at(0)
     instruction = FedProx(FedProxSettings()).instruct({}, params, 0)

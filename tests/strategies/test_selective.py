@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -86,19 +85,3 @@ def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
     assert grads["critic.w"].tolist() == [2, 2]
     assert not torch.equal(seen[1]["generator.w"], params["generator.w"])  # the sharpness step
     assert torch.equal(seen[1]["critic.w"], params["critic.w"])
-
-
-def test_the_inner_strategys_memory_is_kept_apart():
-    from fedunseen.strategies.moon import Moon, MoonSettings
-
-    strategy = Pipeline(Moon(MoonSettings()), [Selective({"critic.w": torch.zeros(1)})])
-    sent = {"generator.w": torch.tensor([1.0])}
-    first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
-    trained = {"generator.w": torch.tensor([2.0]), "critic.w": torch.tensor([9.0])}
-    _, state = strategy.finish(first, LocalResult(trained, {}, 1), {})
-    second = strategy.recall(strategy.instruct({}, sent, 1), state, 1)
-    assert float(first.kept["known"]) == 0
-    assert float(second.kept["known"]) == 1
-    assert second.kept["previous/generator.w"].tolist() == [2.0]
-    assert "previous/critic.w" not in second.kept
-    assert np.isclose(float(second.own["critic.w"]), 9.0)

@@ -7,12 +7,9 @@ features of classes that no client holds (section 3.2); a noisy text embedding o
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -23,6 +20,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.memory import enough_memory
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of
 from fedunseen.core.random import stream
@@ -34,7 +32,7 @@ from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.critic import normal_layer
 from fedunseen.methods.networks import linear
 
-_KEPT = 2**30  # bytes of synthetic features held in memory; more go to a temporary file
+_ON_DEVICE = 2**30  # bytes of synthetic features held on the device; more stay in main memory
 _AT_ONCE = 2**24  # numbers of a layer's outputs while features are generated
 _ABSENT = -100.0  # the bias of a class that a classifier does not know
 
@@ -286,27 +284,22 @@ class Generative(Method):
         own = 0 if real is None else len(real[1])
         width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
         total = len(made) * count + own
-        labels = torch.cat([place[torch.from_numpy(made)].repeat_interleave(count), *_places(place, real)])
-        with tempfile.TemporaryDirectory() as folder:  # its files are sparse: what does not fit would kill the process
-            if (needed := 4 * total * width) > max(_KEPT, shutil.disk_usage(folder).free):
-                raise ExperimentError(
-                    f"{total} generated features need {needed / 2**30:.1f} GiB, more than {folder} has room for: lower "
-                    "method.synthetic or method.synthetic_gzsl, or let TMPDIR name a folder on a larger disk"
-                )
-            features = _room(total, width, Path(folder), device)
-            for i, c in enumerate(made.tolist()):
-                block = self.generated(params, among, c, count, seed)
-                features[i * count : (i + 1) * count] = block.to(features.device)
-            if real is not None:
-                rows = max(1, _AT_ONCE // self.hidden)
-                for start in range(0, own, rows):
-                    block = self.refine(params, self.features(params, real[0][start : start + rows]))
-                    at = len(made) * count + start
-                    features[at : at + len(block)] = block.to(features.device)
-            weight, bias = softmax_head(
-                features, labels.to(features.device), len(known), self.settings.head_lr, self.settings.head_epochs,
-                count, stream(seed, f"classifier {name}"), device, self.settings.head_weight_decay,
-            )  # fmt: skip
+        labels = place[torch.from_numpy(made)].repeat_interleave(count)
+        if real is not None:
+            labels = torch.cat([labels, place[real[1].cpu()]])
+        with enough_memory("lower method.synthetic or method.synthetic_gzsl"):
+            features = torch.empty(total, width, device=device if 4 * total * width <= _ON_DEVICE else "cpu")
+        for i, c in enumerate(made.tolist()):
+            features[i * count : (i + 1) * count] = self.generated(params, among, c, count, seed).to(features.device)
+        if real is not None:
+            rows, first = max(1, _AT_ONCE // self.hidden), len(made) * count
+            for start in range(0, own, rows):
+                block = self.refine(params, self.features(params, real[0][start : start + rows]))
+                features[first + start : first + start + len(block)] = block.to(features.device)
+        s = self.settings
+        adam = Adam(s.head_lr, (0.5, 0.999), weight_decay=s.head_weight_decay)
+        rng = stream(seed, f"classifier {name}")
+        weight, bias = softmax_head(features, labels, len(known), adam, s.head_epochs, count, rng, device)
         whole = torch.zeros(len(among.names), width, device=device)
         level = torch.full((len(among.names),), _ABSENT, device=device)
         whole[torch.from_numpy(known)], level[torch.from_numpy(known)] = weight, bias
@@ -325,36 +318,23 @@ def softmax_head(
     features: Tensor,
     labels: Tensor,
     classes: int,
-    lr: float,
+    adam: Adam,
     epochs: int,
     batch: int,
     rng: np.random.Generator,
     device: torch.device,
-    weight_decay: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Train a linear softmax classifier with Adam (0.5, 0.999); call it without gradients."""
+    """Train a linear softmax classifier on features (n, d); call it without gradients."""
     layer = linear_layer("head", features.shape[1], classes, rng)
     weight, bias = (layer[f"head.{kind}"].to(device) for kind in ("weight", "bias"))
-    adam = Adam(lr, (0.5, 0.999), weight_decay=weight_decay)
     state, step = adam.init({"weight": weight, "bias": bias}), 0
     for _ in range(epochs):
-        order = torch.from_numpy(rng.permutation(len(features))).to(features.device)
+        order = torch.from_numpy(rng.permutation(len(features)))
         for rows in torch.split(order, batch):
-            x, y = features[rows].to(device), labels[rows].to(device)
+            x, y = features[rows.to(features.device)].to(device), labels[rows].to(device)
             off = torch.softmax(F.linear(x, weight, bias), dim=1)  # less the one-hot labels: the gradient of the logits
             off[torch.arange(len(y), device=device), y] -= 1.0
             off /= len(y)
             step += 1
             adam.update([weight, bias], [off.T @ x, off.sum(0)], state, step)
     return weight, bias
-
-
-def _room(rows: int, width: int, folder: Path, device: torch.device) -> Tensor:
-    """Return room for features (rows, width): in memory, or if that is too much in a file."""
-    if 4 * rows * width <= _KEPT:
-        return torch.empty(rows, width, device=device)
-    return torch.from_file(str(folder / "features"), shared=True, size=rows * width).view(rows, width)
-
-
-def _places(place: Tensor, real: tuple[Tensor, Tensor] | None) -> list[Tensor]:
-    return [] if real is None else [place[real[1].cpu()]]
