@@ -25,11 +25,9 @@ def page(tmp_path, settings):
 
 def test_an_attack_and_what_was_dropped_stand_in_the_report(tmp_path):
     attack = {
-        "attack.name": "backdoor",
-        "attack.rounds": "2-",
-        "attack.clients": [0, 3],
+        "attack.name": "backdoor", "attack.rounds": "2-", "attack.clients": [0, 3],
         "attack.triggers": ["background", "style"],
-    }
+    }  # fmt: skip
     result, section = page(tmp_path, {**attack, "screening.name": "magnitude"})
     assert "Clients 0, 3 are malicious: attack <code>backdoor</code> in rounds 2 to 3 (2 rounds)" in section
     assert f'<data value="{result["backdoor_attacked"]}">' in section

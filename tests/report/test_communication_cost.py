@@ -109,11 +109,9 @@ def made_up(run):
     accuracy = np.full(len(unseen), np.nan, dtype=np.float32)
     accuracy[2] = 61.25
     return {
-        "generated_labels": np.repeat(unseen[[2, 5]], 12),
-        "generated_kind": np.tile([0, 1, 1], 8),
-        "generated_plane": rng.normal(size=(24, 2)).astype(np.float32),
-        "generated_accuracy": accuracy,
-    }
+        "generated_labels": np.repeat(unseen[[2, 5]], 12), "generated_kind": np.tile([0, 1, 1], 8),
+        "generated_plane": rng.normal(size=(24, 2)).astype(np.float32), "generated_accuracy": accuracy,
+    }  # fmt: skip
 
 
 def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_class(made, tmp_path):

@@ -97,14 +97,11 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
     write_tensors(
         folder / "evaluation.safetensors",
         {
-            "client_counts": counts,
-            "labels": labels,
-            "zsl_answers": rng.choice(unseen, len(labels)),
-            "gzsl_answers": rng.integers(0, classes, len(labels)),
-            "similarity": similarity,
+            "client_counts": counts, "labels": labels, "zsl_answers": rng.choice(unseen, len(labels)),
+            "gzsl_answers": rng.integers(0, classes, len(labels)), "similarity": similarity,
             "model_similarity": model,
         },
-    )
+    )  # fmt: skip
     page, text = page_of(load_run(folder), tmp_path)
     assert len(text) < 2_000_000
     assert all(f">{names[c]}</span>" in text for c in unseen)

@@ -15,12 +15,10 @@ CASES = {
     "tables": {"evaluation.choose": {"method.lr": [0.1, 0.2]}, "partition.join": {"3-4": 2}},
     "numbers and lists": {"method.hidden": [], "method.lr": 1e-05, "run.seed": 7},
     "data elsewhere": {
-        "data.name": "xlsa17",
-        "data.root": '/someone\'s data/"x"',
-        "data.dataset": "AWA2",
+        "data.name": "xlsa17", "data.root": '/someone\'s data/"x"', "data.dataset": "AWA2",
         "data.features": ["centre", "l2"],
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -257,14 +257,8 @@ def test_the_page_follows_a_federation(shown, federation):
     expect(page.locator("#round")).to_have_text("round 2 of 3")
     expect(page.locator("#phase")).to_have_text("Training")
     assert page.locator("#parties tr").nth(0).inner_text().split() == [
-        "north",
-        "connected",
-        "27",
-        "1,620",
-        "2",
-        "250",
-        "ms",
-    ]
+        "north", "connected", "27", "1,620", "2", "250", "ms",
+    ]  # fmt: skip
     assert "<b>they differ</b>" in page.locator("#parties tr").nth(2).inner_text()
     assert page.locator("#refused tr").all_inner_texts() == ["1 to 2\twest\tit has not answered"]
     cards = dict(

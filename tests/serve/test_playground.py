@@ -60,18 +60,6 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     assert page.locator("#best").text_content() == "Nothing yet."
 
 
-def test_a_picture_is_recognised_and_what_is_none_is_said(served, opened, digits):
-    from test_service import EXAMPLES
-
-    page = opened(served(digits))
-    page.select_option("#among", "unseen")
-    page.set_input_files("#file", EXAMPLES / "85.png")
-    best(page, "85")
-    assert page.locator("#shown").is_visible()
-    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"nothing"})
-    says(page, "#input-error", "a.png is not a readable image (PNG, JPEG, WEBP, GIF, BMP, TIFF)")
-
-
 def test_the_keyboard_alone_is_enough(served, opened, digits):
     page = opened(served(digits))
     for _ in range(20):

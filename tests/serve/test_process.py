@@ -151,15 +151,3 @@ def test_a_certificate_that_is_none_and_a_port_that_is_taken(digits, tmp_path):
     assert str(error.value) == (
         f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --host or --port"
     )
-
-
-def test_with_json_every_line_is_an_object_with_date_zone_and_level(started):
-    process, port = started("--log-format", "json")
-    assert ask(port, path="/classes")[0] == 200
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=120)
-    lines = [json.loads(line) for line in err.splitlines()]
-    assert [line["level"] for line in lines] == ["info"] * 3
-    assert [line["message"].split()[0] for line in lines] == ["serving", "127.0.0.1", "stopped"]
-    assert {**lines[1], "ms": 0}.items() > {"method": "GET", "path": "/classes", "status": 200, "ms": 0}.items()
-    assert all(datetime.fromisoformat(line["time"]).tzinfo is not None for line in lines)

@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.registry import find
-from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.forget import forget
-from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from fedunseen.tasks.any_shot import curve
@@ -117,29 +115,6 @@ def test_what_cannot_be_learnt_is_one_sentence(done, tmp_path, classes, examples
     assert str(error.value).startswith(sentence)
     assert not (tmp_path / "new").exists()
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_a_forgotten_party_was_never_there(done, benchmark, tmp_path):
-    left = forget(done, "3", tmp_path / "left")
-    whole = make_partition(done.experiment.partition, benchmark, 0)
-    # The slow way: the same run, on data that the party never brought.
-    others = tuple(own[:0] if k == 3 else own for k, own in enumerate(whole.clients))
-    federation = assemble(done.experiment, benchmark, type(whole)(others, whole.first, whole.last), scaler=done.scaler)
-    state, _ = federation.round(federation.start())
-    (model,) = federation.models(state)
-    stored = load_params(tmp_path / "left" / "model.safetensors")
-    assert stored.keys() == model.keys()
-    for name, value in model.items():
-        assert torch.equal(stored[name], value), name
-    assert left.result["forgotten"] == ["3"]
-    assert left.result["zsl"] != done.result["zsl"] or left.result["gzsl_seen"] != done.result["gzsl_seen"]
-    again = forget(left, "5", tmp_path / "less")
-    assert again.result["forgotten"] == ["3", "5"]
-    with pytest.raises(FedUnseenError, match=r"^no sums of client 3 are kept, so it cannot be forgotten"):
-        forget(left, "3", tmp_path / "twice")
-    with pytest.raises(ExperimentError, match=r"^--party west: unknown party 'west'"):
-        forget(done, "west", tmp_path / "west")
 
 
 def test_a_party_is_forgotten_from_any_folder(make_folder, tmp_path, monkeypatch):

@@ -24,18 +24,14 @@ if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
 NUMBERS = (
-    ("few_shot", "Few-shot", "orange"),
-    ("few_shot_pixels", "Raw samples", ""),
-    ("few_shot_random", "Untrained", ""),
+    ("few_shot", "Few-shot", "orange"), ("few_shot_pixels", "Raw samples", ""), ("few_shot_random", "Untrained", ""),
     ("few_shot_base", "Training classes", "blue"),
-)
+)  # fmt: skip
 DEALT = {
-    "iid": "every class dealt evenly to all of them",
-    "dirichlet": "every class dealt by a Dirichlet draw",
-    "pccd": "each with classes of its own",
-    "user": "each with users of its own",
+    "iid": "every class dealt evenly to all of them", "dirichlet": "every class dealt by a Dirichlet draw",
+    "pccd": "each with classes of its own", "user": "each with users of its own",
     "file": "classes dealt as a file says",
-}
+}  # fmt: skip
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 IDLE = "for validation"
@@ -308,11 +304,9 @@ def summary(facts: Facts) -> dict[str, Any]:
     remedy = "Give more examples of each class (method.shots), the weak ones first."
     usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
     return {
-        "what": words["what"],
-        "good": words["good"],
-        "weak": sentences,
+        "what": words["what"], "good": words["good"], "weak": sentences,
         "next": parts.advice(facts, weak, remedy, usage),
-    }
+    }  # fmt: skip
 
 
 def numbers(facts: Facts) -> dict[str, Any]:

@@ -153,12 +153,10 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
                 np.array([candidate[name] for candidate in tried], dtype=np.float64), label, COLORS[name], dashed=dashed
             )
             for name, label, dashed in (
-                ("gzsl_harmonic", "H", False),
-                ("zsl", "ZSL", False),
-                ("gzsl_unseen", "U", True),
+                ("gzsl_harmonic", "H", False), ("zsl", "ZSL", False), ("gzsl_unseen", "U", True),
                 ("gzsl_seen", "S", True),
             )
-        ]
+        ]  # fmt: skip
         written = [f"{value:g}" for value in ordered]
         marked = ordered.index(chosen["settings"][key])
         charts.append(value_chart(curves, f"Validation classes by {key}", written, key, marked))

@@ -117,14 +117,11 @@ class Recognizer:
         described = np.delete(space.semantics, space.undescribed, axis=0)
         return [
             {
-                "name": name,
-                "group": group_of.get(column),
-                "least": float(values.min()),
-                "greatest": float(values.max()),
-                "binary": bool(np.isin(values, (0.0, 1.0)).all()),
+                "name": name, "group": group_of.get(column), "least": float(values.min()),
+                "greatest": float(values.max()), "binary": bool(np.isin(values, (0.0, 1.0)).all()),
             }
             for column, (name, values) in enumerate(zip(space.attribute_names, described.T, strict=True))
-        ]
+        ]  # fmt: skip
 
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
         """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""

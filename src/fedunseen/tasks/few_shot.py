@@ -222,14 +222,10 @@ class FewShotEvaluator(Evaluator):
             answered = method.answer_features(adapted, points).argmax(1).cpu().numpy()
         right = e.classes[0][answered] == labels[chosen]
         return {
-            "points": points.cpu().numpy(),
-            "labels": labels[chosen],
-            "classes": e.classes[0],
-            "grid": grid.reshape(_GRID, _GRID).cpu().numpy(),
-            "low": low.cpu().numpy(),
-            "high": high.cpu().numpy(),
+            "points": points.cpu().numpy(), "labels": labels[chosen], "classes": e.classes[0],
+            "grid": grid.reshape(_GRID, _GRID).cpu().numpy(), "low": low.cpu().numpy(), "high": high.cpu().numpy(),
             "accuracy": np.array(100 * right.mean()),
-        }
+        }  # fmt: skip
 
 
 class FewShotPredictor(Predictor):

@@ -118,10 +118,8 @@ class ZeroShotEvaluator(Evaluator):
     def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
         """Say whether clients' own models are measured in ``round``, counted from 1: ``evaluation.clients``."""
         asked, method = self.evaluation.clients, self.federation.method
-        if asked is not None:
-            return asked
-        if not method.trained or method.generates:
-            return False
+        if asked is not None or not method.trained or method.generates:
+            return bool(asked)
         if choice.round is None or not self.federation.strategy.one_model:  # any round may be the reported one
             return True
         return round in (1, choice.round, rounds) or round % math.ceil(rounds / _OWN_CURVE) == 0
@@ -199,11 +197,8 @@ class ZeroShotPredictor(Predictor):
                 "--support"
             )
         names, semantics, seen, given = added_classes(run.space, question.classes)
-        if (question.classes is not None or among != "all") and not method.zero_shot:
-            raise ExperimentError(
-                f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
-                "method, for example fedzsl, to predict others"
-            )
+        if question.classes is not None or among != "all":
+            _check_descriptions(run, "predict")
         allowed = candidates(question, seen, given)
         rows = scaled(run, run.read_inputs(question.inputs))
         scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
@@ -235,11 +230,7 @@ class ZeroShotPredictor(Predictor):
                 f"method.name = {run.method_name!r} cannot learn from examples once it is trained: run "
                 "method.name = 'gaussian', on the same features or on those of this run (encoder.name = 'run')"
             )
-        if not method.zero_shot:
-            raise ExperimentError(
-                f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
-                "method, for example fedzsl, to add others"
-            )
+        _check_descriptions(run, "add")
         space = expand_space(run.space, *added_classes(run.space, classes)[:2])
         params = run.params
         if method.generates:
@@ -247,6 +238,14 @@ class ZeroShotPredictor(Predictor):
             among = Candidates(space.names, semantics, space.seen, space.unseen)
             params = method.fit_heads(params, among, run.manifest["seed"])
         return Learnt(space, params)
+
+
+def _check_descriptions(run: Trained, to: str) -> None:
+    if not run.method.zero_shot:
+        raise ExperimentError(
+            f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
+            f"method, for example fedzsl, to {to} others"
+        )
 
 
 class ZeroShot(Task):
@@ -261,10 +260,9 @@ class ZeroShot(Task):
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
         """Return ZSL and the generalized accuracies, and the backdoor accuracy if there is one, as one line."""
-        unseen, seen = percent(result, "gzsl_unseen"), percent(result, "gzsl_seen")
+        zsl, unseen, seen, harmonic = (percent(result, name) for name in ZERO_SHOT)
         triggers = f"   backdoor {percent(result, 'backdoor')}" if "backdoor" in result else ""
-        numbers = f"ZSL {percent(result, 'zsl')}   GZSL unseen {unseen}  seen {seen}"
-        return f"{numbers}  harmonic {percent(result, 'gzsl_harmonic')}{triggers}"
+        return f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{triggers}"
 
 
 def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -306,16 +304,12 @@ def added_classes(
     if classes is None:
         return names, semantics, seen, np.zeros(len(names), dtype=bool)
     new, rows = _described(space, classes)
-    added: list[NDArray[np.float64]] = []
-    for name, row in zip(new, rows, strict=True):
-        if name in space.names:
-            semantics[names.index(name)] = row
-        else:
-            names.append(name)
-            added.append(row)
-    semantics = np.concatenate([semantics, *(row[None] for row in added)])
-    given = np.array([name in set(new) for name in names])
-    return names, semantics, np.concatenate([seen, np.zeros(len(added), dtype=bool)]), given
+    names += [name for name in new if name not in space.names]
+    added = len(names) - len(space.names)
+    semantics = np.concatenate([semantics, np.zeros((added, space.attributes))])
+    semantics[[names.index(name) for name in new]] = rows
+    given = np.isin(np.arange(len(names)), [names.index(name) for name in new])
+    return names, semantics, np.concatenate([seen, np.zeros(added, dtype=bool)]), given
 
 
 def _described(space: ClassSpace, classes: Classes) -> tuple[Sequence[str], NDArray[np.float64]]:
