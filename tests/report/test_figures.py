@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.report.charts import Curve, Scale, histogram, line_chart, value_chart
-from fedunseen.report.maps import coverage_map, generated_map, spread
+from fedunseen.report.maps import class_map, coverage_map, spread
 from fedunseen.report.svg import Frame, image_source, raster, ticks
 
 NAN = float("nan")
@@ -101,7 +101,7 @@ def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class
     rng = np.random.default_rng(0)
     plane, labels = rng.normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
     generated = np.arange(60) % 2 == 0
-    drawing = generated_map(plane, labels, generated, ["a", "<b>", "c"], "t")
+    drawing = class_map(plane, labels, ["a", "<b>", "c"], "t", generated)
     paths = re.findall(r'class="(\w+)" style="--hue:(\d+)" d="(.*?)"><title>(.*?)</title>', drawing)
     assert [(kind, said) for kind, _, _, said in paths] == [
         (kind, f"{name}, {kind}") for name in ("a", "&lt;b&gt;", "c") for kind in ("generated", "real")

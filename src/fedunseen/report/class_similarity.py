@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedunseen.report import statistics
-from fedunseen.report.maps import embedding_map, generated_map, hue, similarity_map, small_map
+from fedunseen.report.maps import class_map, hue, similarity_map, small_map
 from fedunseen.report.parts import Content, Facts, labelled
 
 
@@ -68,7 +68,7 @@ def embedding(facts: Facts) -> Content:
     titles = {"inputs": "As they come in", "model": "As the model represents them"}
     if np.array_equal(planes["inputs"], planes["model"]):  # a method on the features themselves
         del planes["model"]
-    charts = [embedding_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
+    charts = [class_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
     content = {
         "charts": charts,
         "before": before,
@@ -99,19 +99,15 @@ def generated(facts: Facts) -> Content:
     own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
     content = {
-        "chart": generated_map(plane, positions, made, written, "Generated and real features"),
+        "chart": class_map(plane, positions, written, "Generated and real features", made),
         "kind": _projection(facts),
         "made": int(made.sum()),
         "real": int((~made).sum()),
         "numbered": numbered,
         "classes": [
-            {
-                "name": name,
-                "number": i + 1 if numbered else None,
-                "hue": hue(i),
-                "accuracy": None if np.isnan(accuracy) else accuracy,
-            }
+            {"name": name, "number": i + 1 if numbered else None, "hue": hue(i),
+             "accuracy": None if np.isnan(accuracy) else accuracy}
             for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
         ],
-    }
+    }  # fmt: skip
     return {"generated": content}

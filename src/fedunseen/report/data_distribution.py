@@ -30,20 +30,11 @@ def holders(
     listed = []
     for client, row in zip(clients, counts, strict=True):
         own = [f"{facts.names[c]} ({row[c]:,})" if counted else facts.names[c] for c in np.flatnonzero(row).tolist()]
-        listed.append(
-            {
-                "client": client,
-                "classes": len(own),
-                "samples": int(row.sum()),
-                "names": own[:NAMED_HOLDINGS],
-                "more": max(len(own) - NAMED_HOLDINGS, 0),
-            }
-        )
+        listed.append({"client": client, "classes": len(own), "samples": int(row.sum()), "names": own[:NAMED_HOLDINGS],
+                       "more": max(len(own) - NAMED_HOLDINGS, 0)})  # fmt: skip
     spread = int(per_client.min()), int(per_client.max())
     return {
-        "map": holdings_map(
-            counts[:, order], facts.of_classes(order), held, idling, clients, idle_words=idle, counted=counted
-        ),
+        "map": holdings_map(counts[:, order], facts.of_classes(order), held, idling, clients, idle, counted),
         "listed": listed,
         "of": of,
         "range": spread[:1] if spread[0] == spread[1] else spread,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.evaluation.measures import SHORT, TITLES, ZERO_SHOT, ZERO_SHOT_MEASURES
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart, value_chart
 from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
@@ -49,7 +49,7 @@ def curves(facts: Facts) -> Content:
         return None
     x = axis(lines)
     drawn: dict[str, list[Curve]] = {}
-    for name, *_ in ZERO_SHOT_MEASURES:
+    for name in ZERO_SHOT:
         own = [line.get("clients", {}).get(name, []) for line in lines]
         low, mean, high = map(statistics.bridged, statistics.band(own))
         main = statistics.curve(lines, name)
@@ -91,26 +91,18 @@ def seeds(facts: Facts) -> Content:
     if not run.seeds:
         return None
     all_lines = statistics.measured_by_all([run_of_seed.metrics for run_of_seed in run.seeds], "zsl")
-    drawn = {}
-    for name, *_ in ZERO_SHOT_MEASURES:
+    drawn: dict[str, list[Curve]] = {}
+    for name in ZERO_SHOT:
         each = np.array([statistics.curve(lines, name) for lines in all_lines])
         low, mean, high = statistics.band(each.T.tolist())
         drawn[name] = [Curve(mean, "mean of seeds", COLORS[name], low, high)]
     charts = _accuracy_charts(facts, drawn, axis(all_lines[0]))
-    plain = [run_of_seed.name for run_of_seed in ZERO_SHOT_MEASURES]
-    names = [*plain, *(f"uncalibrated_{name}" for name in plain[1:])]
+    names = [*ZERO_SHOT, *(f"uncalibrated_{name}" for name in ZERO_SHOT[1:])]
     heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
-    rows = [
-        {
-            "seed": run_of_seed.result["seed"],
-            "cells": [
-                *(f"{run_of_seed.result[name]:.1f}" for name in names),
-                f"{run_of_seed.result['calibration_factor']:.3g}",
-                run_of_seed.result["selected_round"],
-            ],
-        }
-        for run_of_seed in run.seeds
-    ]
+    rows = []
+    for result in (one.result for one in run.seeds):
+        cells = [*(f"{result[name]:.1f}" for name in names), f"{result['calibration_factor']:.3g}"]
+        rows.append({"seed": result["seed"], "cells": [*cells, result["selected_round"]]})
     means = [*(f"{run.result[name]:.1f} ± {run.result[name + '_sd']:.1f}" for name in names), "", ""]
     words = "Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the "
     words += "choice of seed matters little."
@@ -138,25 +130,18 @@ def _sensitivity(run: Run, keys: Sequence[str]) -> list[str]:
     chosen = run.result["chosen_on_validation"]
     charts = []
     for key in keys:
-        tried = [
-            candidate
-            for candidate in chosen.get("tried", [])
-            if all(candidate["settings"][other] == chosen["settings"][other] for other in keys if other != key)
-        ]
-        values = [candidate["settings"][key] for candidate in tried]
+        others = [other for other in keys if other != key]
+        tried = [one for one in chosen.get("tried", [])
+                 if all(one["settings"][other] == chosen["settings"][other] for other in others)]  # fmt: skip
+        values = [one["settings"][key] for one in tried]
         if len(values) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             continue
         tried = [tried[i] for i in np.argsort(values, kind="stable")]
-        ordered = [candidate["settings"][key] for candidate in tried]
+        ordered = [one["settings"][key] for one in tried]
         curves = [
-            Curve(
-                np.array([candidate[name] for candidate in tried], dtype=np.float64), label, COLORS[name], dashed=dashed
-            )
-            for name, label, dashed in (
-                ("gzsl_harmonic", "H", False), ("zsl", "ZSL", False), ("gzsl_unseen", "U", True),
-                ("gzsl_seen", "S", True),
-            )
-        ]  # fmt: skip
+            Curve(statistics.curve(tried, name), SHORT[name], COLORS[name], dashed=name in ("gzsl_unseen", "gzsl_seen"))
+            for name in ("gzsl_harmonic", "zsl", "gzsl_unseen", "gzsl_seen")
+        ]
         written = [f"{value:g}" for value in ordered]
         marked = ordered.index(chosen["settings"][key])
         charts.append(value_chart(curves, f"Validation classes by {key}", written, key, marked))

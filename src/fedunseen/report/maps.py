@@ -71,34 +71,30 @@ def _class_names(frame: Frame, means: Sequence[Floats], names: Sequence[str], si
     return [text(x, y + size * 0.35, name, "where", size) for (x, y), name in zip(places.tolist(), short, strict=True)]
 
 
-def embedding_map(points: Floats, labels: Ids, names: Sequence[str], title: str) -> str:
-    """Draw samples in the plane, colored by class, with each class's name at its mean."""
-    points, frame, marks = _flat_plane(points, title)
-    classes = np.unique(labels).tolist()
-    for place, c in enumerate(classes):
-        dots = frame.points(points[labels == c].tolist(), "h0")
-        marks.append(path(dots, "dots", names[c], style=f"--hue:{hue(place)}"))
-    size = 12.0 if len(classes) <= 30 else 10.0
-    means = [points[labels == c].mean(axis=0) for c in classes]
-    marks += _class_names(frame, means, [names[c] for c in classes], size)
-    return svg(marks, frame.width, frame.height, f"{title}: {len(points)} samples of {len(classes)} classes")
+def class_map(
+    points: Floats, labels: Ids, names: Sequence[str], title: str, generated: NDArray[np.bool_] | None = None
+) -> str:
+    """Draw samples in the plane, colored by class, each class named at its mean.
 
-
-def generated_map(points: Floats, labels: Ids, generated: NDArray[np.bool_], names: Sequence[str], title: str) -> str:
-    """Draw generated and real samples in one plane: circles and crosses, colored by class (FZSL, Fig. 5)."""
-    points, frame, marks = _flat_plane(points, title, 760)
+    Where some are ``generated``, they are circles and real ones crosses (FZSL, Fig. 5), at whose mean the name stands.
+    """
+    real = np.ones(len(labels), dtype=bool) if generated is None else ~generated
+    kinds = [("dots", real, "h0")] if generated is None else [("generated", ~real, _RING), ("real", real, _CROSS)]
+    points, frame, marks = _flat_plane(points, title, 420 if generated is None else 760)
     classes, means = np.unique(labels).tolist(), []
     for place, c in enumerate(classes):
         members = labels == c
-        for kind, chosen, mark in (("generated", members & generated, _RING), ("real", members & ~generated, _CROSS)):
-            if chosen.any():
+        for kind, of_kind, mark in kinds:
+            if (chosen := members & of_kind).any():
+                said = names[c] if generated is None else f"{names[c]}, {kind}"
                 dots = frame.points(points[chosen].tolist(), mark)
-                marks.append(path(dots, kind, f"{names[c]}, {kind}", style=f"--hue:{hue(place)}"))
-        real = members & ~generated
-        means.append(points[real if real.any() else members].mean(axis=0))
-    marks += _class_names(frame, means, [names[c] for c in classes], 13.0 if len(classes) <= 30 else 10.0)
-    words = f"{title}: {int(generated.sum())} generated and {int((~generated).sum())} real samples"
-    return svg(marks, frame.width, frame.height, f"{words} of {len(classes)} classes", "map")
+                marks.append(path(dots, kind, said, style=f"--hue:{hue(place)}"))
+        means.append(points[members & real if (members & real).any() else members].mean(axis=0))
+    size = 10.0 if len(classes) > 30 else 12.0 if generated is None else 13.0
+    marks += _class_names(frame, means, [names[c] for c in classes], size)
+    count = f"{len(points)}" if generated is None else f"{(~real).sum()} generated and {real.sum()} real"
+    label = f"{title}: {count} samples of {len(classes)} classes"
+    return svg(marks, frame.width, frame.height, label, "" if generated is None else "map")
 
 
 def plane_map(
