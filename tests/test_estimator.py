@@ -242,7 +242,9 @@ def test_what_is_no_saved_classifier_is_refused(fitted, tmp_path):
     with pytest.raises(DataError, match=r"file cannot be read as a classifier \(.*\): give a file that `save` wrote$"):
         ZeroShotClassifier.load(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(DataError, match=r"is no classifier of this version of FedUnseen: give a file that its `save`"):
+    with pytest.raises(
+        DataError, match=r"is not a classifier of this version of FedUnseen: give a file that its `save`"
+    ):
         ZeroShotClassifier.load(path)
     fitted.save(path)
     tensors = {name: value for name, value in load_file(path).items() if name != "semantics"}

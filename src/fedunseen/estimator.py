@@ -152,8 +152,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         rows, labels = validate_data(self, X, y, ensure_min_samples=2)
         check_classification_targets(labels)
         if table is None:
-            own = np.unique(labels).tolist()
-            table = dict(zip(own, np.eye(len(own)), strict=True))
+            table = dict(zip((held := np.unique(labels).tolist()), np.eye(len(held)), strict=True))
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
             raise ArgumentError("there is only one class, so that there is nothing to tell apart: give at least two")
@@ -166,31 +165,19 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
             validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed, name="the samples given to fit",
         )  # fmt: skip
-        assert benchmark.users is not None  # groups were given
-        users = benchmark.users
+        users = benchmark.users if benchmark.users is not None else np.zeros(len(labels))
         partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
-        self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
         federation = assemble(self._experiment, benchmark, partition)
-        selection = benchmark.for_selection(self._seed) if chooses else None
-        if selection is not None and getattr(federation.method, "quantization", None) is not None:
-            state, model = self._sum_once(federation, selection)
-        else:
-            if selection is not None:
-                chosen = assemble(self._experiment, selection, partition.restricted_to(selection.train))
-                state, _ = self._train(chosen)
-                self.calibration_ = metrics.best_factor([chosen.answers(chosen.fit_heads(state.params))])
-            state, self.curve_ = self._train(federation)
-            model = federation.fit_heads(state.params)
+        state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
-        keeps = len(self._clients) > 1 and not federation.method.trained
-        self._sums = {name: value.cpu() for name, value in state.server.items()} if keeps else {}
+        several = len(self._clients) > 1 and not federation.method.trained
+        self._sums = {name: value.cpu() for name, value in state.server.items()} if several else {}
         if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
             _warn_if_outdone(federation.method, state.params, model)
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
-        pools = [part for part in (pool, unlabelled) if part is not None]
-        if pools:
+        if pools := [part for part in (pool, unlabelled) if part is not None]:
             self._adapt([validate_data(self, part, reset=False) for part in pools])
         return self
 
@@ -416,7 +403,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             about = parse_json(metadata.get("fedunseen classifier", '{"format": 0}'))
             if about["format"] != _FORMAT:
                 raise DataError(
-                    f"{path} is no classifier of this version of FedUnseen: give a file that its `save` wrote"
+                    f"{path} is not a classifier of this version of FedUnseen: give a file that its `save` wrote"
                 )
             made = cls(**about["estimator"])
             made._restore(about, tensors)
@@ -473,8 +460,20 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         }
         return Experiment.from_dict(tree)
 
+    def _calibrated(self, federation: Federation, selection: Benchmark | None) -> tuple[State, Params]:
+        """Return the final state and the model, and choose the calibration on ``selection``."""
+        self.calibration_ = 0.0 if self.calibration == "validation" else float(self.calibration)
+        if selection is not None and getattr(federation.method, "quantization", None) is not None:
+            return self._sum_once(federation, selection)
+        if selection is not None:
+            chosen = assemble(self._experiment, selection, federation.partition.restricted_to(selection.train))
+            state, _ = self._train(chosen)
+            self.calibration_ = metrics.best_factor([chosen.answers(chosen.fit_heads(state.params))])
+        state, self.curve_ = self._train(federation)
+        return state, federation.fit_heads(state.params)
+
     def _sum_once(self, federation: Federation, selection: Benchmark) -> tuple[State, Params]:
-        """Return the final state and the model in closed form, and choose the calibration: samples are read once.
+        """Do what :meth:`_calibrated` does for a closed form, and read the samples once.
 
         The statistics without validation classes are a part of all. The model without them has the shrinkage of the
         final one, so that their scores are in one unit.
