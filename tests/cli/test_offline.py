@@ -130,12 +130,18 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     stored = next(Path("fedunseen-north/ledger").glob("answer-*"))
     stored.write_bytes(first[:-1])
     assert "restore it from a copy" in offline.act("answer", "north", out="third", call=refused)
-    # A coordinator that signs the same plan for other parties too gets no second answer.
-    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
+    # A coordinator that signs the same plan for other parties, or for another quantization, gets no second answer.
     fields = fields_of(plan)
-    fields |= {"parties": list(NAMES[:3]), "hello": {**fields["hello"], "clients": 3, "names": list(NAMES[:3])}}
-    Path("twin.fedunseen").write_bytes(files.signed("plan", fields, plan.tensors, plan.enrolment, key))
+    twin = {"parties": list(NAMES[:3]), "hello": {**fields["hello"], "clients": 3, "names": list(NAMES[:3])}}
+    data = {**plan["hello"]["experiment"]["data"], "quantization": 16}
+    other = {"hello": {**plan["hello"], "experiment": {**plan["hello"]["experiment"], "data": data}}}
+    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
+    for changed, name in ((twin, "twin"), (other, "other")):
+        content = files.signed("plan", {**fields, **changed}, plan.tensors, plan.enrolment, key)
+        Path(f"{name}.fedunseen").write_bytes(content)
     assert "answered another file with the same plan" in offline.act("answer", "north", "twin", "t", call=refused)
+    fresh = offline.act("answer", "north", "other", "t", ("--state", "fresh"), call=refused)
+    assert "scales features to [8.0] bits, and data.quantization = 16" in fresh
     assert not Path("t.fedunseen").exists()
 
 
@@ -336,6 +342,7 @@ def test_files_that_do_not_belong_together_are_refused(answered, offline, refuse
         ({"more": ("--state", "fedunseen-south")}, "is the ledger of another data folder"),
         ({"more": ("--consent", "all")}, "--consent all: choose among"),
         ({"plan": "clear"}, "the plan asks for sums in clear"),
+        ({"more": ("--set", "data.quantization=16")}, "data.quantization = 16 is not the coordinator's, 8"),
         ({"plan": "south"}, "is a file of the kind 'answer', not 'plan'"),
     ],
     ids=str,
@@ -346,6 +353,17 @@ def test_a_party_refuses_what_it_should_not_answer(words, why, offline, place, r
     offline.plan("clear", NAMES, "--plain")
     assert why in offline.act("answer", "north", **words, call=refused)
     assert not Path("north.fedunseen").exists()
+
+
+def test_a_party_with_too_many_samples_sends_nothing(offline, refused, monkeypatch):
+    offline.plan()
+    with monkeypatch.context() as patch:
+        patch.setattr("fedunseen.methods.closed_form.statistics.LARGEST", 119 * 127**2)  # 119 samples of 8 bits fit
+        told = offline.act("answer", "north", call=refused)
+    assert "120 samples of 8 bits do not fit 64 bits" in told
+    assert not Path("north.fedunseen").exists()
+    assert not list(Path("fedunseen-north/ledger").glob("released-*"))
+    offline.act("answer", "north")
 
 
 @pytest.mark.parametrize(

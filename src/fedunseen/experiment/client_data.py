@@ -77,6 +77,7 @@ class PartyData:
         tree = dict(header["experiment"])
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
         _check_places({section: tree.get(section, {}) for section in ("data", "encoder", "method")}, self.own)
+        _check_quantization(tree.get("data", {}), self.own, statistics)
         self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
         if self.only is not None:
             self.benchmark = own = replace(own, train=self.only)
@@ -247,6 +248,22 @@ def _check_solved(federation: Federation, model: Params) -> None:
         scores = torch.empty(0)
     if scores.shape != (1, len(federation.semantics)) or not finite({"scores": scores}):
         raise WireError("its model cannot score a sample of this party")
+
+
+def _check_quantization(told: Mapping[str, Any], own: Mapping[str, Any], statistics: Params) -> None:
+    """Refuse a quantization that the parties would not share: their sums would be of other units."""
+    for key in ("quantization", "quantization_range"):
+        if (mine := own.get(f"data.{key}", told.get(key))) != told.get(key):
+            raise RefusedError(
+                f"data.{key} = {mine} is not the coordinator's, {told.get(key)}, and all parties share one: leave it "
+                "out, or ask the coordinator to change it"
+            )
+    bits, said = statistics.get("quantize.bits"), told.get("quantization")
+    if bits is not None and bits.tolist() != [said]:
+        raise RefusedError(
+            f"the coordinator scales features to {plain(bits.tolist(), 40)} bits, and data.quantization = "
+            f"{plain(said, 20)}: ask it which of the two all parties share"
+        )
 
 
 def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:

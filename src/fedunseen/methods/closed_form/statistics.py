@@ -32,6 +32,7 @@ BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
 NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
 
+LARGEST = 2**63 - 1  # that an element of a sum may be
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
 _FACTORISED = 4096  # numbers of a feature vector up to which second moments are factorized for a check
 
@@ -91,7 +92,7 @@ def _read(inputs: Tensor | CodedRows | NDArray[Any], some: slice) -> tuple[Tenso
 
 def check_capacity(samples: int, quantization: Quantization) -> None:
     """Refuse more samples than 64 bits can add up."""
-    most = (2**63 - 1) // quantization.levels**2
+    most = LARGEST // quantization.levels**2
     if samples > most:
         raise DataError(
             f"the second moments of {samples} samples of {quantization.bits} bits do not fit 64 bits: set "
