@@ -7,17 +7,14 @@ and ``join``: the same coordinator and the same party answer.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.engines.carriers.nvflare.job import SETTINGS, LocalCoordinator, LocalParty, Place
 from fedunseen.engines.remote.link import Link
-
-_log = logging.getLogger("fedunseen.federation")  # NVFlare writes it into the job's log
+from fedunseen.tools.existing_federation import answering, coordinated, log
 
 
 class Coordinator(LocalCoordinator):
@@ -35,23 +32,11 @@ class Coordinator(LocalCoordinator):
 
     def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
         """Run the experiment."""
-        from fedunseen.engines.remote.coordinator import PartyStatus, Session
-        from fedunseen.experiment import Experiment, run
-        from fedunseen.experiment.deployed import deployed, notes
-
-        names, out, shipped = list(self.names) or sites, place.folder / self.out, place.config / self.experiment
-        settings = {**self.settings, **_settings(place), "engine.name": "nvflare", "engine.mode": "deployment"}
+        shipped = place.config / self.experiment
         source = str(shipped) if shipped.is_file() else self.experiment
-        chosen = deployed(Experiment.load(source, {**settings, "partition.clients": len(names)}), settings)
-        for note in notes(chosen):
-            _log.info("note: %s", note)
-
-        @contextmanager
-        def meet() -> Iterator[Session]:
-            yield Session(link, [PartyStatus(name) for name in names], kit=_path(place, "credentials"))
-
-        done = run(chosen, out, resume=True, meeting=meet)
-        _log.info("%s; run: %s", done.headline(), done.path)
+        settings = {**self.settings, **place.settings.get("set", {}), "engine.name": "nvflare"}
+        kit = _path(place, "credentials")
+        coordinated(link, list(self.names) or sites, source, settings, place.folder / self.out, kit)
 
 
 class Party(LocalParty):
@@ -59,24 +44,18 @@ class Party(LocalParty):
 
     def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
         """Return what answers; raises FedUnseenError if the site's file or data are not as they must be."""
-        from fedunseen.engines.remote.party import Party as Answering
-        from fedunseen.experiment.client_data import PartyData
-        from fedunseen.experiment.manifest import unused
-
         if (data := _path(place, "data")) is None:
             raise ExperimentError(f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"')
         state = _path(place, "state") or place.folder / "fedunseen-state"
-        state.mkdir(parents=True, exist_ok=True)
-        state.chmod(0o700)  # what a client keeps says something of its data
-        home = unused(_path(place, "out") or place.folder / "fedunseen-model")
-        masked, consent = bool(place.settings.get("masked")), place.settings.get("consent", ())
-        held = PartyData(data, _settings(place), home=home, masked=masked)
-        party = Answering(held.prepare, state, _log.info, {"DATA": data}, _path(place, "credentials"), consent)
+        told = {**place.settings, "data": data, "credentials": _path(place, "credentials")}
+        party = answering(
+            told, dict(place.settings.get("set", {})), state, _path(place, "out") or place.folder / "fedunseen-model"
+        )
 
         def answer(name: str, question: bytes) -> bytes:
             known, reply = party.error, party.answer(question)
             if party.error is not known:
-                _log.error("%s", party.error)
+                log.error("%s", party.error)
             return reply
 
         return answer
@@ -86,7 +65,3 @@ def _path(place: Place, key: str) -> Path | None:
     """Return a path of the site's file, relative to its workspace."""
     value = place.settings.get(key)
     return place.folder / str(value) if value else None
-
-
-def _settings(place: Place) -> dict[str, Any]:
-    return dict(place.settings.get("set", {}))
