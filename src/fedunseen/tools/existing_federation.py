@@ -45,7 +45,7 @@ def coordinated(
     file: Path | None = None,
     greeting: float = 20.0,
 ) -> Run:
-    """Run an experiment with the parties of a link, or continue it if its run directory is there; ``file`` gets the log."""
+    """Run an experiment with the parties of a link, or continue it; ``file`` gets the log."""
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.experiment import Experiment, run
     from fedunseen.experiment.deployed import deployed, notes
