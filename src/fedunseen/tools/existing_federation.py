@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from fedunseen.engines.remote.link import Link
+    from fedunseen.engines.remote.coordinator import Session
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment import Run
 
@@ -35,30 +35,27 @@ def logged_to(place: Path | TextIO) -> Iterator[None]:
 
 
 def coordinated(
-    link: Link,
-    names: Sequence[str],
+    session: Session,
     source: str,
     settings: Mapping[str, Any],
     out: Path,
-    kit: Path | None,
     progress: Callable[..., None] | None = None,
     file: Path | None = None,
-    greeting: float = 20.0,
 ) -> Run:
     """Run an experiment with the parties of a link, or continue it; ``file`` gets the log."""
-    from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.experiment import Experiment, run
     from fedunseen.experiment.deployed import deployed, notes
 
     settings = {**settings, "engine.mode": "deployment"}
-    experiment = deployed(Experiment.load(source, {**settings, "partition.clients": len(names)}), settings)
+    experiment = Experiment.load(source, {**settings, "partition.clients": len(session.parties)})
+    experiment = deployed(experiment, settings)
     for note in notes(experiment):
         log.info("note: %s", note)
 
     @contextmanager
     def meet() -> Iterator[Session]:
         with nullcontext() if file is None else logged_to(file):
-            yield Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=greeting)
+            yield session
 
     done = run(experiment, out, resume=True, progress=progress, meeting=meet)
     log.info("%s; run: %s", done.headline(), done.path)

@@ -35,8 +35,10 @@ def coordinate(grid: Any, told: Mapping[str, Any]) -> Run:
     with GridLink(grid, names).carried() as link, logged_to(sys.stderr):
         link.present()  # nodes start their parties while PyTorch is imported here
         if names:
-            file = out / "engine" / "federation.log"
-            return coordinated(link, names, source, settings, out, kit, _progress, file, 120.0)
+            from fedunseen.engines.remote.coordinator import PartyStatus, Session
+
+            session = Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=120.0)
+            return coordinated(session, source, settings, out, _progress, out / "engine" / "federation.log")
         from fedunseen.engines.carriers.flower import simulated_by
         from fedunseen.experiment import Experiment, run
 

@@ -32,11 +32,15 @@ class Coordinator(LocalCoordinator):
 
     def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
         """Run the experiment."""
+        from fedunseen.engines.remote.coordinator import PartyStatus, Session
+
         shipped = place.config / self.experiment
         source = str(shipped) if shipped.is_file() else self.experiment
         settings = {**self.settings, **place.settings.get("set", {}), "engine.name": "nvflare"}
-        kit = _path(place, "credentials")
-        coordinated(link, list(self.names) or sites, source, settings, place.folder / self.out, kit)
+        session = Session(
+            link, [PartyStatus(name) for name in list(self.names) or sites], kit=_path(place, "credentials")
+        )
+        coordinated(session, source, settings, place.folder / self.out)
 
 
 class Party(LocalParty):
