@@ -17,20 +17,9 @@ from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.client_data import simulated
-from links import answered
+from links import SMALL, answered
 
 pytestmark = pytest.mark.slow
-
-SMALL = {
-    "data.train_per_class": 6,
-    "data.test_per_class": 3,
-    "partition.clients": 3,
-    "strategy.rounds": 2,
-    "method.hidden": [16],
-    "evaluation.selection": "last",
-    "evaluation.theory": False,
-    "evaluation.embedding": False,
-}
 
 
 class Inline:
@@ -93,6 +82,18 @@ def model(path: Path):
     return load_file(path / "model.safetensors")
 
 
+def assert_same_model(path, other):
+    found, wanted = model(path), model(other)
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+LOW_RANK = {
+    "compression__name": "low-rank", "method__name": "clswgan", "method__hidden": 32, "method__synthetic": 10,
+    "method__head_epochs": 1, "method__critic_steps": 1, "strategy__shared": ["generator.*"],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -107,24 +108,14 @@ def model(path: Path):
         {"compression__name": "top-k", "compression__keep": 0.1, "strategy__name": "fednova"},
         {"compression__name": "8-bit", "defence__name": "median"},
         {"compression__name": "1-bit", "strategy__name": "moon", "strategy__fraction": 0.7},
-        {
-            "compression__name": "low-rank",
-            "method__name": "clswgan",
-            "method__hidden": 32,
-            "method__synthetic": 10,
-            "method__head_epochs": 1,
-            "method__critic_steps": 1,
-            "strategy__shared": ["generator.*"],
-        },
+        LOW_RANK,
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "fedavg",
 )
 def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
     apart = run(experiment(engine__name="nvflare", **settings), tmp_path / "apart")
     here = run(experiment(engine__mode="one-at-a-time", **settings), tmp_path / "here")
-    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_model(tmp_path / "apart", tmp_path / "here")
     left_out = {"seconds", "client_seconds"}
     for a, b in zip(apart.metrics, here.metrics, strict=True):
         assert {key: value for key, value in a.items() if key not in left_out} == {
@@ -136,8 +127,7 @@ def test_replies_merge_in_client_order_whoever_answers_first(adapter, tmp_path):
     adapter.link = Reversed(3)
     run(experiment(engine__name="nvflare"), tmp_path / "reversed")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
-    one, other = model(tmp_path / "reversed"), model(tmp_path / "here")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_model(tmp_path / "reversed", tmp_path / "here")
 
 
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
@@ -146,9 +136,7 @@ def test_sums_from_elsewhere_are_added_to_the_same_bits(method, adapter, tmp_pat
     few |= {"partition.clients": 3, "evaluation.embedding": False, "evaluation.theory": False}
     for engine, folder in (("nvflare", "apart"), ("in-process", "here")):
         run(Experiment.load("digit-pairs-gaussian", {**few, "engine.name": engine}), tmp_path / folder)
-    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_model(tmp_path / "apart", tmp_path / "here")
 
 
 def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
@@ -168,8 +156,7 @@ def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
     run(scaffold, tmp_path / "killed", resume=True)
     adapter.link = None
     run(scaffold, tmp_path / "whole")
-    one, other = model(tmp_path / "killed"), model(tmp_path / "whole")
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert_same_model(tmp_path / "killed", tmp_path / "whole")
 
 
 def spoil(name, header, answer):
@@ -230,8 +217,7 @@ def test_a_malicious_client_is_left_out_as_it_is_in_process(adapter, tmp_path):
     apart = run(experiment(engine__name="nvflare", **attacked), tmp_path / "apart")
     here = run(experiment(engine__mode="one-at-a-time", **attacked), tmp_path / "here")
     assert [line["participants"] for line in apart.metrics] == [line["participants"] for line in here.metrics]
-    one, other = model(tmp_path / "apart"), model(tmp_path / "here")
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_model(tmp_path / "apart", tmp_path / "here")
 
 
 def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter, tmp_path):
@@ -254,11 +240,8 @@ def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter
 def test_step_lengths_that_would_break_the_merge_are_refused(lengths, adapter, tmp_path):
     def claim(name, header, answer):
         told, tensors = unpack(answer)
-        if name == "1":
-            told["step_lengths"] = (
-                lengths if isinstance(lengths, dict) else dict.fromkeys(told["step_lengths"], lengths)
-            )
-        return pack(told, tensors)
+        every = lengths if isinstance(lengths, dict) else dict.fromkeys(told["step_lengths"], lengths)
+        return pack({**told, "step_lengths": every}, tensors) if name == "1" else answer
 
     adapter.link = Inline(3, claim)
     done = run(experiment(engine__name="nvflare", strategy__name="fednova"), tmp_path / "run")
@@ -295,7 +278,7 @@ def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
     run(experiment(engine__name="nvflare"), tmp_path / "run")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
     assert [name for round, name in adapter.link.asked if round == 0] == ["0", "1", "2", "2"]
-    assert all(torch.equal(value, model(tmp_path / "here")[name]) for name, value in model(tmp_path / "run").items())
+    assert_same_model(tmp_path / "run", tmp_path / "here")
 
 
 def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
@@ -390,8 +373,7 @@ def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
     run(experiment(engine__mode="one-at-a-time", **short), tmp_path / "here")
     assert all(line["clock"] == {"ages": [0, 0, 0]} for line in late.metrics)
     assert len(adapter.link.asked) == 3 + 1 + 3
-    one, other = model(tmp_path / "late"), model(tmp_path / "here")
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert_same_model(tmp_path / "late", tmp_path / "here")
 
 
 def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):

@@ -10,6 +10,7 @@ import scipy.stats
 import torch
 from safetensors.torch import load_file
 
+import links
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
@@ -21,19 +22,9 @@ from fedunseen.experiment.client_data import PartyData
 from fedunseen.experiment.forget import forget
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
-from links import answered
 
 NAMES = ("north", "south", "west", "east")
-SMALL = {
-    "data.train_per_class": 6,
-    "data.test_per_class": 3,
-    "partition.clients": 4,
-    "strategy.rounds": 2,
-    "method.hidden": [16],
-    "evaluation.selection": "last",
-    "evaluation.theory": False,
-    "evaluation.embedding": False,
-}
+SMALL = {**links.SMALL, "partition.clients": 4}
 CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
 LOOSE = {"privacy__dropouts": "allow", "engine__quorum": 3}
 CLOSE = 2e-7
@@ -157,7 +148,7 @@ class Table:
         answer = answer and self.change(name, header, answer)
         if answer is not None and header["kind"] not in ("hello", "stop", "plan", "signed"):
             self.heard.append((header["kind"], name, answer))
-        return answered(answer)
+        return links.answered(answer)
 
 
 @pytest.fixture(scope="module")
@@ -366,67 +357,27 @@ def test_closed_form_sums_are_released_once(link, tmp_path):
     hosted(link, tmp_path / "agreed", preset="digit-pairs-gaussian")
 
 
-def another_experiment(header, tensors):
-    if header["kind"] == "hello":
-        header["experiment"]["method"]["lr"] = 1e-30
-
-
-def another_model(header, tensors):
-    if header["kind"] == "round":
-        tensors["params/f.0.weight"] = torch.zeros_like(tensors["params/f.0.weight"])
-
-
-def another_digest(header, tensors):
-    if header["kind"] == "round":
-        header["instruction"] = "11" * 32
-
-
-def another_plan(header, tensors):
-    if header["kind"] == "plan":
-        header["plan"]["sums"] = 9
-
-
-def another_layout(header, tensors):
-    if header["kind"] in ("plan", "signed"):
-        header["plan"]["layout"] = "11" * 32
-
-
-def unsigned_plan(header, tensors):
-    if header["kind"] == "signed":
-        header["signatures"] = {"east": header["signatures"]["east"]}
-
-
-def another_weight(header, tensors):
-    if header["kind"] in ("plan", "signed"):
-        header["plan"]["weights"]["east"] = 1.5
-
-
-def another_client(header, tensors):
-    if header["kind"] == "round":
-        header["client"] = 0
-
-
-def an_old_state(header, tensors):
-    if header["kind"] == "round" and header["round"] == 1:
-        header["after"] = -1
-
-
-LIES = [
-    (another_experiment, "the plan's experiment is not what the coordinator has sent"),
-    (another_model, "the first model is not that of the plan"),
-    (another_digest, "the instruction is not the one that its digest says"),
-    (another_plan, "the plan's sums is not what the coordinator has sent"),
-    (another_layout, "has signed another plan"),
-    (unsigned_plan, "1 parties have signed the plan, and 3 must"),
-    (another_weight, "the plan's weight of this party is not what it has said"),
-    (another_client, "the instruction is for another party"),
-    (an_old_state, "starts from an older state"),
+DEAD = "11" * 32  # a digest of something else
+LIES = [  # of which messages, what changes in the header and among the tensors, and what the party says
+    ("hello", lambda h, t: h["experiment"]["method"].update(lr=1e-30), "the plan's experiment is not what the coord"),
+    ("round", lambda h, t: t["params/f.0.weight"].zero_(), "the first model is not that of the plan"),
+    ("round", lambda h, t: h.update(instruction=DEAD), "the instruction is not the one that its digest says"),
+    ("plan", lambda h, t: h["plan"].update(sums=9), "the plan's sums is not what the coordinator has sent"),
+    ("plan signed", lambda h, t: h["plan"].update(layout=DEAD), "has signed another plan"),
+    ("signed", lambda h, t: [h["signatures"].pop(name) for name in NAMES[:3]], "1 parties have signed the plan, and 3"),
+    ("plan signed", lambda h, t: h["plan"]["weights"].update(east=1.5), "the plan's weight of this party is not what"),
+    ("round", lambda h, t: h.update(client=0), "the instruction is for another party"),
+    ("round", lambda h, t: h["round"] == 1 and h.update(after=-1), "starts from an older state"),
 ]
 
 
-@pytest.mark.parametrize(("lie", "why"), LIES, ids=lambda one: getattr(one, "__name__", ""))
-def test_a_party_that_is_told_something_else_than_the_others_refuses(lie, why, link, tmp_path, caplog):
-    link.twist = lambda name, header, tensors: lie(header, tensors) if name == "east" else None
+@pytest.mark.parametrize(("kinds", "lie", "why"), LIES, ids=[why for *_, why in LIES])
+def test_a_party_that_is_told_something_else_than_the_others_refuses(kinds, lie, why, link, tmp_path, caplog):
+    def twist(name, header, tensors):
+        if name == "east" and header["kind"] in kinds.split():
+            lie(header, tensors)
+
+    link.twist = twist
     with caplog.at_level(logging.WARNING, "fedunseen.federation"), pytest.raises(QuorumError):
         hosted(link, tmp_path / "run", engine__patience=0)
     assert why in caplog.text + " ".join(link.said["east"])
@@ -542,23 +493,21 @@ def test_a_damaged_ledger_sends_nothing(link, tmp_path):
     assert not [name for _, name, _ in link.heard if name == "west"]
 
 
-def test_noise_that_the_coordinator_can_draw_is_refused(data):
-    privacy = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "seed", "aggregation": "masked"}
-    header = {"client": 2, "clients": 4, "experiment": {"data": {}, "privacy": privacy}}
-    with pytest.raises(RefusedError, match=r"privacy.noise_from = 'system'"):
+DRAWN = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "seed", "aggregation": "masked"}
+
+
+@pytest.mark.parametrize(
+    ("privacy", "more", "why"),
+    [
+        ({"privacy": DRAWN}, {}, r"privacy.noise_from = 'system'"),  # the coordinator could draw the same noise
+        ({"privacy": {"aggregation": "masked"}}, {"growing": {}}, "would see which classes this party holds"),
+        ({}, {}, "would see this party's updates one by one"),
+    ],
+)
+def test_a_party_that_insists_on_masks_refuses_what_they_do_not_hide(privacy, more, why, data):
+    header = {"client": 2, "clients": 4, "experiment": {"data": {}, **privacy}, **more}
+    with pytest.raises(RefusedError, match=why):
         PartyData(data / "west", masked=True).prepare(header, {})
-
-
-def test_a_class_space_that_grows_is_refused_under_masks(data):
-    """The answer to such a greeting says which classes a party holds."""
-    header = {"client": 2, "clients": 4, "experiment": {"data": {}, "privacy": {"aggregation": "masked"}}}
-    with pytest.raises(RefusedError, match="would see which classes this party holds"):
-        PartyData(data / "west", masked=True).prepare({**header, "growing": {}}, {})
-
-
-def test_a_party_may_insist_on_masks(data):
-    with pytest.raises(RefusedError, match="would see this party's updates one by one"):
-        PartyData(data / "west", masked=True).prepare({"client": 2, "clients": 4, "experiment": {"data": {}}}, {})
 
 
 def test_messages_out_of_order_are_refused(link):
@@ -602,12 +551,8 @@ def test_a_party_that_lies_is_left_out_and_the_sum_is_of_the_others(stage, lie, 
 def test_elements_of_another_sum_are_never_a_wrong_sum(link, tmp_path):
     old = {}
 
-    def change(name, header, answer):
-        if (name, header["kind"]) != ("west", "masked"):
-            return answer
-        return old.setdefault("answer", answer)
-
-    link.change = change
+    hold = lambda answer: old.setdefault("answer", answer)  # noqa: E731
+    link.change = lambda name, header, answer: hold(answer) if (name, header["kind"]) == ("west", "masked") else answer
     with pytest.raises(QuorumError, match="the masks have not cancelled"):
         hosted(link, tmp_path / "run")
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 1

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from fedunseen.core.lazy import lazily
 
 if TYPE_CHECKING:
     from fedunseen.engines.local.in_process import EngineSettings, InProcess
@@ -33,18 +34,8 @@ __all__ = [
     "Worker",
 ]
 
-_HOMES = {
-    "Distributed": "remote.coordinator",
-    "DistributedSettings": "remote.coordinator",
-    "EngineSettings": "local.in_process",
-    "InProcess": "local.in_process",
-    "RoundResult": "round",
-    "Worker": "local.worker",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import what is asked for: a carrier's process needs neither PyTorch nor the other engines."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+_REMOTE = {name: f"fedunseen.engines.remote.coordinator:{name}" for name in ("Distributed", "DistributedSettings")}
+_LOCAL = {name: f"fedunseen.engines.local.in_process:{name}" for name in ("EngineSettings", "InProcess")}
+_OTHERS = {"RoundResult": "fedunseen.engines.round:RoundResult", "Worker": "fedunseen.engines.local.worker:Worker"}
+# A carrier's process needs neither PyTorch nor the other engines.
+__getattr__, __dir__ = lazily(__name__, {**_REMOTE, **_LOCAL, **_OTHERS})

@@ -1,12 +1,8 @@
-r"""Buffered asynchronous merging (FedBuff, Nguyen et al. 2022), simulated: no one waits for the slowest client.
+r"""Buffered asynchronous merging (FedBuff, Nguyen et al. 2022), simulated: a "round" is a merge of ``buffer`` updates.
 
-All clients train at the same time, each as fast as its speed and its number of samples let it. The server merges as
-soon as ``buffer`` updates have come, whoever sent them; a client that is done begins again at once, from the model that
-there is. So an update may be of a model :math:`\tau` merges old, and counts :math:`(1 + \tau)^{-a}` of a fresh one.
-
-A "round" is a merge. The clock is simulated: a client's local update takes its factor, drawn once from the distribution
-``speeds`` of mean 1, times its samples over the mean client's. Nothing depends on the speed of this machine. Who is at
-work, since when and from which model is part of the server's state, so that a resumed run is the run that was killed.
+A client that is done begins again at once. Its update may be of a model :math:`\tau` merges old, and counts
+:math:`(1 + \tau)^{-a}` of a fresh one. A local update takes the client's factor, drawn once from ``speeds``, times its
+samples over the mean client's. Who is at work, since when and from which model is part of the server's state.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """What signs a federation's certificates, where someone keeps it: to give a party another key, and to shut one out.
 
-``fedunseen certs`` deletes the authority's private key, unless ``--authority`` keeps it. Anyone who has it can make
-himself any party, so it belongs with someone who neither runs the coordinator nor wants to read updates.
-
-A list of revoked certificates is an X.509 revocation list (RFC 5280), signed by the authority, with one difference: it
-holds for good. Anyone who has one in the kit keeps to it; no one fetches a newer one.
+Anyone who has the authority's key can make himself any party, so it belongs with someone who neither runs the
+coordinator nor wants to read updates. Revoked certificates are in an X.509 revocation list (RFC 5280) that holds for
+good: anyone who has one in the kit keeps to it, and no one fetches a newer one.
 """
 
 from __future__ import annotations

@@ -1,26 +1,8 @@
 """The relay: a Unix socket between FedUnseen's processes ("ours") and those of a carrier, and a Link over it.
 
-Standard library only: a carrier's process imports this module and needs neither PyTorch nor the rest of the package.
-Nothing is pickled: a frame is a small JSON object and bytes.
-
-Ours::
-
-    board = RelayServer()                                  # a Link
-    with Port(folder, board.serve) as port:                # one thread per connection runs board.serve(channel)
-        child = Child(["carrier-server", ...], folder / "server.log", {**os.environ, **port.environment})
-        ...
-        child.stop()
-
-The carrier's at the coordinator says who is connected and carries messages (:class:`RelayServer` has the frames)::
-
-    channel = dial()                                       # finds the socket in its environment
-    channel.send({"parties": {"north": "token"}})
-    head, body = channel.receive()                         # {"id": 7, "to": "north"}, message
-    channel.send({"id": 7}, answer)
-
-The carrier's at a party (``Port(folder, answering(answer))`` on our side)::
-
-    channel.send({}, message); _, body = channel.receive()
+Standard library only, since a carrier's process imports it; nothing is pickled: a frame is a small JSON object and
+bytes. Ours has a :class:`Port` that serves a :class:`RelayServer` (at the coordinator, whose docstring has the frames)
+or :func:`answering` (at a party); the carrier's calls :func:`dial`, whose environment is :attr:`Port.environment`.
 """
 
 from __future__ import annotations

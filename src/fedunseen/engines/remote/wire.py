@@ -2,8 +2,7 @@
 
     4 bytes: the header's length, big-endian · the header · safetensors
 
-Nothing is ever unpickled, and nothing that arrives is believed: :func:`unpack` checks the form, :func:`read_reply`
-checks a reply against what was asked for.
+Nothing is unpickled, and nothing that arrives is believed: a reply is checked against what was asked for.
 """
 
 from __future__ import annotations

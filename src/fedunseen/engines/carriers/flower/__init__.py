@@ -1,8 +1,7 @@
-"""Engine "flower": what FedUnseen sends is carried by Flower.
+"""Engine "flower": Flower carries what FedUnseen sends.
 
-A deployment uses Flower's SuperLink (``superlink.py``: who is there, signatures, messages) and its Fleet interface over
-HTTPS (``client.py``), inside our two kinds of processes: nothing else is started, and no app, that is code, is shipped
-from the coordinator to a party. A simulation uses Flower's simulation on Ray (``simulation.py``).
+A deployment has Flower's SuperLink (``superlink.py``) and its Fleet interface over HTTPS (``client.py``) inside our two
+kinds of processes: no app, that is code, is shipped. A simulation uses Flower's simulation on Ray (``simulation.py``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """A Flower app on Flower's public interfaces: a link over the grid of a ServerApp, and a ClientApp that answers.
 
-Flower starts a process for each message. At a party that process passes the message on to a process that stays, the
-party's: it has the data in memory and the secrets of masked sums. In a simulation Flower's workers stay, and answer
-themselves.
+Flower starts a process for each message. At a party it passes the message on to a process that stays, which has the
+data in memory and the secrets of masked sums. In a simulation Flower's workers stay, and answer themselves.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The folders of certificates and keys of a deployment on Flower: one for the coordinator, one for each party.
 
-A party trusts the coordinator because its certificate is signed by ``ca.crt``; the coordinator trusts a party because
-it signs with the key whose public half lies in the coordinator's folder under the party's name. The
-authority's key is thrown away, unless it is to be kept: no one can make another certificate then. Under masks parties
-know each other by ``federation.json`` (:mod:`fedunseen.secagg.enrolment`), on either carrier.
+A party trusts the coordinator's certificate, since ``ca.crt`` signed it; the coordinator trusts a party's key, whose
+public half lies in its folder under the party's name. The authority's key is not kept unless it is asked for.
 """
 
 from __future__ import annotations

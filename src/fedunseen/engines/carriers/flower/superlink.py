@@ -1,9 +1,7 @@
 """The coordinator's side of a deployment on Flower: Flower's SuperLink inside our process, behind a gate.
 
-The SuperLink keeps the register of parties, checks their signatures, and holds messages until they are fetched. Flower
-serves three interfaces at one port: Fleet (for parties), and Control and Runtime, through which anybody who reaches
-the port may register keys and start code. So the gate lets through what a party needs of Fleet, for parties that are
-registered, and nothing else. No app is shipped, and no code.
+Flower serves three interfaces at one port: Fleet (for parties), and Control and Runtime, through which anybody who
+reaches the port may register keys and start code. The gate lets through what a registered party needs of Fleet alone.
 """
 
 from __future__ import annotations

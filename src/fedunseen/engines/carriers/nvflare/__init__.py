@@ -1,11 +1,8 @@
 """NVIDIA FLARE as the carrier of messages.
 
-NVFlare's unit of work is a job. ``host`` and ``join`` start the processes that a start-up kit's scripts start, and
-``host`` submits a job for each site that registers; jobs that run continue. The job
-(:mod:`~fedunseen.engines.carriers.nvflare.job`) passes bytes on to our processes, so a job that ends loses nothing: its
-sites get another one. NVFlare's processes hold no state that a run needs. One that ends is replaced.
-
-Inside an existing federation :mod:`fedunseen.tools.nvflare_job` does the same work within one job.
+``host`` and ``join`` start the processes that a start-up kit's scripts start, and ``host`` submits a job for each site
+that registers. The job (:mod:`~fedunseen.engines.carriers.nvflare.job`) passes bytes on to our processes, so a job or a
+process that ends loses nothing, and is replaced. In an existing federation: :mod:`fedunseen.tools.nvflare_job`.
 """
 
 from __future__ import annotations

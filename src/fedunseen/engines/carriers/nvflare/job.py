@@ -1,14 +1,8 @@
 """A job of NVFlare that carries messages: its controller at the server, its executor at each site.
 
-NVFlare builds these classes from their paths in a job's configuration, so a job ships no code. They use what
-``nvflare.apis`` publishes alone. Messages are auxiliary messages with one topic; ``do`` says what a message is about:
-
-- ``ping``: answered with the token of the party that works at the site, if one does;
-- ``ask``: a question. The site holds the reply back until there is an answer, for :data:`HOLD` seconds at most, and
-  the controller asks again by the question's number. So a lost message costs seconds, and the site answers once;
-- ``taken``: the controller has the answer; ``refuse``: another party has joined under the site's name since.
-
-:class:`Registry` is not a part of a job: it runs in the process of a server that ``fedunseen host`` has started.
+NVFlare builds these classes from their paths, so a job ships no code. In auxiliary messages of one topic, ``do`` is
+``ping`` (answered with the token of the party at the site), ``ask`` (the site holds the reply back for :data:`HOLD`
+seconds at most; the controller asks again by the question's number), ``taken`` (it has the answer) or ``refuse``.
 """
 
 from __future__ import annotations
