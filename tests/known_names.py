@@ -1,8 +1,13 @@
-"""What several tests name: the end of a refusal of an unknown name, and a few-shot experiment of seconds."""
+"""What several tests name: refusals, the end of one of an unknown name, and a few-shot experiment of seconds."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 
 DIGITS_MAML = str(Path(__file__).with_name("digits-maml.toml"))
 
@@ -12,3 +17,11 @@ def known(names: Iterable[str], wrong: str) -> str:
     if len(every := sorted(names)) <= 12:
         return f"(known: {', '.join(every)})"
     return f"(the nearest: {', '.join(difflib.get_close_matches(wrong, every, 3, 0.0))})"
+
+
+@contextmanager
+def refuses(sentence: str, error: type[FedUnseenError] = ExperimentError) -> Iterator[None]:
+    """Expect an error whose message is exactly this sentence."""
+    with pytest.raises(error) as refusal:
+        yield
+    assert str(refusal.value) == sentence

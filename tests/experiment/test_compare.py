@@ -7,19 +7,14 @@ import pytest
 
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
-from fedunseen.experiment import load_run, run
+from fedunseen.experiment import run
 from fedunseen.experiment.compare import compare
 from known_names import DIGITS_MAML
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"strategy.rounds": 1, "encoder.widths": [4], "method.episodes": 4, "evaluation.episodes": 20}
-ZERO = {
-    "strategy.rounds": 2,
-    "data.train_per_class": 10,
-    "data.test_per_class": 6,
-    "evaluation.selection": "last",
-    "method.kl": 0.0,
-}
+ZERO = {"strategy.rounds": 2, "data.train_per_class": 10, "data.test_per_class": 6, "evaluation.selection": "last",
+        "method.kl": 0.0}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +95,3 @@ def test_several_seeds_are_compared_seed_by_seed(made):
 def test_what_was_asked_differently_is_refused(made, first, second, message):
     with pytest.raises(ExperimentError, match=message):
         compare(made(first[0], **first[1]), made(second[0], **second[1]))
-
-
-@pytest.mark.slow
-def test_a_run_read_again_compares_the_same(made):
-    ours, theirs = made(DIGITS_MAML, strategy__rounds=3), made(DIGITS_MAML)
-    assert compare(load_run(ours.path), load_run(theirs.path)).differences == compare(ours, theirs).differences

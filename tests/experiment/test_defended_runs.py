@@ -1,32 +1,22 @@
 """Whole runs with a defence or private merging: what is written, what a kill changes (nothing), what is refused."""
 
-import json
 import re
 
 import pytest
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from fedunseen.core.registry import find, names
 from fedunseen.engines.local import in_process
-from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.threats.defences import DEFENCES
-from known_names import known
 from pages import without_pictures
 
 SHORT = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}
+FEW = {name: {"defence.malicious": 0} for name in ("krum", "multi-krum", "bulyan")}
+FEW |= {"trimmed-mean": {"defence.malicious": 1}, "robust-learning-rate": {"defence.threshold": 2}}
 PRIVATE = {**SHORT, "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
 accounted = pytest.mark.skipif(
     __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
 )
-
-
-def settings_of(name):
-    settings = {} if name == "none" else {"defence.name": name}
-    few = {"trimmed-mean": 1, "krum": 0, "multi-krum": 0, "bulyan": 0}
-    if name in few:
-        settings["defence.malicious"] = few[name]
-    return settings | ({"defence.threshold": 2} if name == "robust-learning-rate" else {})
 
 
 def model(done):
@@ -34,25 +24,14 @@ def model(done):
 
 
 @pytest.mark.parametrize("name", sorted(set(DEFENCES) - {"none"}))
-def test_every_defence_runs_and_a_stop_in_between_changes_nothing(make, tmp_path, monkeypatch, name):
-    experiment = make({**SHORT, **settings_of(name)})
+def test_every_defence_runs_and_a_stop_in_between_changes_nothing(make, tmp_path, cut_short, name):
+    experiment = make({**SHORT, "defence.name": name, **FEW.get(name, {})})
     whole = run(experiment, tmp_path / "whole")
     for line in whole.metrics:
         assert line["defence"]["name"] == name
         assert line["defence"]["clients"] == [0, 1, 2]
         assert line["defence"]["merged"]
-    assert len(set(names("defence")) & {name}) == 1
-    wait = RunDirectory.save_checkpoint
-
-    def stop(self, checkpoint):
-        wait(self, checkpoint)
-        if checkpoint.round == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path / "stopped")
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", wait)
+    cut_short(experiment, tmp_path / "stopped", after=2)
     resumed = run(experiment, tmp_path / "stopped", resume=True)
     assert model(resumed) == model(whole)
     for one, other in zip(resumed.metrics, whole.metrics, strict=True):
@@ -105,7 +84,7 @@ def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(make, tmp_
 
 @pytest.mark.slow
 @accounted
-def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(make, tmp_path, monkeypatch):
+def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(make, tmp_path, cut_short):
     experiment = make({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
     whole = run(experiment, tmp_path / "whole")
     spent = [line["privacy"]["epsilon"] for line in whole.metrics]
@@ -114,17 +93,7 @@ def test_private_runs_say_what_they_cost_and_a_stop_in_between_changes_nothing(m
     counts = [len(line["participants"]) for line in whole.metrics]
     assert len(set(counts)) > 1  # each client is drawn by itself
     assert whole.result["epsilon"] == spent[-1]
-    wait = RunDirectory.save_checkpoint
-
-    def stop(self, checkpoint):
-        wait(self, checkpoint)
-        if checkpoint.round == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", stop)
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path / "stopped")
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", wait)
+    cut_short(experiment, tmp_path / "stopped", after=3)
     assert model(run(experiment, tmp_path / "stopped", resume=True)) == model(whole)
 
 
@@ -150,37 +119,23 @@ def test_a_defence_and_private_merging_together(make, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "start"),
     [
         ({"defence.name": "krum", "defence.malicious": 4}, "defence.name = 'krum' with defence.malicious = 4 needs "
-         "2 * 4 + 3 = 11 clients a round, but round 1 has 3: choose another defence, or let more clients take part"),
-        ({"defence.name": "norm-clip", "defence.bound": 0}, "defence.bound: input should be greater than 0, not 0"),
-        ({"defence.name": "norm-clap"}, "defence.name: unknown defence 'norm-clap': did you mean 'norm-clip'? "
-         f"{known(DEFENCES, 'norm-clap')}"),
+         "2 * 4 + 3 = 11 clients a round, but round 1 has 3: "),
         ({"defence.malicious": 2}, "defence: unknown key 'malicious' (known: name)"),
-        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set name to 'client-level' or "
-         "'sample-level'"),
-        ({"privacy.name": "client-level"}, "privacy: clip is missing: say how long a client's update, or a sample, may "
-         "be"),
-        ({"privacy.name": "client-level", "privacy.clip": 0}, "privacy.clip: input should be greater than 0, not 0"),
-        ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: give a "
-         "noise multiplier, a budget, or both"),
-        ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation goes with or without noise, so that it "
-         "has a setting of its own: set aggregation = 'masked'"),
-        ({"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': set aggregation to "
-         "'masked'"),
-        ({"privacy.aggregation": "masked", "privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': set "
-         "name to 'client-level' or 'sample-level'"),
-        ({"privacy.aggregation": "masked", "privacy.dropouts": "no"}, "privacy.dropouts: unknown value 'no' (known: "
-         "allow, refuse)"),
-        ({**PRIVATE, "privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: set it far "
-         "below 1/3"),
+        ({"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': "),
+        ({"privacy.name": "client-level"}, "privacy: clip is missing: "),
+        ({"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: "),
+        ({"privacy.name": "secure-aggregation"}, "privacy: secure aggregation goes with or without noise, "),
+        ({"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': "),
+        ({"privacy.aggregation": "masked", "privacy.dropouts": "no"}, "privacy.dropouts: unknown value 'no' "),
+        ({**PRIVATE, "privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: "),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_refused_before_anything_is_written(make, tmp_path, settings, sentence):
-    with pytest.raises(ExperimentError) as error:
+def test_what_makes_no_sense_is_refused_before_anything_is_written(make, tmp_path, settings, start):
+    with pytest.raises(ExperimentError, match=f"^{re.escape(start)}"):
         run(make(settings), tmp_path / "run")
-    assert str(error.value) == sentence
     assert not (tmp_path / "run").exists()
 
 
@@ -194,19 +149,3 @@ def test_a_spent_budget_is_refused_before_anything_is_written(make, tmp_path):
     )
     assert re.fullmatch(pattern, str(error.value))
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_from_before_there_were_defences_goes_on(make, tmp_path):
-    done = run(make(SHORT), tmp_path / "run")
-    manifest = json.loads((done.path / "manifest.json").read_bytes())
-    assert not {"defence", "privacy"} & set(manifest["experiment"])
-    assert load_run(done.path).experiment.defence.name == "none"
-    assert run(make(SHORT), tmp_path / "run", resume=True).result == done.result
-
-
-def test_another_defence_leaves_behind_what_the_new_one_does_not_have():
-    base = Experiment.load("digit-pairs", {"defence.name": "krum", "defence.malicious": 3})
-    assert base.with_overrides({"defence.name": "bulyan"}).defence.malicious == 3
-    assert base.with_overrides({"defence.name": "median"}).to_dict()["defence"] == {"name": "median"}
-    assert "defence" not in base.with_overrides({"defence.name": "none"}).to_dict()
-    assert find("defence", "krum").__name__ == "Krum"

@@ -1,5 +1,7 @@
 """What a growing federation refuses: at the party that looks at a greeting, and at the coordinator that hears it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ import torch
 from fedunseen.core.errors import RefusedError
 from fedunseen.engines.remote.wire import WireError, pack, read_holdings
 from fedunseen.experiment.client_data import PartyData
+from known_names import refuses
 
+NEW = {"held": ["d", "new"], "brings": ["new"]}
 ATTRIBUTES = [f"attribute {i}" for i in range(6)]
 
 
@@ -27,79 +31,38 @@ def greeting(party, without=()):
     return {**growing, "former": {}, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
 
 
-def other_attributes(growing, rows):
-    growing["attributes"] = ATTRIBUTES[::-1]
-
-
-def closed(growing, rows):
-    growing["open"] = False
-
-
-def under_test(growing, rows):
-    growing["tested"] = ["d"]
-
-
 def corrected(growing, rows):
     rows[growing["classes"].index("e")] *= 2
 
 
-def alike(growing, rows):
-    growing["classes"][growing["classes"].index("e")] = "Two Words"
-
-
-def damaged(growing, rows):
-    del growing["former"]
-
-
 @pytest.mark.parametrize(
-    ("change", "without", "sentence"),
+    ("change", "without", "start"),
     [
-        (
-            other_attributes, (),
-            "the attributes of {table} are not those of the coordinator, in their order: copy the coordinator's "
-            "classes.csv and add a line for each new class",
-        ),
-        (
-            closed, ("f",),
-            "{folder} holds samples of 'f', which the coordinator does not know, and this federation takes no new "
-            "classes (growth.name = 'unknown'): leave them out",
-        ),
-        (
-            under_test, (),
-            "{folder} holds samples of 'd', which the coordinator tests as a class that no one holds: leave them out, "
-            "or let the coordinator mark the class as seen",
-        ),
-        (
-            corrected, (),
-            "{table} describes the class 'e' otherwise than the coordinator does: copy its line, or give the class "
-            "another name if it is another",
-        ),
-        (damaged, (), "the coordinator's greeting describes no class space: 'former'"),
+        (lambda growing, rows: growing.update(attributes=ATTRIBUTES[::-1]), (),
+         "the attributes of {table} are not those of the coordinator, in their order: "),
+        (lambda growing, rows: growing.update(open=False), ("f",),
+         "{folder} holds samples of 'f', which the coordinator does not know, and this federation takes no new "),
+        (lambda growing, rows: growing.update(tested=["d"]), (),
+         "{folder} holds samples of 'd', which the coordinator tests as a class that no one holds: "),
+        (corrected, (), "{table} describes the class 'e' otherwise than the coordinator does: "),
+        (lambda growing, rows: growing.pop("former"), (),
+         "the coordinator's greeting describes no class space: 'former'"),
+        (lambda growing, rows: growing["classes"].__setitem__(growing["classes"].index("e"), "Two Words"),
+         ("two words",), "{table}: "),
     ],
-    ids=["attributes", "closed", "tested", "described otherwise", "damaged"],
+    ids=["attributes", "closed", "tested", "described otherwise", "damaged", "alike"],
 )  # fmt: skip
-def test_a_party_refuses_in_these_words(party, change, without, sentence):
+def test_a_party_refuses(party, change, without, start):
     growing, rows = greeting(party, without)
     change(growing, rows)
-    with pytest.raises(RefusedError) as said:
+    start = start.format(folder=party.folder, table=party.folder / "classes.csv")
+    with pytest.raises(RefusedError, match=f"^{re.escape(start)}"):
         party._known(party.benchmark, growing, rows)
-    assert str(said.value) == sentence.format(folder=party.folder, table=party.folder / "classes.csv")
-
-
-def test_a_new_class_that_looks_like_a_known_one_is_refused(party):
-    growing, rows = greeting(party, ("two words",))
-    alike(growing, rows)
-    with pytest.raises(RefusedError) as said:
-        party._known(party.benchmark, growing, rows)
-    assert str(said.value).startswith(f"{party.folder / 'classes.csv'}: ")
-    assert "'two words'" in str(said.value)
-    assert "'Two Words'" in str(said.value)
 
 
 def test_a_class_that_nobody_described_is_refused(party):
-    with pytest.raises(RefusedError) as said:
+    with pytest.raises(RefusedError, match="the coordinator's greeting describes no classes"):
         party._known(party.benchmark, greeting(party)[0], None)
-    assert str(said.value) == ("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
 
 
 def test_what_fits_is_taken(party):
@@ -121,29 +84,17 @@ def test_what_fits_is_taken(party):
         ({"brings": ["new"]}, None, "it does not say which classes it holds"),
         ({"samples": 1}, None, "it says that it holds 1 samples of 2 classes"),
         ({"held": ["d", "i"]}, None, "it holds samples of 'i', which is tested as a class that no one holds"),
-        (
-            {"held": ["d", "new"], "brings": ["new"], "open": False}, torch.ones(1, 6),
-            "it brings the class new, and this federation takes no new classes",
-        ),
-        (
-            {"held": ["d", "new"], "brings": ["new"]}, None,
-            "it brings 1 classes without a description of 6 numbers for each",
-        ),
-        (
-            {"held": ["d", "new"], "brings": ["new"]}, torch.full((1, 6), torch.nan),
-            "it brings 1 classes without a description of 6 numbers for each",
-        ),
-        (
-            {"held": ["d", "new"], "brings": ["new"]}, torch.zeros(1, 6),
-            "it brings a class with only zeros as description",
-        ),
+        ({**NEW, "open": False}, torch.ones(1, 6), "it brings the class new, and this federation takes no new classes"),
+        (NEW, None, "it brings 1 classes without a description of 6 numbers for each"),
+        (NEW, torch.full((1, 6), torch.nan), "it brings 1 classes without a description of 6 numbers for each"),
+        (NEW, torch.zeros(1, 6), "it brings a class with only zeros as description"),
     ],
     ids=["held", "brings", "samples", "tested", "closed", "not described", "not finite", "zeros"],
 )  # fmt: skip
 def test_a_coordinator_refuses_in_these_words(header, rows, sentence):
-    growing = {"classes": ["d", "e", "i"], "attributes": ATTRIBUTES, "tested": ["i"], "open": header.pop("open", True)}
+    growing = {"classes": ["d", "e", "i"], "attributes": ATTRIBUTES, "tested": ["i"], "open": header.get("open", True)}
     said = {"classes": 2, "samples": 20, "held": ["d", "e"], "brings": [], **header}
+    said.pop("open", None)
     answer = pack(said, {} if rows is None else {"brought": rows.double()})
-    with pytest.raises(WireError) as refused:
+    with refuses(sentence, WireError):
         read_holdings(answer, growing)
-    assert str(refused.value) == sentence

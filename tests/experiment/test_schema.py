@@ -1,6 +1,6 @@
 import os
+import re
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +13,7 @@ from fedunseen.engines import ENGINES
 from fedunseen.experiment.parsing import SECTIONS, parse_override
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command
-from fedunseen.strategies import STRATEGIES
-from known_names import known
+from known_names import known, refuses
 
 WHOLE = "input should be a valid integer"
 
@@ -22,50 +21,19 @@ WHOLE = "input should be a valid integer"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "strategy.round=3",
-            "strategy: unknown key 'round': did you mean 'rounds'? "
-            "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, "
-            "stop_after, "
-            "update_scale, weights)",
-        ),
-        (
-            "strategy.mu=0.1",
-            "strategy: unknown key 'mu' "
-            "(known: fraction, head_epochs, local_epochs, name, personal_epochs, rounds, server_lr, shared, "
-            "stop_after, "
-            "update_scale, weights)",
-        ),
-        (
-            "strtegy.rounds=3",
-            f"strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? {known(SECTIONS, 'strtegy')}",
-        ),
+        ("strategy.round=3", "strategy: unknown key 'round': did you mean 'rounds'? (known: fraction, head_epochs, "
+         "local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, update_scale, weights)"),
+        ("strtegy.rounds=3", "strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? "
+         f"{known(SECTIONS, 'strtegy')}"),
         (".x=3", f".x: unknown section '' {known(SECTIONS, '')}"),
         ("strategy.=3", "strategy.: name a setting as section.key, for example strategy.rounds"),
         ("rounds=3", "--set rounds=3: write it as section.key=value, for example --set strategy.rounds=10"),
         ("strategy.rounds", "--set strategy.rounds: write it as section.key=value, "
          "for example --set strategy.rounds=10"),
-        (
-            "method.name=fedzls",
-            f"method.name: unknown method 'fedzls': did you mean 'fedzsl'? {known(METHODS, 'fedzls')}",
-        ),
         ("method.name=vgg", f"method.name: unknown method 'vgg' {known(METHODS, 'vgg')}"),
-        (
-            "data.name=digitpairs",
-            f"data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? {known(BENCHMARKS, 'digitpairs')}",
-        ),
-        (
-            "strategy.name=fedporx",
-            f"strategy.name: unknown strategy 'fedporx': did you mean 'fedprox'? {known(STRATEGIES, 'fedporx')}",
-        ),
-        (
-            "partition.kind=pcdd",
-            "partition.kind: unknown value 'pcdd': did you mean 'pccd'? (known: dirichlet, file, iid, pccd, user)",
-        ),
-        (
-            "engine.name=flowr",
-            f"engine.name: unknown engine 'flowr': did you mean 'flower'? {known(ENGINES, 'flowr')}",
-        ),
+        ("data.name=digitpairs", "data.name: unknown benchmark 'digitpairs': did you mean 'digit-pairs'? "
+         f"{known(BENCHMARKS, 'digitpairs')}"),
+        ("engine.name=flowr", f"engine.name: unknown engine 'flowr': did you mean 'flower'? {known(ENGINES, 'flowr')}"),
         ("run.device=gpu", "run.device: unknown value 'gpu': did you mean 'cpu'? (known: auto, cpu, cuda)"),
         ('data.features=["l3"]', "data.features.0: unknown value 'l3' (known: centre, l2, min-max, standard, x10)"),
         ("data.features=l2", "data.features: input should be a list in square brackets, not 'l2'"),
@@ -73,70 +41,38 @@ WHOLE = "input should be a valid integer"
         ("method.hidden=[0]", "method.hidden.0: input should be greater than 0, not 0"),
         ("strategy.rounds=many", f"strategy.rounds: {WHOLE}, unable to parse string as an integer, not 'many'"),
         ("strategy.rounds=2.5", f"strategy.rounds: {WHOLE}, got a number with a fractional part, not 2.5"),
-        ("strategy.rounds=", f"strategy.rounds: {WHOLE}, unable to parse string as an integer, not ''"),
         ("strategy.rounds=true", "strategy.rounds: input should be a number, not true"),
-        ("strategy.rounds=0", "strategy.rounds: input should be greater than or equal to 1, not 0"),
         ("strategy.rounds.x=3", f"strategy.rounds: {WHOLE}, not {{'x': 3}}"),
-        ("strategy.fraction=1.5", "strategy.fraction: input should be less than or equal to 1, not 1.5"),
-        ("partition.clients=-1", "partition.clients: input should be greater than or equal to 1, not -1"),
         ("partition.join=3", "partition.join: input should be a table, not 3"),
-        (
-            "partition.join.12=3",
-            "partition.join: there is no client 12: the 10 clients are numbered from 0 to 9",
-        ),
-        ("method.lr=-1", "method.lr: input should be greater than 0, not -1"),
+        ("partition.join.12=3", "partition.join: there is no client 12: the 10 clients are numbered from 0 to 9"),
         ("method.lr=nan", "method.lr: input should be a finite number, not nan"),
-        ("method.lr=inf", "method.lr: input should be a finite number, not inf"),
-        ("evaluation.factor=nan", "evaluation.factor: input should be a finite number, not nan"),
         ("run.seed=-1", "run.seed: input should be greater than or equal to 0, not -1"),
-        ("run.seeds=0", "run.seeds: input should be greater than or equal to 1, not 0"),
         ("data.name=xlsa17", "data.root is missing: add it to the experiment or give --set data.root=..."),
-        ("evaluation.choose=3", "evaluation.choose: input should be a table, not 3"),
-        (
-            "evaluation.choose.method.lr=[0.1,-1]",
-            "evaluation.choose: method.lr: input should be greater than 0, not -1",
-        ),
-        (
-            "evaluation.choose.metod.lr=[1]",
-            f"evaluation.choose: metod.lr: unknown section 'metod': did you mean 'method'? {known(SECTIONS, 'metod')}",
-        ),
+        ("evaluation.choose.method.lr=[0.1,-1]", "evaluation.choose: method.lr: input should be greater than 0, "
+         "not -1"),
     ],
 )  # fmt: skip
 def test_a_bad_override_is_one_sentence(text, message):
-    with pytest.raises(ExperimentError) as error:
+    with refuses(message):
         Experiment.load("digit-pairs", dict([parse_override(text)]))
-    assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"method.sce": 0, "method.kl": 0, "method.consistency": 0},
-            "method: sce, kl and consistency are all 0, so that there is nothing to learn: give one a weight",
-        ),
-        (  # each value alone is fine, one combination is not
-            {"method.consistency": 0, "evaluation.choose": {"method.sce": [0, 1], "method.kl": [0, 1]}},
-            "evaluation.choose: method: sce, kl and consistency are all 0, so that there is nothing to learn: "
-            "give one a weight",
-        ),
-        (
-            {"method.name": "eszsl", "evaluation.choose": {"strategy.rounds": [1, 3]}},
-            "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: leave "
-            "strategy.rounds out, or set it to 1 (more rounds are for partitions with clients that come late, "
-            "partition.join)",
-        ),
-        (
-            {"partition.kind": "iid", "partition.phi": 0.5},
-            "partition.phi = 0.5 makes no sense here: it belongs to "
-            'partition.kind = "pccd" with partition.counts = "even"',
-        ),
+        # each value alone is fine, one combination is not
+        ({"method.consistency": 0, "evaluation.choose": {"method.sce": [0, 1], "method.kl": [0, 1]}},
+         "evaluation.choose: method: sce, kl and consistency are all 0, so that there is nothing to learn: "),
+        ({"method.name": "eszsl", "evaluation.choose": {"strategy.rounds": [1, 3]}},
+         "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: "),
+        ({"strategy.name": "fedgloss", "strategy.dual": False, "strategy.beta": 10.0},
+         "strategy: beta = 10 has no effect with dual = false: "),
+        ({"partition.kind": "iid", "partition.phi": 0.5}, "partition.phi = 0.5 makes no sense here: it belongs to "),
     ],
-)
+)  # fmt: skip
 def test_a_combination_that_makes_no_sense_is_refused(settings, message):
-    with pytest.raises(ExperimentError) as error:
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}"):
         Experiment.load("digit-pairs", settings)
-    assert str(error.value) == message
 
 
 def test_sections_that_are_none_or_lack_a_name_are_refused():
@@ -149,47 +85,24 @@ def test_sections_that_are_none_or_lack_a_name_are_refused():
         ({"seed": 1}, f"unknown section 'seed' {known(SECTIONS, 'seed')}"),
         ({"name": 3}, "name: input should be a text, not 3"),
     ):
-        with pytest.raises(ExperimentError) as error:
+        with refuses(message):
             Experiment.from_dict(whole | tree, {"data.features": ["l2"]})
-        assert str(error.value) == message
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("content", "message"),
     [
-        ("bad.toml", b"[data\nname = 3", "{}: this is not a TOML file: Expected ']'"),
-        ("latin.toml", "# é".encode("latin-1"), "{} is not a text file in UTF-8: save it as UTF-8"),
-        ("empty.toml", b"", "data.name is missing: say which one, for example --set data.name=..."),
+        (b"[data\nname = 3", "{}: this is not a TOML file: Expected ']'"),
+        ("# é".encode("latin-1"), "{} is not a text file in UTF-8: save it as UTF-8"),
+        (b"", "data.name is missing: say which one, for example --set data.name=..."),
+        (None, "{} cannot be read (Is a directory): name an experiment file that is there, or a preset (the nearest: "),
     ],
 )
-def test_a_bad_file_is_one_sentence(tmp_path, name, content, message):
-    path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ExperimentError) as error:
+def test_a_bad_file_is_one_sentence(tmp_path, content, message):
+    path = tmp_path / "bad.toml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ExperimentError, match=f"^{re.escape(message.format(path))}[^\n]*$"):
         Experiment.load(path)
-    assert str(error.value).startswith(message.format(path))
-    assert "\n" not in str(error.value)
-
-
-def test_a_folder_is_no_experiment(tmp_path):
-    (tmp_path / "x.toml").mkdir()
-    with pytest.raises(ExperimentError) as error:
-        Experiment.load(tmp_path / "x.toml")
-    start = (
-        f"{tmp_path / 'x.toml'} cannot be read (Is a directory): name an experiment file that is there, or a preset "
-    )
-    assert str(error.value).startswith(start + "(the nearest: ")
-
-
-def test_an_experiment_in_a_folder_that_may_not_be_searched_is_one_sentence(monkeypatch, tmp_path):
-    def refused(self, *args, **settings):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "stat", refused)  # the superuser may search every folder
-    monkeypatch.setattr(Path, "read_text", refused)
-    with pytest.raises(ExperimentError, match=r"cannot be read \(Permission denied\): name an experiment file that"):
-        Experiment.load(tmp_path / "x.toml")
 
 
 @pytest.mark.parametrize("name", ["digit-pair", "nothing", "", "x" * 300])
@@ -217,20 +130,11 @@ def test_every_preset_survives_the_way_to_a_dictionary_and_back(name):
     root = find("data", tomllib.loads(preset_text(name))["data"]["name"]).Settings.model_fields.get("root")
     needed = {"data.root": "somewhere"} if root is not None and root.is_required() else {}
     experiment = Experiment.load(name, needed)
-    tree = experiment.to_dict()
-    again = Experiment.from_dict(tree)
-    assert again.to_dict() == tree
+    again = Experiment.from_dict(experiment.to_dict())
+    assert again.to_dict() == experiment.to_dict()
     assert again == experiment
-    assert tree["name"] == name
-    assert tree["run"]["seed"] == 0
+    assert (again.name, again.run.seed) == (name, 0)
     assert preset_text(name).startswith("# ")  # `fedunseen presets` shows this line
-
-
-@pytest.mark.parametrize("name", ["cub-fedzsl", "awa2-fedzsl", "sun-fedzsl"])
-def test_the_paper_s_presets_ask_for_the_user_s_folder(name):
-    with pytest.raises(ExperimentError) as error:
-        Experiment.load(name)
-    assert str(error.value) == "data.root is missing: add it to the experiment or give --set data.root=..."
 
 
 def test_paths_in_a_file_are_relative_to_it_and_those_of_set_to_the_working_folder(tmp_path, monkeypatch):
@@ -265,7 +169,6 @@ def test_another_name_leaves_behind_what_the_new_choice_does_not_know():
 def test_overrides_of_tables_add_to_them():
     changes = [parse_override(t) for t in ("partition.join.5-9=3", 'evaluation.choose."method.lr"=[0.1, 0.2]')]
     experiment = Experiment.load("digit-pairs", dict(changes))
-    assert experiment.partition.join == {"5-9": 3}
     assert experiment.evaluation.choose == {"method.lr": [0.1, 0.2]}
     more = experiment.with_overrides({"partition.join.2": 1})
     assert more.partition.join == {"5-9": 3, "2": 1}
@@ -297,24 +200,6 @@ def test_null_unsets_what_a_preset_has_set():
     assert Experiment.from_dict(made.to_dict()).encoder.outputs is None
     told, whole = command(made.to_dict())
     assert (told, whole) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
-
-
-def test_a_setting_that_would_do_nothing_is_refused():
-    for changes, sentence in (
-        (
-            {"method.name": "msdn", "encoder.name": "conv", "method.sce_classes": "seen"},
-            "method: calibration = 0.1 has no effect with sce_classes = 'seen', a softmax without the unseen classes: "
-            "set calibration = 0, or sce_classes = 'all'",
-        ),
-        (
-            {"strategy.name": "fedgloss", "strategy.dual": False, "strategy.beta": 10.0},
-            "strategy: beta = 10 has no effect with dual = false: leave beta at 100, or set dual = true",
-        ),
-    ):
-        with pytest.raises(ExperimentError) as error:
-            Experiment.load("digit-pairs", changes)
-        assert str(error.value) == sentence
-    assert Experiment.load("digit-pairs", {"strategy.name": "fedgloss", "strategy.dual": False}).strategy.beta == 100
 
 
 def test_an_experiment_cannot_be_changed():

@@ -3,8 +3,6 @@
 import csv
 import json
 import math
-import re
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -13,12 +11,11 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError
-from fedunseen.core.presets import sweep_names, sweep_text
+from fedunseen.core.presets import sweep_names
 from fedunseen.experiment.assemble import check, load_data
 from fedunseen.experiment.sweep import read_sweep, rows, write_csv
 from fedunseen.experiment.sweep.schema import read_file, select
-from fedunseen.methods import METHODS
-from known_names import DIGITS_MAML, known
+from known_names import refuses
 from published_layouts import THINGS, write_apy, write_deepfashion, write_splits
 
 SMALL = """
@@ -137,12 +134,10 @@ def test_only_takes_parts_of_the_grid(write):
     assert [cell.key for cell in select(sweep, {"losses": ["+ con"]})] == ["0.05 / + con", "0.5 / + con"]
     with pytest.raises(ExperimentError, match=r"^--only: the sweep leaves out every cell of this part: take another$"):
         select(sweep, {"losses": ["sce alone"], "lr": ["0.5"]})
-    with pytest.raises(ExperimentError) as error:
+    with refuses("--only: unknown axis 'loses': did you mean 'losses'? (known: losses, lr)"):
         select(sweep, {"loses": ["+ con"]})
-    assert str(error.value) == "--only: unknown axis 'loses': did you mean 'losses'? (known: losses, lr)"
-    with pytest.raises(ExperimentError) as error:
+    with refuses("--only: losses: unknown value 'con': did you mean '+ con'? (known: + con, sce alone)"):
         select(sweep, {"losses": ["con"]})
-    assert str(error.value) == ("--only: losses: unknown value 'con': did you mean '+ con'? (known: + con, sce alone)")
 
 
 SETS = """
@@ -186,28 +181,10 @@ def test_data_sets_are_an_axis_of_their_own(write, tmp_path):
     assert sweep.command.endswith("--data fish --data eels")
 
 
-def test_data_sets_may_lie_in_a_file_of_their_own(write, tmp_path):
-    (tmp_path / "sets.toml").write_text("[birds]\nmethod = { hidden = [8] }\n[fish]\n", "utf-8")
-    sweep = read_sweep(write('data_sets = "sets.toml"\n' + SMALL))
-    assert sweep.axes["data"] == ("birds",)  # the first
-    assert sweep.cells[0].experiment.method.hidden == (8,)
-
-
 def test_each_relative_path_is_relative_to_the_sweep_file(write, tmp_path):
     bundle = '{ name = "images", root = "here/x", classes = "../y.csv" }'
     data = read_sweep(write(f"{SMALL}[data_sets.eels]\ndata = {bundle}\n")).cells[0].experiment.data
     assert (Path(data.root), Path(data.classes)) == (tmp_path / "here" / "x", tmp_path / ".." / "y.csv")
-
-
-def test_the_data_folder_of_the_environment_is_named_in_paths(write, monkeypatch):
-    text = SMALL + '[data_sets.fish]\ndata = { name = "folder", root = "${FEDUNSEEN_DATA}/fish" }\n'
-    monkeypatch.setenv("FEDUNSEEN_DATA", "/somewhere")
-    assert str(read_sweep(write(text)).cells[0].experiment.data.root) == "/somewhere/fish"
-
-
-def test_paper_figures_stand_at_their_cells(write):
-    sweep = read_sweep(write(SMALL + PAPER))
-    assert [dict(cell.paper) for cell in sweep.cells] == [{}, {"zsl": 12.5}, {}, {"zsl": 1.0, "gzsl_seen": 2.25}]
 
 
 def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused):
@@ -223,61 +200,44 @@ def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused)
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "start"),
     [
-        (SMALL.replace("seeds", "seads"), "unknown key 'seads': did you mean 'seeds'? (known: axes, base, data, "
-         "data_sets, experiment, figures, only, paper, seeds, skip_refused, table, title)"),
+        (SMALL.replace("seeds", "seads"), "unknown key 'seads': did you mean 'seeds'? (known: axes, base, data, "),
         (SMALL + "[table]\nrow = []", "table: unknown key 'row' (known: columns, metrics, tables)"),
-        (SMALL + "[[figures]]\nline = []", "figures: unknown key 'line': did you mean 'lines'? (known: band, lines, "
-         "metrics, only, title, x)"),
-        (SMALL.replace("title =", "base = "), "this is not a TOML file: Cannot overwrite a value (at line 3, column "
-         "19)"),
+        (SMALL + "[[figures]]\nline = []", "figures: unknown key 'line': did you mean 'lines'?"),
+        (SMALL.replace("title =", "base = "), "this is not a TOML file: Cannot overwrite a value (at line 3"),
         (SMALL.replace('title = "A small one"', ""), "title is missing: add it"),
         (SMALL.replace("seeds = 2", "seeds = 0"), "seeds: input should be greater than or equal to 1, not 0"),
-        (SMALL.replace("method.lr", "method.ler"), "0.05 / sce alone: method: unknown key 'ler': did you mean 'lr'? "
-         "(the nearest: lr, scale, kl)"),
-        (SMALL.replace("consistency", "consistence"), "0.05 / + con: method: unknown key 'consistence': did you mean "
-         "'consistency'? (the nearest: consistency, sce, kl_classes)"),
-        (SMALL.replace("[0.05, 0.5]", "[0.05, -1]"), "-1 / sce alone: method.lr: input should be greater than 0, "
-         "not -1"),
+        (SMALL.replace("method.lr", "method.ler"), "0.05 / sce alone: method: unknown key 'ler'"),
+        (SMALL.replace("[0.05, 0.5]", "[0.05, -1]"), "-1 / sce alone: method.lr: input should be greater than 0"),
         (SMALL.replace("[0.05, 0.5]", "[]"), "axes: lr: there is no value: give it a few"),
         (SMALL.replace("[0.05, 0.5]", "[1, 1]"), "axes: lr: a value stands there twice: leave one out"),
         (SMALL.replace("[0.05, 0.5]", "0.05"), "axes: lr: values: input should be a list, not 0.05"),
         (SMALL.replace('"method.lr"', '"lr"'), "axes: lr: values belong to a setting: name it as section.key"),
-        (SMALL.replace("lr = {", "round = {"), "axes: round: this name has another meaning in a sweep: choose another"),
-        (SMALL.replace('"sce alone" = {}', '"sce alone" = 1'), "axes: losses: sce alone: write a bundle of settings, "
-         "for example { method = { kl = 1 } }"),
+        (SMALL.replace("lr = {", "round = {"), "axes: round: this name has another meaning in a sweep"),
+        (SMALL.replace('"sce alone" = {}', '"sce alone" = 1'), "axes: losses: sce alone: write a bundle of settings"),
         (SMALL + "[data_sets]\nbirds = 1", "data_sets.birds: input should be a table, not 1"),
-        (SMALL + "[data_sets.birds.methods.fedzls]\nlr = 1", "birds: methods: unknown method 'fedzls': did you mean "
-         f"'fedzsl'? {known(METHODS, 'fedzls')}"),
+        (SMALL + "[data_sets.birds.methods.fedzls]\nlr = 1", "birds: methods: unknown method 'fedzls'"),
         (SMALL + "[data_sets.birds]\nfixed = 1", "data_sets: birds: write a table of settings"),
         (SMALL + '"more" = { lr = 1 }', "axes: losses: more: lr: write settings as section.key = value"),
-        ('only = [{ lr = "0.1" }]\n' + SMALL, "only[0]: lr: unknown value '0.1': did you mean '0.5'? (known: 0.05, "
-         "0.5)"),
+        ('only = [{ lr = "0.1" }]\n' + SMALL, "only[0]: lr: unknown value '0.1': did you mean '0.5'?"),
         ('only = [{ lr = [] }]\n' + SMALL, "only: no cell of the grid is in one of these parts: leave one out"),
-        (SMALL + '[table]\ncolumns = ["los"]', "table: columns: unknown axis 'los': did you mean 'losses'? "
-         "(known: losses, lr)"),
-        (SMALL + '[table]\ncolumns = ["lr"]\ntables = ["lr"]', "table: the axis 'lr' is in tables and in columns: "
-         "leave one out"),
-        (SMALL + '[[figures]]\nmetrics = ["bytes_up"]', "figures: metrics: bytes_up has no curve by round: name an "
-         "axis as x, or leave it out"),
-        (SMALL + '[[figures]]\nx = "lrs"', "figures: x: unknown axis 'lrs': did you mean 'lr'? (known: losses, lr)"),
+        (SMALL + '[table]\ncolumns = ["los"]', "table: columns: unknown axis 'los': did you mean 'losses'?"),
+        (SMALL + '[table]\ncolumns = ["lr"]\ntables = ["lr"]', "table: the axis 'lr' is in tables and in columns"),
+        (SMALL + '[[figures]]\nmetrics = ["bytes_up"]', "figures: metrics: bytes_up has no curve by round"),
+        (SMALL + '[[figures]]\nx = "lrs"', "figures: x: unknown axis 'lrs': did you mean 'lr'?"),
         (SMALL + PAPER.replace('"losses", "lr"', '"lr"'), "paper.axes: name each of the axes once: lr, losses"),
-        (SMALL + PAPER.replace('"0.5" =', '"0.4" ='), "paper.figures: + con: lr: unknown value '0.4': did you mean "
-         "'0.5'? (known: 0.05, 0.5)"),
-        (SMALL + PAPER.replace("[1, 2.25]", "[1]"), "paper.figures: + con / 0.5: write 2 numbers (zsl, gzsl_seen), nan "
-         "where there is none"),
-        (SMALL + PAPER.replace("[1, 2.25]", '["1", 2]'), "paper.figures: + con / 0.5: write 2 numbers (zsl, "
-         "gzsl_seen), nan where there is none"),
-        ('data = ["fsh"]\n' + SMALL + SETS, "data: unknown data set 'fsh': did you mean 'fish'? (known: birds, eels, "
-         "fish)"),
-        (SMALL + SETS.replace('["eels", "birds"]', '"bird"'), "fish: beside: unknown data set 'bird': did you mean "
-         "'birds'? (known: birds, eels, fish)"),
+        (SMALL + PAPER.replace('"0.5" =', '"0.4" ='), "paper.figures: + con: lr: unknown value '0.4'"),
+        (SMALL + PAPER.replace("[1, 2.25]", "[1]"), "paper.figures: + con / 0.5: write 2 numbers (zsl, gzsl_seen)"),
+        (SMALL + PAPER.replace("[1, 2.25]", '["1", 2]'), "paper.figures: + con / 0.5: write 2 numbers"),
+        ('data = ["fsh"]\n' + SMALL + SETS, "data: unknown data set 'fsh': did you mean 'fish'?"),
+        (SMALL + SETS.replace('["eels", "birds"]', '"bird"'), "fish: beside: unknown data set 'bird'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_sentence(refused, text, sentence):
-    more = {"data": ["fish"]} if "beside: unknown" in sentence else {}
-    assert refused(text, **more) == sentence
+def test_what_is_wrong_is_one_sentence(refused, text, start):
+    sentence = refused(text, **({"data": ["fish"]} if "beside: unknown" in start else {}))
+    assert sentence.startswith(start)
+    assert "\n" not in sentence
 
 
 def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
@@ -293,11 +253,8 @@ def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
         "--data: unknown data set 'bird': did you mean 'birds'? (known: birds, eels, fish)"
     )
     missing = tmp_path / "none.toml"
-    with pytest.raises(ExperimentError) as error:
+    with refuses(f"{missing} is missing: name a sweep file or a shipped sweep ({', '.join(sweep_names())})"):
         read_sweep(missing)
-    assert str(error.value) == (
-        f"{missing} is missing: name a sweep file or a shipped sweep ({', '.join(sweep_names())})"
-    )
     with pytest.raises(ExperimentError) as error:
         read_sweep("distzsl-tabel2")
     assert str(error.value).startswith("unknown sweep 'distzsl-tabel2': did you mean 'distzsl-table2'? (the nearest: ")
@@ -309,24 +266,11 @@ def test_wrong_arguments_are_one_sentence(write, refused, tmp_path):
 def test_every_cell_of_every_shipped_sweep_is_read(name):
     for data in [(), *((one,) for one in read_file(name)[1])]:
         sweep = read_sweep(name, data)
-        assert sweep.cells
         assert [cell.refused for cell in sweep.cells if cell.refused] == []
         seeds = {"digit-pairs-grid": 1, "fzsl-fig7": 1, "fedfsl-fig6": 5}.get(name, 3)
         assert all(cell.experiment.run.seeds == seeds for cell in sweep.cells)
         assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
         assert len({json.dumps(cell.experiment.to_dict()) for cell in sweep.cells}) == len(sweep.cells)
-
-
-def test_the_tables_and_figures_of_the_papers_are_there():
-    distzsl = [f"distzsl-{what}" for what in ("table1", "table2", "table3", "fig8", "fig9", "fig10", "fig11")]
-    fedzsl = [f"fedzsl-{what}" for what in ("table1", "table2", *(f"fig{n}" for n in (3, 4, 5, 9, 12, 13, 14)))]
-    fedzsl += [f"fedzsl-fig8{panels}" for panels in ("a-d", "e-h", "i-l")]
-    fzsl = [f"fzsl-{what}" for what in (*(f"table{n}" for n in range(1, 7)), *(f"fig6{n}" for n in "abcd"), "fig7")]
-    fedfsl = [f"fedfsl-{what}" for what in ("table2", "table3", "fig6", "fig8", "exclusive")]
-    others = ["digit-pairs-grid", "fedfsl-mi", "fedzsl-defences", "fzsl-noise"]
-    assert sorted([*distzsl, *fedzsl, *fzsl, *fedfsl, *others]) == sweep_names()
-    for name in distzsl + fedzsl + fzsl + fedfsl:
-        assert re.match(r"# (DistZSL|FedZSL|FZSL|FedFSL), (Table|Tables|Fig\.|5\.) ?", sweep_text(name))
 
 
 def printed(name, columns=("AWA2", "AWA1", "APY", "CUB", "SUN")):
@@ -356,14 +300,6 @@ def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
         assert round(np.mean(np.subtract(one[row], one["CLSWGAN + FedAvg"]))) == gain
     assert six["uneven / FedAvg"] == [63.0, 58.7, 35.3, 55.8, 59.7]
     assert three["DeFILIP, by attribute"] == [None, None, None, 59.8, 65.6]
-
-
-def test_the_clients_of_fzsl_s_table_4_give_its_averages_but_for_cub():
-    clients = [[49.0, 47.8, 23.2, 42.4, 50.6], [37.1, 38.7, 22.8, 40.5, 52.1],
-               [40.2, 41.1, 34.3, 40.2, 49.8], [53.0, 51.9, 26.3, 40.2, 50.4]]  # fmt: skip
-    off = np.abs(np.mean(clients, axis=0) - printed("fzsl-table4")["each client alone"])
-    assert (off < 0.051).tolist() == [True, True, True, False, True]
-    assert printed("fzsl-table4")["each client alone"][3] < np.min(clients, axis=0)[3]
 
 
 def test_fzsl_s_cells_say_what_travels_and_what_the_generator_is_told():
@@ -402,21 +338,6 @@ def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
     }  # fmt: skip
 
 
-@pytest.mark.slow
-def test_spot_checks_of_the_papers_tables():
-    table1 = {cell.key: cell.paper for cell in read_sweep("distzsl-table1").cells}
-    assert list(table1["CUB / pccd / fedavg / apn"].values()) == [50.9, 41.9, 50.4, 45.8]
-    assert list(table1["DeepFashion / iid / fedavg / distzsl*"].values()) == [28.4, 29.3, 32.4, 30.8]
-    assert table1["SUN / dirichlet / moon / classifier"] == {"gzsl_seen": 2.4}
-    assert len(table1) == 585
-    table3 = {cell.key: cell.paper for cell in read_sweep("distzsl-table3").cells}
-    assert list(table3["CUB / 30 clients, 10 sampled"].values()) == [60.4, 45.2, 44.4, 44.8]
-    for cell in read_sweep("distzsl-table3").cells:  # the fractions sample as many clients as their names say
-        clients, sampled = map(int, re.findall(r"\d+", cell.values["clients"]))
-        assert cell.experiment.partition.clients == clients
-        assert round(clients * cell.experiment.strategy.fraction) == sampled
-
-
 def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     sweep = read_sweep(write(SMALL + PAPER))
     out = tmp_path / "out"
@@ -434,6 +355,7 @@ def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
         assert found[1].sd[name] == pytest.approx(
             math.sqrt(sum((v - np.mean(values)) ** 2 for v in values))
         )  # n - 1 = 1
+    assert found[1].mean["bytes_up"] == np.mean([seed["bytes_up"] for seed in seeds])
     write_csv(sweep, found, out / "results.csv")
     with open(out / "results.csv", newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
@@ -449,68 +371,11 @@ def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     assert lines[1]["command"] == f"fedunseen sweep {tmp_path / 'small.toml'} --only lr=0.05 --only 'losses=+ con'"
 
 
-def test_what_travels_is_read_from_runs_that_say_it(write, tmp_path):
-    sweep, out = read_sweep(write()), tmp_path / "out"
-    names = ("parameters_shared", "bytes_down", "bytes_up")
-    run(sweep.cells[0].experiment, tmp_path / "made")
-    for cell, said in zip(sweep.cells[:3], ("whole", "by seed", "not"), strict=True):
-        folder = out / "cells" / cell.folder
-        shutil.copytree(tmp_path / "made", folder)
-        for path in (folder / "result.json", *folder.glob("seed-*/result.json")):
-            seed = path.parent.name.partition("-")[2]
-            result = {key: value for key, value in json.loads(path.read_text()).items() if key not in names}
-            if said == "whole" and path.parent == folder:
-                result |= {"parameters_shared": 5, "bytes_down": 1.5, "bytes_up": 2.5}
-            if said == "by seed" and path.parent != folder:
-                result |= {"parameters_shared": 7, "bytes_down": 10 + int(seed), "bytes_up": 20.0}
-            path.write_text(json.dumps(result))
-    found = rows(sweep, out)
-    assert [row.status for row in found] == ["done", "done", "done", "not run"]
-    assert [found[0].mean.get(name) for name in names] == [5.0, 1.5, 2.5]
-    assert [found[1].mean.get(name) for name in names] == [7.0, 10.5, 20.0]
-    assert [found[2].mean.get(name) for name in names] == [None] * 3
-    write_csv(sweep, found, out / "results.csv")
-    with open(out / "results.csv", newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    assert [line["bytes_down"] for line in lines] == ["1.5", "10.5", "", ""]
-
-
-@pytest.mark.slow
-def test_few_shot_results_have_their_interval(write, tmp_path):
-    text = """
-    title = "few"
-    base = "%s"
-    [experiment.evaluation]
-    episodes = 10
-    [experiment.method]
-    episodes = 4
-    [experiment.strategy]
-    rounds = 1
-    [axes.row]
-    "one" = {}
-    [table]
-    metrics = ["few_shot"]
-    """
-    sweep, out = read_sweep(write(text % DIGITS_MAML)), tmp_path / "out"
-    done = run(sweep.cells[0].experiment, out / "cells" / sweep.cells[0].folder)
-    write_csv(sweep, rows(sweep, out), out / "results.csv")
-    with open(out / "results.csv", newline="", encoding="utf-8") as file:
-        (line,) = csv.DictReader(file)
-    assert float(line["few_shot_ci95"]) == done.result["few_shot_ci95"] > 0
-    assert line["few_shot_sd"] == ""
-
-
 def test_shipped_files_are_in_the_package():
     package = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-    assert {"sweeps/*.toml", "sweeps/data/*.toml"} <= set(package["tool"]["setuptools"]["package-data"]["fedunseen"])
-
-
-def test_the_sweep_of_the_docs_is_a_valid_one(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text("utf-8")
-    (tmp_path / "mine.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1], "utf-8")
-    sweep = read_sweep(tmp_path / "mine.toml")
-    assert len(sweep.cells) == 12
-    assert sweep.cells[-1].values == {"clients": "20", "strategy.name": "fedprox", "losses": "with kl"}
+    assert {"sweeps/*.toml", "sweeps/data/*.toml", "experiment/rules/*.toml"} <= set(
+        package["tool"]["setuptools"]["package-data"]["fedunseen"]
+    )
 
 
 @pytest.mark.parametrize("data", ["APY", "DeepFashion"])

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,66 +13,45 @@ from pathlib import Path
 import pytest
 
 import fedunseen
+from fedunseen.core import registry
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
+from known_names import refuses
 
 pytestmark = pytest.mark.slow
 
 PLUGIN = """
 import os, signal
-from typing import Literal
 
-from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
-
-
-class FragileSettings(FedZSLSettings):
-    name: Literal["fragile"] = "fragile"
-    how: Literal["raise", "kill"] = "raise"
+from fedunseen import register
+from fedunseen.methods.fedzsl import FedZSL
 
 
-class Fragile(FedZSL):
-    Settings = FragileSettings
-
+@register("method", "raises")
+class Raises(FedZSL):
     def phases(self):
-        if self.config.how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         return 1 // 0
+
+
+@register("method", "killed")
+class Killed(FedZSL):
+    def phases(self):
+        os.kill(os.getpid(), signal.SIGKILL)
 """
 
 SWEEP = """
 title = "A small one"
 seeds = 2
 
-[experiment.data]
-name = "folder"
-root = "{root}"
-features = ["standard"]
-
-[experiment.partition]
-clients = 3
-
-[experiment.method]
-name = "fedzsl"
-hidden = [16]
-kl = 0.0
-consistency = 0.0
-batch_size = 8
-
-[experiment.strategy]
-name = "fedavg"
-rounds = 15
-local_epochs = 1
-
-[experiment.evaluation]
-selection = "last"
-clients = false
-theory = false
-embedding = false
-
-[experiment.run]
-device = "cpu"
+[experiment]
+data = {{ name = "folder", root = "{root}", features = ["standard"] }}
+partition.clients = 3
+method = {{ name = "fedzsl", hidden = [16], kl = 0.0, consistency = 0.0, batch_size = 8 }}
+strategy = {{ name = "fedavg", rounds = 15, local_epochs = 1 }}
+evaluation = {{ selection = "last", clients = false, theory = false, embedding = false }}
+run.device = "cpu"
 
 [axes.what]
 "slow" = {{ method = {{ lr = 0.01 }} }}
@@ -83,28 +63,15 @@ lines = ["what"]
 """
 
 BROKEN = """
-"killed" = { method = { name = "fragile", how = "kill" } }
-"raises" = { method = { name = "fragile", how = "raise" } }
+"killed" = { method.name = "killed" }
+"raises" = { method.name = "raises" }
 "good" = { strategy = { rounds = 1 } }
 """
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """A package with a method that breaks; child processes find it too."""
-    folder = tmp_path_factory.mktemp("site")
-    info = folder / "fragile-1.0.dist-info"
-    info.mkdir()
-    (folder / "my_fragile_package.py").write_text(PLUGIN)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fragile\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[fedunseen.methods]\nfragile = my_fragile_package:Fragile\n")
-    return folder
-
-
 @pytest.fixture(scope="module", autouse=True)
-def installed(site):
+def one_core():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(site)
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
@@ -114,6 +81,18 @@ def file(folder, tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "small.toml"
     path.write_text(SWEEP.format(root=folder), "utf-8")
     return path
+
+
+@pytest.fixture(scope="module")
+def changed(file):
+    """Read the sweep with another text in place of one of its own."""
+
+    def change(old, new):
+        path = file.with_name("changed.toml")
+        path.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+        return read_sweep(path)
+
+    return change
 
 
 @pytest.fixture(scope="module")
@@ -136,10 +115,11 @@ def results(out):
     return lines, kept, models
 
 
-def test_cells_fail_alone_and_say_why(file, tmp_path):
-    path = file.with_name("broken.toml")
-    path.write_text(file.read_text("utf-8").replace("[[fig", BROKEN + "[[fig"), "utf-8")
-    sweep, out, heard = read_sweep(path), tmp_path / "out", []
+def test_cells_fail_alone_and_say_why(changed, tmp_path, monkeypatch):
+    (tmp_path / "fragile.py").write_text(PLUGIN)
+    monkeypatch.setenv("FEDUNSEEN_PLUGINS", str(tmp_path / "fragile.py"))  # child processes load it too
+    monkeypatch.setitem(registry._REGISTERED, "method", {})
+    sweep, out, heard = changed("[[fig", BROKEN + "[[fig"), tmp_path / "out", []
     found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, on_cell=lambda row, left: heard.append(left))
     by_key = {row.cell.key: row for row in found}
     assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 2 + ["done"]
@@ -170,9 +150,9 @@ def wait_until(true, what):
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, site, tmp_path, own_cache):
+def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, tmp_path, own_cache):
     out = tmp_path / "out"
-    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), str(site), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     process = subprocess.Popen(
         [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", "2"],
         env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(own_cache)},
@@ -201,72 +181,38 @@ def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole
     assert results(out) == results(whole[0])
 
 
-def refused(sweep, out, **more):
-    with pytest.raises(RunDirectoryError) as error:
-        run_sweep(sweep, out, **more)
-    return str(error.value)
-
-
-def test_a_directory_that_holds_something_else_is_refused(file, whole, tmp_path, folder):
+def test_a_directory_that_holds_something_else_is_refused(file, changed, whole, tmp_path):
     out, _ = whole
-    sweep = read_sweep(file)
+    sweep, resume = read_sweep(file), {"resume": True}
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
-    assert refused(sweep, out) == (
-        f"{out} already holds a sweep: add --resume to continue with it, or choose another --out"
-    )
-    rest = "choose another --out, or resume it with the file and the settings that it was started with"
-    changed = read_sweep(file, overrides={"strategy.rounds": 16})
-    assert refused(changed, out, resume=True) == (
-        f"{out} holds another sweep (slow: strategy.rounds was 15, is 16): {rest}"
-    )
-    other = file.with_name("other.toml")
-    other.write_text(file.read_text("utf-8").replace('"last" =', '"latest" ='), "utf-8")
-    assert refused(read_sweep(other), out, resume=True) == f"{out} holds another sweep (it has the cell last): {rest}"
-    other.write_text(file.read_text("utf-8").replace("[[fig", '"more" = {}\n[[fig'), "utf-8")
-    assert refused(read_sweep(other), out, resume=True) == f"{out} holds another sweep (it lacks the cell more): {rest}"
+    for folder, text in (("mine", "thesis.txt"), ("half", "sweep.json")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / text).write_text('{"cells": [')
+    (tmp_path / "file").write_text("")
+
+    for given, path, more, sentence in (
+        (sweep, out, {}, " already holds a sweep: add --resume to continue with it"),
+        (read_sweep(file, overrides={"strategy.rounds": 16}), out, resume,
+         " holds another sweep (slow: strategy.rounds was 15, is 16): choose another --out, or resume it with "),
+        (changed('"last" =', '"latest" ='), out, resume, " holds another sweep (it has the cell last): "),
+        (changed("[[fig", '"more" = {}\n[[fig'), out, resume, " holds another sweep (it lacks the cell more): "),
+        (sweep, tmp_path / "mine", {}, " exists and is not a sweep's directory: choose another --out"),
+        (sweep, tmp_path / "mine", resume, " exists and is not a sweep's directory: choose another --out"),
+        (sweep, tmp_path / "half", resume, f"{os.sep}sweep.json is damaged: run the sweep again in another --out"),
+        (sweep, tmp_path / "file", {}, " exists and is not a sweep's directory: choose another --out"),
+    ):  # fmt: skip
+        with pytest.raises(RunDirectoryError, match=re.escape(f"{path}{sentence}")):
+            run_sweep(given, path, **more)
     assert before == {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
 
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("precious")
-    for resume in (False, True):
-        assert refused(sweep, tmp_path / "mine", resume=resume) == (
-            f"{tmp_path / 'mine'} exists and is not a sweep's directory: choose another --out"
-        )
-    (tmp_path / "half").mkdir()
-    (tmp_path / "half" / "sweep.json").write_text('{"cells": [')
-    assert refused(sweep, tmp_path / "half", resume=True) == (
-        f"{tmp_path / 'half' / 'sweep.json'} is damaged: run the sweep again in another --out"
-    )
-    (tmp_path / "file").write_text("")
-    assert refused(sweep, tmp_path / "file") == (
-        f"{tmp_path / 'file'} exists and is not a sweep's directory: choose another --out"
-    )
 
-
-def test_what_is_shown_may_change_between_attempts(file, whole):
+def test_what_is_shown_may_change_between_attempts(changed, whole):
     out, found = whole
-    again = file.with_name("shown.toml")
-    again.write_text(file.read_text("utf-8").replace("A small", "Another") + '[table]\nmetrics = ["zsl"]\n', "utf-8")
-    sweep = read_sweep(again)
+    sweep = changed("[[fig", '[table]\nmetrics = ["zsl"]\n[[fig')
     assert run_sweep(sweep, out, resume=True, cells=[sweep.cells[0]])[0].mean == found[0].mean
 
 
-def test_refused_cells_are_not_tried(file, tmp_path):
-    path = file.with_name("closed.toml")
-    closed = '"closed" = { method = { name = "eszsl" }, strategy = { rounds = 3 } }'
-    text = file.read_text("utf-8").replace('"slow" =', f'{closed}\n"slow" =')
-    path.write_text("skip_refused = true\n" + text, "utf-8")
-    sweep = read_sweep(path)
-    row, *_ = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[0]])
-    assert (row.status, row.seeds) == ("refused", 0)
-    assert row.problem.startswith("method.name = 'eszsl' is solved from sums")
-    assert not (tmp_path / "out" / "cells").exists()
-
-
-UNGROUPED = (
-    "method.decorrelation needs every attribute in a group, but 0 of 6 are ('attribute 0' is not): give it a group in "
-    "the class space, or set method.decorrelation = 0"
-)
+UNGROUPED = "method.decorrelation needs every attribute in a group, but 0 of 6 are ('attribute 0' is not): "
 BUILT = """
 "no data" = {{ data = {{ root = "{empty}" }} }}
 "no groups" = {{ method = {{ name = "distzsl" }} }}
@@ -274,25 +220,22 @@ BUILT = """
 
 
 @pytest.mark.parametrize("cell", ["no data", "no groups"])
-def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(file, tmp_path, cell):
-    path, empty = file.with_name("unbuilt.toml"), tmp_path / "empty"
+def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(changed, tmp_path, cell):
+    empty, out = tmp_path / "empty", tmp_path / "out"
     empty.mkdir()
-    path.write_text(file.read_text("utf-8").replace("[[fig", BUILT.format(empty=empty) + "[[fig"), "utf-8")
-    sweep, out = read_sweep(path), tmp_path / "out"
+    sweep = changed("[[fig", BUILT.format(empty=empty) + "[[fig")
     cells = [one for one in sweep.cells if one.values["what"] in ("slow", cell)]
-    with pytest.raises(DataError) as error:
-        run_sweep(sweep, out, cells=cells, jobs=1)
     sentence = UNGROUPED if cell == "no groups" else f"{empty / 'classes.csv'} is missing"
-    assert str(error.value).startswith(f"unbuilt: {cell}: {sentence}")
+    with pytest.raises(DataError, match=f"^changed: {cell}: {re.escape(sentence)}"):
+        run_sweep(sweep, out, cells=cells, jobs=1)
     assert not out.exists()
 
 
 def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypatch):
     """A combination that only the data refuse is listed as refused; the data are read once for all cells."""
-    path = file.with_name("maps.toml")
+    path, loaded = file.with_name("maps.toml"), []
     vectors = '"maps" = { method = { name = "apn" } }'
     path.write_text("skip_refused = true\n" + file.read_text("utf-8").replace("[[fig", vectors + "\n[[fig"), "utf-8")
-    loaded = []
     original = assemble.load_data
     monkeypatch.setattr(assemble, "load_data", lambda *given: loaded.append(given) or original(*given))
     sweep = read_sweep(path)
@@ -351,19 +294,12 @@ def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch)
         assert "OMP_NUM_THREADS" not in os.environ
 
 
-def test_free_memory_is_less_than_all(monkeypatch):
-    free = runner.free_memory()
-    if free is None:
-        pytest.skip("the system does not say")
-    assert 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
-
-
 def test_a_sweep_whose_data_are_missing_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(DataError) as error:
-        run_sweep(read_sweep("fedzsl-table2", ("CUB_RES101", "digit-pairs")), tmp_path / "out")
-    assert str(error.value) == (
+    with refuses(
         f"the sweep needs data that are not there: CUB_RES101 (in {tmp_path}/nowhere/xlsa17); set FEDUNSEEN_DATA or "
-        "data.root to the folder that holds them, or take other data with --data"
-    )
+        "data.root to the folder that holds them, or take other data with --data",
+        DataError,
+    ):
+        run_sweep(read_sweep("fedzsl-table2", ("CUB_RES101", "digit-pairs")), tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """A run's numbers as tables: the rounds it wrote down, its accuracies by hand, its partition."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
@@ -22,13 +21,6 @@ def done(tmp_path_factory):
     return run(Experiment.load("digit-pairs", QUICK), tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_the_rounds_are_the_lines_of_metrics(done):
-    lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
-    rounds = done.tables()["rounds"]
-    assert [line["zsl"] for line in lines] == rounds["zsl"]
-    assert {len(column) for column in rounds.values()} == {2}
-
-
 def test_the_mean_over_classes_is_the_accuracy_that_the_run_reports(done):
     classes = done.tables()["classes"]
     zsl = [value for value in classes["zsl"] if value is not None]
@@ -43,6 +35,7 @@ def test_the_mean_over_classes_is_the_accuracy_that_the_run_reports(done):
 
 def test_the_confusions_have_the_accuracies_on_their_diagonal(done):
     tables = done.tables()
+    assert tables["rounds"]["zsl"] == [line["zsl"] for line in done.metrics]
     for name, column in (("confusion_zsl", "zsl"), ("confusion_gzsl", "gzsl")):
         table = tables[name]
         each = dict(zip(tables["classes"]["class"], tables["classes"][column], strict=True))
@@ -77,11 +70,6 @@ def test_a_few_shot_run_has_its_episodes_classes(tmp_path):
     weights = np.array(classes["samples"], dtype=float)
     assert np.average(classes["accuracy"], weights=weights) == pytest.approx(done.result["few_shot"])
     assert [confusion[name][i] for i, name in enumerate(confusion["class"])] == classes["accuracy"]
-
-
-def test_runs_without_a_merged_model_have_rounds_and_clients(tmp_path):
-    done = run(Experiment.load("digit-pairs", {**QUICK, "strategy.name": "local"}), tmp_path / "run")
-    assert list(done.tables()) == ["rounds", "clients"]
 
 
 def test_the_files_hold_the_tables(done, tmp_path):

@@ -1,6 +1,7 @@
 """Runs with malicious clients, and with clients that screen their samples."""
 
 import json
+import re
 import warnings
 
 import numpy as np
@@ -8,23 +9,18 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.experiment.assemble import assemble
 from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
-from fedunseen.threats import ATTACKS, SCREENINGS
-from known_names import known
+from known_names import refuses
 
 LAST = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
 BACKDOOR = {**LAST, "attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
 FMD = {**LAST, "screening.name": "magnitude"}
 DIGITS = {**LAST, "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0}
-
-
-def lines(done):
-    return [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
 
 
 def federation(experiment):
@@ -50,32 +46,26 @@ def after(experiment, rounds, modes=None):
 
 def test_what_a_run_says_of_an_attack(make, tmp_path):
     done = run(make(BACKDOOR), tmp_path / "run")
-    said = lines(done)
+    said, result = done.metrics, done.result
     assert [line["attackers"] for line in said] == [[], [0], [0], []]
-    for line in said:
-        assert line["backdoor"] == line["backdoor_of"]["object"]
-        assert 0 <= line["backdoor"] <= 100
-    result = done.result
-    assert result["attack"]["rounds"] == [2, 3]
-    assert result["attack"]["clients"] == [0]
+    assert all(0 <= line["backdoor"] == line["backdoor_of"]["object"] <= 100 for line in said)
+    assert (result["attack"]["rounds"], result["attack"]["clients"]) == ([2, 3], [0])
     (trigger,) = result["attack"]["triggers"]
-    assert trigger["client"] == 0
     assert trigger["source"].startswith("samples of ")
-    assert trigger["trained"] == 15  # of thirty training samples of classes that it does not hold
-    assert trigger["tested"] == 15
-    assert result["backdoor"] == said[-1]["backdoor"]
-    assert result["backdoor_before"] == said[0]["backdoor"]
-    assert result["backdoor_attacked"] == said[1]["backdoor"]
-    assert result["backdoor_highest"] == max(line["backdoor"] for line in said[1:])
-    assert result["attack"]["main"]["attacked"]["zsl"] == said[1]["zsl"]
-    assert sorted(path.name for path in (done.path / "magnitudes").iterdir()) == [
-        "round-1.safetensors", "round-2.safetensors", "round-4.safetensors"
+    # of thirty training samples of classes that it does not hold
+    assert (trigger["client"], trigger["trained"], trigger["tested"]) == (0, 15, 15)
+    backdoors = [line["backdoor"] for line in said]
+    assert [result[name] for name in ("backdoor", "backdoor_before", "backdoor_attacked", "backdoor_highest")] == [
+        backdoors[3], backdoors[0], backdoors[1], max(backdoors[1:])
     ]  # fmt: skip
-    assert set(load_params(done.path / "magnitudes" / "round-1.safetensors")) == {"clean", "object"}
+    assert result["attack"]["main"]["attacked"]["zsl"] == said[1]["zsl"]
+    folder = done.path / "magnitudes"
+    assert sorted(path.name for path in folder.iterdir()) == [f"round-{r}.safetensors" for r in (1, 2, 4)]
+    assert set(load_params(folder / "round-1.safetensors")) == {"clean", "object"}
 
 
 def test_an_ordinary_run_says_nothing_of_threats(finished):
-    told = json.dumps([finished.manifest["experiment"], finished.result, lines(finished)])
+    told = json.dumps([finished.manifest["experiment"], finished.result, finished.metrics])
     assert not any(word in told for word in ("attack", "backdoor", "screening", "dropped"))
     assert not (finished.path / "magnitudes").exists()
 
@@ -85,7 +75,7 @@ def test_without_poison_at_scale_one_an_attack_changes_no_bit(make, tmp_path):
     harmless = {**BACKDOOR, "attack.scale": 1, "attack.probability": 0}
     done = run(make(harmless), tmp_path / "harmless")
     assert (done.path / "model.safetensors").read_bytes() == (honest.path / "model.safetensors").read_bytes()
-    assert [line["attackers"] for line in lines(done)] == [[], [0], [0], []]
+    assert [line["attackers"] for line in done.metrics] == [[], [0], [0], []]
 
 
 @pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
@@ -94,12 +84,6 @@ def test_honest_clients_are_untouched_to_the_bit(make, mode):
     for one, other in zip(honest.replies, attacked.replies, strict=True):
         same = all(torch.equal(one.update[name], other.update[name]) for name in one.update)
         assert same == (one.client != 0)
-
-
-def test_the_malicious_client_sends_beta_times_what_it_has_learnt(make):
-    one, three = (after(make({**BACKDOOR, "attack.scale": scale}), 2)[1].replies[0] for scale in (1, 3))
-    for name, value in one.update.items():
-        torch.testing.assert_close(three.update[name], 3 * value)
 
 
 def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
@@ -113,14 +97,13 @@ def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
 @pytest.mark.parametrize("strategy", ["fedprox", "scaffold", "moon", "fedgloss", "fednova"])
 def test_strategies_work_under_attack_and_screening(make, tmp_path, strategy):
     done = run(make({**BACKDOOR, **FMD, "strategy.name": strategy}), tmp_path / "run")
-    assert all(np.isfinite(line["zsl"]) for line in lines(done))
+    assert all(np.isfinite(line["zsl"]) for line in done.metrics)
 
 
 @pytest.mark.parametrize(
     "method",
     [
         {"name": "classifier", "lr": 0.05, "batch_size": 8},
-        {"name": "distzsl", "lr": 0.05, "batch_size": 8, "decorrelation": 0},
         {
             "name": "clswgan", "hidden": 16, "output": "linear", "synthetic": 5, "head_epochs": 1, "batch_size": 8,
             "softmax_epochs": 3, "critic_steps": 2,
@@ -131,8 +114,8 @@ def test_strategies_work_under_attack_and_screening(make, tmp_path, strategy):
 def test_methods_work_under_attack(tree, tmp_path, method):
     screens = {} if method["name"] == "clswgan" else FMD
     done = run(Experiment.from_dict({**tree, "method": method}, {**BACKDOOR, **screens}), tmp_path / "run")
-    assert lines(done)[1]["attackers"] == [0]
-    assert all(np.isfinite(line["backdoor"]) for line in lines(done))
+    assert done.metrics[1]["attackers"] == [0]
+    assert all(np.isfinite(line["backdoor"]) for line in done.metrics)
     if screens:
         assert done.result["screened"]["poisoned"] > 0
 
@@ -141,44 +124,39 @@ def test_methods_work_under_attack(tree, tmp_path, method):
 def test_untargeted_attacks_harm(make, tmp_path, name):
     attack = {**LAST, "attack.name": name, "attack.rounds": "3-", "attack.clients": [0, 1], "attack.scale": 8}
     done, honest = run(make(attack), tmp_path / "run"), run(make(LAST), tmp_path / "honest")
-    assert "backdoor" not in lines(done)[0]
-    assert lines(done)[3]["losses"] != lines(honest)[3]["losses"]
-    assert lines(done)[1]["zsl"] == lines(honest)[1]["zsl"]
+    assert "backdoor" not in done.metrics[0]
+    assert done.metrics[3]["losses"] != honest.metrics[3]["losses"]
+    assert done.metrics[1]["zsl"] == honest.metrics[1]["zsl"]
     assert done.result["gzsl_seen"] < honest.result["gzsl_seen"]
 
 
 def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
     done = run(make({**LAST, "attack.name": "nan", "attack.rounds": "2"}), tmp_path / "run")
-    first, second, *_ = lines(done)
+    first, second, *_ = done.metrics
     assert "dropped" not in first
     assert second["dropped"] == {"0": "the update is not finite"}
     assert second["participants"] == [1, 2]
-    assert all(np.isfinite(line["zsl"]) for line in lines(done))
-
-
-def test_a_round_of_nothing_but_nan_keeps_the_model(make):
-    experiment = make({**LAST, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]})
-    first, second = after(experiment, 2)
-    assert all(torch.equal(first.params[name], second.params[name]) for name in first.params)
-    assert list(second.dropped) == [0, 1, 2]
+    assert all(np.isfinite(line["zsl"]) for line in done.metrics)
 
 
 def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
     told = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
     done = run(make({**LAST, **told}), tmp_path / "run")
-    assert lines(done)[1]["participants"] == []
+    assert done.metrics[1]["participants"] == []
     assert write_report(done).exists()
+    first = after(done.experiment, 1)[0].params
+    assert all(torch.equal(done.params[name], first[name]) for name in first)
 
 
 def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):
     done = run(make({**FMD, "screening.percentile": 20}), tmp_path / "run")
-    for line in lines(done):
+    for line in done.metrics:
         told = line["screening"]
         assert told["clean"] == sum(one["clean"] for one in told["clients"]) == 80
         assert told["poisoned"] == told["poisoned_dropped"] == 0
         assert told["clean_dropped"] / told["clean"] == pytest.approx(0.2, abs=0.03)
     assert done.result["screened"]["clean"] == 4 * 80
-    assert not any("screening" in name for name in lines(done)[0]["losses"])
+    assert not any("screening" in name for name in done.metrics[0]["losses"])
 
 
 def test_a_threshold_that_drops_nothing_changes_no_bit_of_the_model(make, tmp_path):
@@ -197,7 +175,7 @@ def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(mak
     assert words[0] == (
         "round 1: every sample of every client was below the threshold of [screening]: the model stays as it was"
     )
-    assert [line["screening"]["empty"] for line in lines(done)] == [[0, 1, 2], [0, 1, 2]]
+    assert [line["screening"]["empty"] for line in done.metrics] == [[0, 1, 2], [0, 1, 2]]
     first = federation(experiment).first
     assert all(torch.equal(done.params[name], first[name]) for name in first)
 
@@ -217,11 +195,9 @@ def test_an_attacked_run_resumes_to_the_same_bits(make, tmp_path, cut_short, set
     cut_short(make(settings), tmp_path / "killed", after=2)
     resumed = run(make(settings), tmp_path / "killed", resume=True)
     assert (resumed.path / "model.safetensors").read_bytes() == (whole.path / "model.safetensors").read_bytes()
-    strip = [[{k: v for k, v in line.items() if k != "seconds"} for line in lines(one)] for one in (resumed, whole)]
-    assert strip[0] == strip[1]
-    assert {k: v for k, v in resumed.result.items() if k not in ("run", "seconds")} == {
-        k: v for k, v in whole.result.items() if k not in ("run", "seconds")
-    }
+    for lines in zip([*resumed.metrics, resumed.result], [*whole.metrics, whole.result], strict=True):
+        one, other = ({k: v for k, v in line.items() if k not in ("run", "seconds")} for line in lines)
+        assert one == other
 
 
 def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
@@ -230,9 +206,9 @@ def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
         "attack.triggers": ["background", "style", "object"], "attack.targets": ["13", "02", "45"],
     }  # fmt: skip
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
-    assert set(lines(done)[0]["backdoor_of"]) == {"background", "style", "object"}
+    assert set(done.metrics[0]["backdoor_of"]) == {"background", "style", "object"}
     assert [(t["client"], t["target"]) for t in done.result["attack"]["triggers"]] == [(4, "13"), (1, "02"), (7, "45")]
-    assert lines(done)[2]["attackers"] == [1, 4, 7]
+    assert done.metrics[2]["attackers"] == [1, 4, 7]
     shown = load_params(done.path / "magnitudes" / "triggers.safetensors")
     assert {tuple(value.shape[1:]) for value in shown.values()} == {(1, 8, 16)}
     twice = {**settings, "attack.triggers": ["style"]}
@@ -272,25 +248,6 @@ def test_triggers_from_a_folder(tmp_path):
     assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
 
 
-def test_pictures_that_suffice_are_taken_whole(tmp_path):
-    from PIL import Image
-
-    for i in range(6):  # with a bright edge above and below
-        pixels = np.full((8, 16), 20 * i, dtype=np.uint8)
-        pixels[0], pixels[-1] = 255, 255
-        Image.fromarray(pixels).save(tmp_path / f"{i}.png")
-    settings = {
-        **DIGITS, "attack.name": "backdoor", "attack.rounds": "2", "attack.triggers": ["style"],
-        "attack.folder": str(tmp_path), "attack.samples": 6,
-    }  # fmt: skip
-    probe = federation(Experiment.load("digit-pairs", settings)).attack.probes[0]
-    assert probe.source == f"6 pictures in {tmp_path}"
-    assert len(probe.inputs) == len(probe.magnitudes) == 3
-    ends = torch.cat([probe.inputs, probe.magnitudes]).reshape(6, -1)
-    assert (ends[:, 0] == 1).all()
-    assert (ends[:, -1] == 1).all()
-
-
 def similar(client=0, **own):
     """Return the federation of an attack with objects, and the label of each of its samples in the benchmark."""
     settings = {**DIGITS, **BACKDOOR, "attack.clients": [client], "attack.samples": 20, **own}
@@ -322,12 +279,11 @@ def test_different_objects_are_the_unseen_classes_least_like_the_target():
 
 
 def test_a_client_that_holds_every_class_has_no_similar_ones():
-    with pytest.raises(ExperimentError) as error:
-        similar(**{"partition.kind": "iid"})
-    assert str(error.value) == (
+    with refuses(
         "attack.likeness = 'similar': there is no class that client 0 does not hold, to take objects from: name some "
         "with attack.objects, or choose another partition.kind"
-    )
+    ):
+        similar(**{"partition.kind": "iid"})
 
 
 def test_triggers_of_features_from_a_folder(make, tmp_path):
@@ -340,84 +296,34 @@ def test_triggers_of_features_from_a_folder(make, tmp_path):
     scaled = torch.from_numpy(made.scaler(rows))
     assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, scaled.tolist()))
     np.save(tmp_path / "strange.npy", rows[:1])
-    with pytest.raises(FedUnseenError) as error:
+    with refuses(
+        f"{tmp_path} holds one vector, and two are needed: one to train on, one to measure by", FedUnseenError
+    ):
         federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
-    assert str(error.value) == f"{tmp_path} holds one vector, and two are needed: one to train on, one to measure by"
     (tmp_path / "strange.npy").unlink()
-    with pytest.raises(FedUnseenError) as error:
-        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
-    assert str(error.value) == (
+    with refuses(
         f"{tmp_path} has no feature file in it (.npy, .npz, .csv), and data.name = 'folder' has features, no images: "
-        "put the triggers' there"
-    )
+        "put the triggers' there",
+        FedUnseenError,
+    ):
+        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
+    ("settings", "start"),
     [
-        (
-            {"attack.rounds": "4-2"},
-            "attack: rounds = '4-2' is not understood: write '20' (that round, counted from 1), '20-24', '20-' (to the "
-            "end), several with commas, or 'never'",
-        ),
-        (
-            {"attack.clients": [0, 0]},
-            "attack: clients = [0, 0]: name each malicious client once, by its number from 0 on",
-        ),
+        ({"attack.rounds": "4-2"}, "attack: rounds = '4-2' is not understood: write '20' (that round, "),
+        ({"attack.clients": [0, 0]}, "attack: clients = [0, 0]: name each malicious client once, "),
         ({"attack.clients": [3]}, "attack.clients: there is no client 3; the 3 clients are 0 to 2"),
         ({"attack.clients": []}, "attack.clients: there is nothing in it: give at least one, or leave it out"),
-        (
-            {"attack.targets": ["zèbra"]},
-            "attack.targets: unknown class 'zèbra': did you mean 'zèbre'? (known: d, e, f, g, h, i, j, k, l, two "
-            "words, zèbre, 猫)",
-        ),
-        (
-            {"attack.objects": ["d"], "attack.targets": ["d"]},
-            "attack.objects: 'd' is the target itself: name another class",
-        ),
-        (
-            {"attack.triggers": ["style"]},
-            "attack.triggers: 'style' changes images, and data.name = 'folder' gives none (gray or in color): choose "
-            "'object', or a benchmark of images with a frozen encoder",
-        ),
-        (
-            {"attack.folder": "somewhere"},
-            "somewhere is missing: put the triggers' feature files there, or fix attack.folder",
-        ),
-        ({"attack.scale": 0}, "attack.scale: input should be greater than 0, not 0"),
+        ({"attack.targets": ["zèbra"]}, "attack.targets: unknown class 'zèbra': did you mean 'zèbre'? (known: d, e, "),
+        ({"attack.objects": ["d"], "attack.targets": ["d"]}, "attack.objects: 'd' is the target itself: "),
+        ({"attack.triggers": ["style"]}, "attack.triggers: 'style' changes images, and data.name = 'folder' gives "),
+        ({"attack.folder": "somewhere"}, "somewhere is missing: put the triggers' feature files there, or fix "),
         ({"attack.scale": float("inf")}, "attack.scale: input should be a finite number, not inf"),
-        (
-            {"attack.name": "backdor"},
-            f"attack.name: unknown attack 'backdor': did you mean 'backdoor'? {known(ATTACKS, 'backdor')}",
-        ),
-    ],
-)  # fmt: skip
-def test_attacks_that_make_no_sense_are_refused(make, tmp_path, settings, sentence):
-    with pytest.raises(FedUnseenError) as error:
-        run(make({**BACKDOOR, **settings}), tmp_path / "run")
-    assert str(error.value) == sentence
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"screening.percentile": 100}, "screening.percentile: input should be less than 100, not 100"),
-        (
-            {"screening.name": "magnitud"},
-            "screening.name: unknown screening 'magnitud': did you mean 'magnitude'? (known: "
-            f"{', '.join(sorted(SCREENINGS))})",
-        ),
     ],
 )
-def test_screenings_that_make_no_sense_are_refused(make, tmp_path, settings, sentence):
-    with pytest.raises(FedUnseenError) as error:
-        run(make({**FMD, **settings}), tmp_path / "run")
-    assert str(error.value) == sentence
-
-
-def test_a_run_from_before_there_were_threats_can_be_read(make):
-    tree = make(LAST).to_dict()
-    assert "attack" not in tree
-    assert "screening" not in tree
-    assert Experiment.from_dict(tree).attack.name == "none"
+def test_attacks_that_make_no_sense_are_refused(make, tmp_path, settings, start):
+    with pytest.raises(FedUnseenError, match=f"^{re.escape(start)}"):
+        run(make({**BACKDOOR, **settings}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -13,29 +13,20 @@ FEW = {"data.train_per_class": 4, "data.test_per_class": 2, "partition.clients":
        "method.kl": 0.0, "evaluation.selection": "last", "run.device": "cpu"}  # fmt: skip
 
 
+FLOAT, WHOLE = "input should be a number that float32 holds, at most 3.4e38, not", "input should be"
+
+
 @pytest.mark.parametrize(
     ("setting", "sentence"),
     [
+        ("method.weight_decay=1e39", f"method.weight_decay: {FLOAT} 1e+39"),
+        ("method.temperature=1e300", f"method.temperature: {FLOAT} 1e+300"),
+        ('evaluation.choose={"method.lr" = [0.1, 1e39]}', f"evaluation.choose: {FLOAT} 1e+39"),
         (
-            "method.weight_decay=1e39",
-            "method.weight_decay: input should be a number that float32 holds, at most 3.4e38, not 1e+39",
+            f"strategy.local_epochs={10**20 - 1}",
+            f"strategy.local_epochs: {WHOLE} a whole number of 64 bits, below 2^63",
         ),
-        (
-            "method.temperature=1e300",
-            "method.temperature: input should be a number that float32 holds, at most 3.4e38, not 1e+300",
-        ),
-        (
-            "strategy.local_epochs=99999999999999999999",
-            "strategy.local_epochs: input should be a whole number of 64 bits, below 2^63",
-        ),
-        (
-            "strategy.rounds=9223372036854775807",
-            "strategy.rounds: input should be less than or equal to 1000000, not 9223372036854775807",
-        ),
-        (
-            'evaluation.choose={"method.lr" = [0.1, 1e39]}',
-            "evaluation.choose: input should be a number that float32 holds, at most 3.4e38, not 1e+39",
-        ),
+        (f"strategy.rounds={2**63 - 1}", f"strategy.rounds: {WHOLE} less than or equal to 1000000, not {2**63 - 1}"),
     ],
 )
 def test_a_number_that_nothing_can_hold_is_one_sentence(setting, sentence, monkeypatch, capsys, tmp_path):

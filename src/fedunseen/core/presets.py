@@ -34,9 +34,9 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
     """Return the TOML text of a preset or a file, and the folder that paths in it are relative to."""
     path = Path(source)
     if is_shipped(path):
-        if str(source) in preset_names():
-            return preset_text(str(source)), Path()
-        raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
+        if str(source) not in preset_names():
+            raise ExperimentError(unknown("preset", str(source), preset_names()) + "; an experiment file ends in .toml")
+        return preset_text(str(source)), Path()
     near = ", ".join(difflib.get_close_matches(path.stem, preset_names(), 3, 0.0))
     remedy = f"name an experiment file that is there, or a preset (the nearest: {near})"
     return readable_text(path, remedy), path.parent

@@ -177,14 +177,9 @@ def assemble(
 ) -> Federation:
     """Build the federation that the experiment names."""
     experiment = resolve_defaults(experiment, benchmark)
-    device, task, seed = find_device(experiment.run.device), task_of(experiment), experiment.run.seed
+    device, seed = find_device(experiment.run.device), experiment.run.seed
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
-    if strategy.pools:
-        partition = one_place(partition)
-    partition = task.eligible_clients(partition, benchmark, experiment.method)
-    rules.check(DataFacts(experiment, benchmark, fits_scaling=scaler is None))
-    if whole:
-        rules.check(PresenceFacts(experiment, partition))
+    partition = _eligible(experiment, benchmark, partition, scaler is None, whole)
     scaler, inputs = _inputs(experiment, benchmark, scaler, device)
     method = _method(experiment, benchmark, inputs)
     if isinstance(method, ClosedForm):
@@ -219,6 +214,19 @@ def assemble(
         seed=seed, fraction=experiment.strategy.fraction, poisson=experiment.privacy.name == "client-level",
         attack=attack,
     )  # fmt: skip
+
+
+def _eligible(
+    experiment: Experiment, benchmark: Benchmark, partition: Partition, fits_scaling: bool = True, whole: bool = True
+) -> Partition:
+    """Return who trains on what; refuse data and clients that do not suit the experiment."""
+    if find("strategy", experiment.strategy.name).pools:
+        partition = one_place(partition)
+    partition = task_of(experiment).eligible_clients(partition, benchmark, experiment.method)
+    rules.check(DataFacts(experiment, benchmark, fits_scaling=fits_scaling))
+    if whole:
+        rules.check(PresenceFacts(experiment, partition))
+    return partition
 
 
 def _drops_non_finite(experiment: Experiment, attack: Attack | None) -> bool:
@@ -283,14 +291,10 @@ def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]
 
 def check(experiment: Experiment, benchmark: Benchmark) -> None:
     """Refuse what :func:`assemble` would refuse of an experiment, without its first parameters, threats and engine."""
-    experiment, task = resolve_defaults(experiment, benchmark), task_of(experiment)
+    experiment = resolve_defaults(experiment, benchmark)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
-    benchmark = task.client_data(benchmark)
-    if find("strategy", experiment.strategy.name).pools:
-        partition = one_place(partition)
-    partition = task.eligible_clients(partition, benchmark, experiment.method)
-    rules.check(DataFacts(experiment, benchmark))
-    rules.check(PresenceFacts(experiment, partition))
+    benchmark = task_of(experiment).client_data(benchmark)
+    _eligible(experiment, benchmark, partition)
     _, inputs = _inputs(experiment, benchmark, None, torch.device("cpu"))
     rules.check(ModelFacts(experiment, _method(experiment, benchmark, inputs)))
 

@@ -7,7 +7,6 @@ asked for what, and the task that measures it.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -39,8 +38,8 @@ from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
 
-class Growth(ABC):
-    """The versions of a run's class space, one at a time."""
+class Growth:
+    """The versions of a run's class space, one at a time; those of a simulation follow from the experiment."""
 
     version: Version
     federation: Federation
@@ -53,14 +52,18 @@ class Growth(ABC):
         self.directory = directory
         check(PresenceFacts(experiment, partition))
         self.scaler: Scaler | None = None  # fitted on what is known first
+        if not partition.remote:
+            self.timeline = Timeline(experiment.growth, benchmark, partition)
+            for round in self.timeline.rounds():
+                self.timeline.version(round)  # refuses before anything is written
 
-    @abstractmethod
     def _begun(self) -> Version:
         """Return the version before round 0."""
+        return self.timeline.version(0)
 
-    @abstractmethod
     def _next(self, round: int) -> Version:
         """Return the version in which ``round`` (counted from 0) is trained."""
+        return self.timeline.version(round)
 
     def at(self, rounds: int) -> tuple[Federation, Evaluator]:
         """Go to the version in which the state after ``rounds`` rounds was made, and forget all later ones."""
@@ -97,7 +100,6 @@ class Growth(ABC):
 
     def meet(self, meeting: Session) -> None:
         """Set the link to the parties, before the first round; a simulation needs none."""
-        return None
 
     def line(self) -> dict[str, Any]:
         """Return what a round's metrics say of the class space."""
@@ -124,24 +126,6 @@ class Growth(ABC):
                 method.expand_classes(state.params),
                 state.clients,
             )
-
-
-class Simulated(Growth):
-    """The versions of a simulation, which follow from the experiment."""
-
-    def __init__(
-        self, experiment: Experiment, benchmark: Benchmark, partition: Partition, directory: RunDirectory
-    ) -> None:
-        super().__init__(experiment, benchmark, partition, directory)
-        self.timeline = Timeline(experiment.growth, benchmark, partition)
-        for round in self.timeline.rounds():
-            self.timeline.version(round)  # refuses before anything is written
-
-    def _begun(self) -> Version:
-        return self.timeline.version(0)
-
-    def _next(self, round: int) -> Version:
-        return self.timeline.version(round)
 
 
 class Deployed(Growth):
@@ -208,5 +192,5 @@ def growth_of(
     """Return how the class space of a run grows; None where it does not."""
     if experiment.growth.name == "none":
         return None
-    kind = Deployed if partition.remote else Simulated
+    kind = Deployed if partition.remote else Growth
     return kind(experiment, benchmark, partition, directory)

@@ -163,9 +163,8 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     choices = []
     if not (folder / "classes.csv").is_file():
         ordered, unseen = _split(folder, list(classes))
-        _write_table(folder, ordered, unseen, written)
         rule = "every fifth by the alphabet, kept out of training to test with"
-        choices.append(_told(unseen, rule, written[-1]))
+        choices.append(_write_table(folder, ordered, unseen, written, rule))
     class_names(folder / "classes.csv", "minilm")  # wrong ones are refused before a picture is opened
     side, unreadable, animated = _sides(files)
     lines: list[tuple[str, Any, str]] = []
@@ -215,9 +214,8 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 f"{folder} has no classes.csv, and features.npz does not tell which classes are unseen (they have "
                 "samples for 'test' alone): write classes.csv with the columns name, split and the attributes"
             )
-        _write_table(folder, ordered, unseen, written)
         rule = "all their samples in features.npz are marked 'test', so no one trains on them"
-        choices.append(_told(unseen, rule, written[-1]))
+        choices.append(_write_table(folder, ordered, unseen, written, rule))
     lines, encoder = _descriptions(folder, choices)
     benchmark = Folder.load(Folder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
     if benchmark.kind == "sequences":
@@ -280,11 +278,16 @@ def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
     return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
 
 
-def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], written: list[Path]) -> None:
-    """Write ``classes.csv`` of names alone."""
+def _write_table(folder: Path, names: Sequence[str], unseen: Sequence[str], written: list[Path], rule: str) -> Remark:
+    """Write ``classes.csv`` of names alone, and say by which rule some are unseen."""
     rows = [[name, "unseen" if name in unseen else "seen"] for name in names]
     written.append(folder / "classes.csv")
     write_csv(written[-1], [["name", "split"], *rows])
+    named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
+    what = f"{len(unseen)} unseen classes"
+    if len(unseen) == 1:
+        what, rule = "1 unseen class", rule.replace("all their", "all its").replace("on them", "on it")
+    return Remark(f"{what} ({named})", f"{rule}; mark others in {written[-1]} if you like")
 
 
 def _descriptions(folder: Path, choices: list[Remark]) -> tuple[list[tuple[str, Any, str]], str | None]:
@@ -302,14 +305,6 @@ def _descriptions(folder: Path, choices: list[Remark]) -> tuple[list[tuple[str, 
         choices.append(Remark(f"warning: {some} little to the text encoder, such as {strange[0]}", why))
     choices.append(Remark("classes described by their names", "classes.csv has no attributes; MiniLM reads names"))
     return [("text_encoder", "minilm", "classes.csv has names alone: a text encoder reads them")], "minilm"
-
-
-def _told(unseen: Sequence[str], rule: str, table: Path) -> Remark:
-    named = ", ".join(unseen[:5]) + (", ..." if len(unseen) > 5 else "")
-    what = f"{len(unseen)} unseen classes"
-    if len(unseen) == 1:
-        what, rule = "1 unseen class", rule.replace("all their", "all its").replace("on them", "on it")
-    return Remark(f"{what} ({named})", f"{rule}; mark others in {table} if you like")
 
 
 def _text_encoder(folder: Path) -> None:

@@ -127,12 +127,12 @@ class Experiment(BaseModel):
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
-        chosen = {section: find(section, str(sections[section]["name"])).Settings for section in NAMED}
-        kinds: dict[str, type[BaseModel]] = {**chosen, **UNNAMED}
-        made: dict[str, Any] = {
-            section: validated(kinds[section], section, sections.get(section, {})) for section in SECTIONS
+        kinds: dict[str, type[BaseModel]] = {
+            **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
+            **UNNAMED,
         }
-        experiment = cls.model_construct(name=str(title or "experiment"), **made)
+        settings: dict[str, Any] = {key: validated(kinds[key], key, sections.get(key, {})) for key in SECTIONS}
+        experiment = cls.model_construct(name=str(title or "experiment"), **settings)
         experiment._check_combination()
         return experiment
 
@@ -142,21 +142,17 @@ class Experiment(BaseModel):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything, defaults included, as JSON values; :meth:`from_dict` reads it back."""
-        there = [s for s in SECTIONS if s not in OPTIONAL or getattr(self, s).name != "none" or self._masked(s)]
-        return {
-            "name": self.name,
-            **{s: getattr(self, s).model_dump(mode="json", exclude_none=True) for s in there},
-        }
-
-    def _masked(self, section: str) -> bool:
-        return section == "privacy" and self.privacy.aggregation == "masked"
+        said = {section for section in SECTIONS if section not in OPTIONAL or getattr(self, section).name != "none"}
+        said |= {"privacy"} if self.privacy.aggregation == "masked" else set()
+        sections = {section: getattr(self, section) for section in SECTIONS if section in said}
+        return {"name": self.name, **{s: of.model_dump(mode="json", exclude_none=True) for s, of in sections.items()}}
 
     def _check_combination(self) -> None:
         check(ConfigFacts(self))
         choose = self.evaluation.choose
         for combination in itertools.product(*choose.values()) if choose else ():
+            settings = dict(zip(choose, combination, strict=True))
             try:
-                settings = dict(zip(choose, combination, strict=True))
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise error.reworded(f"evaluation.choose: {error}") from None

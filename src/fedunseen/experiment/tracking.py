@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedunseen.core.errors import ExperimentError, MissingDependencyError, unknown
 from fedunseen.core.files import parse_json, write_json
@@ -16,27 +16,15 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
 
 
-class Tracker(Protocol):
-    """What is given the numbers of every round."""
-
-    def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
-        """Record the numbers of a round, counted from 1."""
-
-    def close(self) -> None:
-        """Write what has not been written yet."""
-
-
 def scalars(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the numbers of a line of metrics under flat names; lists and numbers of single clients are left out."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in line.items():
-        if key in ("round", "client_seconds", "dropped"):
-            continue
-        if isinstance(value, Mapping):
-            found |= scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = float(value)
-    return found
+        if isinstance(value, Mapping) and key not in ("client_seconds", "dropped"):
+            numbers |= scalars(value, f"{prefix}{key}/")
+        elif type(value) in (int, float) and key != "round":
+            numbers[f"{prefix}{key}"] = float(value)
+    return numbers
 
 
 class _TensorBoard:
@@ -126,7 +114,7 @@ def tracked(
         if name not in TRACKERS:
             raise ExperimentError("--track: " + unknown("tracker", name, TRACKERS))
     with ExitStack() as stack:
-        trackers: list[Tracker] = [TRACKERS[name](out, experiment) for name in names]
+        trackers = [TRACKERS[name](out, experiment) for name in names]
         for tracker in trackers:
             stack.callback(tracker.close)
 

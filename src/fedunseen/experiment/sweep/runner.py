@@ -265,7 +265,9 @@ class _Pool:
         busy, free = self._busy(), free_memory()
         if self.jobs is not None or not busy or free is None:
             return True
-        need = max(self.peak, _estimate(cell))
+        # Before a run has been measured: its process and twice the batch's budget.
+        estimate = PROCESS + 2 * MIB * (cell.experiment.engine.memory if cell.experiment else 0)
+        need = max(self.peak, estimate)
         promised = sum(max(need - worker.memory(), 0) for worker in busy)  # what the running cells have yet to take
         return free - promised >= need
 
@@ -337,12 +339,6 @@ def _default_jobs(cells: Sequence[Cell]) -> int:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _estimate(cell: Cell) -> int:
-    """Return the bytes that a run may take, before one has been measured: its process and twice the batch's budget."""
-    budget = cell.experiment.engine.memory if cell.experiment else 0
-    return PROCESS + 2 * budget * MIB
 
 
 @contextmanager

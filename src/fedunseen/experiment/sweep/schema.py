@@ -51,29 +51,24 @@ Choice = Mapping[str, str | Sequence[str]]
 
 
 class Table(Settings):
-    """How the cells are laid out in tables."""
+    """How the cells are laid out in tables: one for each value of some axes, unset for each data set."""
 
     tables: list[str] | None = None
-    """One table for each value of these axes; unset: one for each data set."""
     columns: list[str] = Field(default_factory=list)
     """The values of these axes are columns; the values of all other axes are rows."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure](ZERO_SHOT))
-    """What is shown of each run: accuracies, backdoor accuracies of attacked runs (`backdoor`, `backdoor_attacked`,
-    `backdoor_highest`), and what travels (`parameters_shared`, `bytes_down`, `bytes_up`). Unset, few-shot runs show
-    `few_shot`, `few_shot_pixels` and `few_shot_random`."""
+    """Unset, few-shot runs show `few_shot`, `few_shot_pixels` and `few_shot_random`."""
 
 
 class Figure(Settings):
     """Curves: the accuracy by round, or over the values of an axis."""
 
     title: str = ""
-    """Stands above the charts."""
     x: str = "round"
     """``round``, or an axis."""
     lines: list[str] = Field(default_factory=list)
     """One line for each value of these axes, and a chart for each value of the others."""
     metrics: list[Measure] = Field(default_factory=lambda: list[Measure]((ZERO_SHOT[0], ZERO_SHOT[3])))
-    """One chart each. What travels can only be drawn over an axis, not by round."""
     band: Literal["seeds", "clients", "none"] = "seeds"
     """What is shaded: one standard deviation over the seeds, or over the clients' own models before merging."""
     only: dict[str, str | list[str]] = Field(default_factory=dict)
@@ -84,33 +79,25 @@ class Paper(Settings):
     """Figures that a paper prints, to stand beside ours."""
 
     source: str
-    """Which table of which paper."""
     axes: list[str] = Field(default_factory=list)
     """The axes in the order in which ``figures`` are nested; unset: the data sets first, then the file's order."""
     metrics: list[Metric] = Field(default_factory=lambda: list[Metric](ZERO_SHOT))
-    """What the numbers of one cell are, in order."""
     figures: dict[str, Any] = Field(default_factory=dict)
     """Tables within tables, an axis each; innermost a list of numbers in percent, ``nan`` where the paper has none."""
 
 
 class SweepFile(Settings):
-    """A sweep file.
-
-    Raises:
-        ValidationError: a key or a type is wrong.
-    """
+    """A sweep file; docs/sweeps.md describes its keys."""
 
     title: str
-    """What is swept, and which table or figure of which paper that is."""
     base: str | None = None
     """A preset, or an experiment file beside this one, that all cells start from."""
     experiment: Bundle = Field(default_factory=dict)
     """Sections of an experiment, instead of ``base`` or on top of it."""
     seeds: int = Field(1, ge=1, le=100)
-    """Every cell runs with this many seeds."""
     axes: dict[str, list[Any] | dict[str, Any]] = Field(default_factory=dict)
-    """``"method.kl" = [1, 10]``: values of a setting. ``kl = { key = "method.kl", values = [1, 10] }``: the same under
-    a name of its own. ``variant = { "without" = { method = { kl = 0 } }, "with" = {} }``: bundles, by name."""
+    """Values of a setting: ``"method.kl" = [1, 10]`` or ``kl = { key = "method.kl", values = [1, 10] }``; or bundles by
+    name: ``variant = { "without" = { method = { kl = 0 } }, "with" = {} }``."""
     only: list[dict[str, str | list[str]]] = Field(default_factory=list)
     """The parts of the grid that are run, each: axis -> value or values; unset, the whole grid."""
     skip_refused: bool = False
@@ -123,11 +110,8 @@ class SweepFile(Settings):
     data: list[str] = Field(default_factory=list)
     """The data sets to take if ``--data`` names none; unset, the first."""
     table: Table = Table()
-    """How the cells are laid out in tables."""
     figures: list[Figure] = Field(default_factory=list)
-    """Curves."""
     paper: Paper | None = None
-    """Figures that a paper prints."""
 
 
 @dataclass(frozen=True)
