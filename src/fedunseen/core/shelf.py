@@ -91,16 +91,7 @@ class Shelved(Mapping[str, Tensor]):
 
     def __init__(self, shelf: Shelf, place: int, reading: _Reading) -> None:
         self.shelf, self.place, self.reading = shelf, place, reading
-
-    @property
-    def layout(self) -> Layout:
-        """Names, types and shapes."""
-        return self.reading.layout
-
-    @property
-    def size(self) -> int:
-        """Bytes of the record."""
-        return self.reading.size
+        self.layout, self.size = reading.layout, reading.size
 
     def __getitem__(self, name: str) -> Tensor:
         start, size, dtype, shape = self.reading.places[name]
@@ -147,10 +138,7 @@ def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
 
 
 def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
-    """Write what clients keep to a safetensors file, a client at a time.
-
-    The file has ``clients`` (K,), ``records`` (K, bytes) and the layout of a record among its metadata.
-    """
+    """Write what clients keep to a safetensors file, a client at a time: ``clients``, ``records``, and their layout."""
     first = next(iter(shelved.values()))
     layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]
     ids = np.array(list(shelved), dtype="<i8")

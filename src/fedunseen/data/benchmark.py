@@ -140,12 +140,10 @@ class Benchmark:
             space=space,
             features=features,
             labels=label,
-            train=np.flatnonzero(~in_test),
-            test_seen=np.flatnonzero(in_test & np.isin(label, space.seen)),
-            test_unseen=np.flatnonzero(in_test & ~np.isin(label, space.seen)),
             image_shape=image_shape,
             users=None if groups is None else _users(groups, in_test),
             part=test is None,
+            **split_ids(space, label, in_test),
         )
 
     def __post_init__(self) -> None:
@@ -290,6 +288,13 @@ class Benchmark:
             test_seen=test_seen,
             test_unseen=self.train[np.isin(labels, space.validation)],
         )
+
+
+def split_ids(space: ClassSpace, labels: NDArray[np.int64], test: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return the ids of ``train``, ``test_seen`` and ``test_unseen``; all samples of unseen classes are for tests."""
+    seen, unseen = np.isin(labels, space.seen), np.isin(labels, space.unseen)
+    masks = {"train": seen & ~test, "test_seen": seen & test, "test_unseen": unseen}
+    return {split: np.flatnonzero(mask) for split, mask in masks.items()}
 
 
 def empty_split(name: str, split: str) -> str:

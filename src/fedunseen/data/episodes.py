@@ -100,10 +100,7 @@ def _lacking(present: Ids, counts: Ids, ways: int, shots: int, queries: int, rot
 
 
 def for_episodes(benchmark: Benchmark) -> Benchmark:
-    """Return the benchmark that clients of a few-shot run hold: its validation classes are no one's.
-
-    As the field does it: models are trained on the training classes alone, validation classes only choose.
-    """
+    """Return the benchmark that clients of a few-shot run hold: validation classes only choose, no client has them."""
     space = benchmark.space
     if not len(space.train):
         raise DataError(f"{benchmark.name}: every seen class is a validation class: leave some to train on")

@@ -14,15 +14,7 @@ _REACH = 8  # a shift moves an image by at most an eighth of its side
 
 
 def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Tensor:
-    """Mirror and shift images; which and how far, the draws say.
-
-    Example:
-        >>> image = torch.arange(8.0).reshape(1, 1, 8)
-        >>> augment(image, torch.tensor([0.1, 0.5, 0.5]), ["flip"])[0, 0].tolist()
-        [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
-        >>> augment(image, torch.tensor([0.1, 0.5, 0.99]), ["shift"])[0, 0].tolist()
-        [0.0, 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    """
+    """Mirror (``flip``) and shift images (..., C, H, W), as draws (..., 3) in [0, 1) say; what comes in is black."""
     height, width = images.shape[-2:]
     down, right = torch.arange(height, device=images.device), torch.arange(width, device=images.device)
     rows, columns = down.expand(*draws.shape[:-1], height), right.expand(*draws.shape[:-1], width)

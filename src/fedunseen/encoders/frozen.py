@@ -26,10 +26,7 @@ def encoded(
     images: NDArray[Any], shape: tuple[int, ...], encode: Callable[[NDArray[Any]], NDArray[Any]], *,
     encoder: str, weights: list[Path], prepare: Preparation, library: str, **settings: Any,
 ) -> NDArray[Any]:  # fmt: skip
-    """Return the features of images, kept in the cache: vectors (n, d) float32 or maps float16.
-
-    Other releases of ``library`` and of PyTorch may round differently; ``settings`` is what else features depend on.
-    """
+    """Return features of images, kept in the cache: vectors (n, d) float32 or maps float16; releases may round."""
     depends = {
         "encoder": encoder,
         "weights": files_digest(weights),

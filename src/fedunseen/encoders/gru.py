@@ -49,10 +49,7 @@ class GRU(Encoder):
 
 
 class GRUBackbone(Backbone):
-    """The network; parameters as ``torch.nn.GRU`` has them: ``f.gru.weight_ih`` (3 hidden, width) and so on.
-
-    A step whose vector is all zeros is padding: the state passes it unchanged.
-    """
+    """The network; parameters as of ``torch.nn.GRU``. A step of zeros is padding: the state passes it unchanged."""
 
     trained = True
 

@@ -57,12 +57,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def clean_class_name(name: str) -> str:
-    """Return a class's name in plain words.
-
-    Example:
-        >>> clean_class_name("002.Laysan_Albatross"), clean_class_name("killer+whale")
-        ('Laysan Albatross', 'killer whale')
-    """
+    """Return a class's name in plain words: ``002.Laysan_Albatross`` is "Laysan Albatross"."""
     return " ".join(re.sub(r"[+_\s]+", " ", re.sub(r"^\d+\.", "", name)).split())
 
 

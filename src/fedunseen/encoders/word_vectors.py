@@ -23,11 +23,7 @@ Vectors = tuple[dict[str, int], NDArray[Any]]
 
 
 def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = np.float16) -> Vectors:
-    """Read the vectors of some words from a text file, a word and its numbers a line (GloVe, word2vec), or gzipped.
-
-    How many numbers a line has is checked in every line, wanted or not. What was found is kept in the cache folder,
-    since such a file can take a minute to read.
-    """
+    """Read the vectors of some words from a text file (GloVe, word2vec), perhaps gzipped; kept in the cache folder."""
     stamps, missing = file_stamps([path])
     if missing:
         raise DataError(

@@ -18,7 +18,7 @@ from pydantic import Field
 from fedunseen.core.errors import DataError
 from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.benchmarks import cifar_files
 from fedunseen.data.benchmarks.cifar_files import (
     SIDE,
@@ -75,17 +75,8 @@ class Cifar100(BenchmarkLoader):
         images = class_images(source, [label_of[plain(space.names[c])] for c in kept], counts)
         labels = np.repeat(np.array(kept, dtype=np.int64), sum(counts))
         is_test = np.tile(np.arange(sum(counts)) >= counts[0], len(kept))
-        seen = np.isin(labels, space.seen)
-        return Benchmark(
-            name="cifar100",
-            space=space,
-            features=images,
-            labels=labels,
-            train=np.flatnonzero(seen & ~is_test),
-            test_seen=np.flatnonzero(seen & is_test),
-            test_unseen=np.flatnonzero(~seen),
-            image_shape=(3, SIDE, SIDE),
-        )
+        splits = split_ids(space, labels, is_test)
+        return Benchmark("cifar100", space, images, labels, image_shape=(3, SIDE, SIDE), **splits)
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.benchmarks.digits import scanned
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import read_strokes
@@ -48,7 +48,7 @@ class DigitPairs(BenchmarkLoader):
         train_sources, test_sources = _sources()
         images: list[NDArray[np.float32]] = []
         labels: list[int] = []
-        splits: list[str] = []
+        tests: list[bool] = []
         for c in range(100):
             kinds = [("test", test_sources, settings.test_per_class)]
             if c in space.seen:
@@ -56,19 +56,10 @@ class DigitPairs(BenchmarkLoader):
             for split, sources, count in kinds:
                 images.append(_pairs(sources[c // 10], sources[c % 10], count, split, c))
                 labels += [c] * count
-                splits += [split] * count
-        label, split_of = np.array(labels), np.array(splits)
-        unseen = np.isin(label, space.unseen)
-        return Benchmark(
-            name="digit-pairs",
-            space=space,
-            features=np.concatenate(images),
-            labels=label,
-            train=np.flatnonzero(split_of == "train"),
-            test_seen=np.flatnonzero((split_of == "test") & ~unseen),
-            test_unseen=np.flatnonzero((split_of == "test") & unseen),
-            image_shape=(HEIGHT, WIDTH),
-        )
+                tests += [split == "test"] * count
+        label = np.array(labels)
+        splits = split_ids(space, label, np.array(tests))
+        return Benchmark("digit-pairs", space, np.concatenate(images), label, image_shape=(HEIGHT, WIDTH), **splits)
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:

@@ -32,10 +32,7 @@ HELD_OUT = 0.2  # of each training digit's images
 
 
 def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return scikit-learn's images (1797, 8, 8), gray values in [0, 16], and their digits (1797,).
-
-    They are read from its folder: importing scikit-learn to load them takes as long as PyTorch.
-    """
+    """Return scikit-learn's images (1797, 8, 8) in [0, 16], and digits; importing it takes as long as PyTorch."""
     spec = find_spec("sklearn")
     places = list(spec.submodule_search_locations or ()) if spec else []
     file = Path(places[0], "datasets", "data", "digits.csv.gz") if places else Path("digits.csv.gz")

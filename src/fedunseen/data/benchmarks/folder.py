@@ -21,7 +21,7 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings, check_unlabelled
+from fedunseen.data.benchmark import Benchmark, DataSettings, check_unlabelled, split_ids
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import PROMPT, class_names, read_class_table
 from fedunseen.data.names import composed, did_you_mean
@@ -84,7 +84,6 @@ class Folder(BenchmarkLoader):
         if (unseen & ~test).any():
             name = space.names[labels[int(np.argmax(unseen & ~test))]]
             raise DataError(f"{path}: a sample of the unseen class {name!r} is marked 'train': mark it 'test'")
-        seen = np.isin(labels, space.seen)  # a class may be neither
         features = arrays["features"]
         halved = features.ndim == 3 and features.dtype == np.float16  # word vectors: batches are widened
         if features.dtype.kind in "fiub" and features.dtype != np.uint8 and not halved:
@@ -94,14 +93,12 @@ class Folder(BenchmarkLoader):
             space=space,
             features=features,
             labels=labels,
-            train=np.flatnonzero(seen & ~test),
-            test_seen=np.flatnonzero(seen & test),
-            test_unseen=np.flatnonzero(unseen),
             image_shape=_image_shape(path, arrays.get("image_shape"), features),
             users=_counted(path, "users", arrays.get("users"), len(labels), "sample"),
             answers=_counted(path, "answers", arrays.get("answers"), len(space.names), "class"),
             part=settings.part,
             unlabelled=np.flatnonzero(labels < 0) if arrays["labels"].dtype.kind in "US" else np.array([], np.int64),
+            **split_ids(space, labels, test),
         )
 
     @classmethod

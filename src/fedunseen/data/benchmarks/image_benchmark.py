@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from fedunseen.core.files import cache_folder
 from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count
-from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split
+from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split, split_ids
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.images import Box, decode, decoded_bytes, read_image
 
@@ -66,14 +66,15 @@ class Listing:
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
         """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the settings' numbers."""
-        seen, unseen = np.isin(self.labels, self.space.seen), np.isin(self.labels, self.space.unseen)
-        if self.used is not None:
-            seen, unseen = seen & self.used, unseen & self.used
-        splits = {"train": seen & ~self.test, "test_seen": seen & self.test, "test_unseen": unseen}
         limits = {"train": settings.train_per_class}
         return {
-            split: _limited(np.flatnonzero(mask), self.labels, limits.get(split, settings.test_per_class), split)
-            for split, mask in splits.items()
+            split: _limited(
+                ids if self.used is None else ids[self.used[ids]],
+                self.labels,
+                limits.get(split, settings.test_per_class),
+                split,
+            )
+            for split, ids in split_ids(self.space, self.labels, self.test).items()
         }
 
     def decode(self, kept: NDArray[np.int64], settings: Any, skip: bool) -> tuple[NDArray[np.uint8], list[int]]:
@@ -95,10 +96,7 @@ class ImageBenchmark(BenchmarkLoader):
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Decode the images, unless that was done before, and return the benchmark.
-
-        ``seed`` matters only where validation classes or test images have to be drawn.
-        """
+        """Decode the images, unless that was done before; ``seed`` matters only where classes or images are drawn."""
         listing = cls.listing(settings, seed)
         ids = listing.ids(settings) | {"unlabelled": np.flatnonzero(listing.labels < 0)}
         kept = np.sort(np.concatenate(list(ids.values())))

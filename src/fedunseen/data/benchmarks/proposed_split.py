@@ -140,13 +140,7 @@ def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int | None)
 
 
 def validation_classes(loc: Mapping[str, Ids], labels: Ids) -> Ids | None:
-    """Return the classes that ``train_loc`` and ``val_loc`` set aside, through samples of trainval only; None if none.
-
-    Example:
-        >>> loc = {"trainval_loc": [0, 1, 2, 3], "train_loc": [0, 1, 4], "val_loc": [2, 3, 5]}
-        >>> validation_classes(loc, np.array([5, 6, 6, 7, 5, 8]))  # 6 is in both, 8 only in test_seen
-        array([7])
-    """
+    """Return the classes that ``train_loc`` and ``val_loc`` set aside, through samples of trainval; None if none."""
     if not {"train_loc", "val_loc"} <= loc.keys():
         return None
     train, held = (np.intersect1d(loc[key], loc["trainval_loc"]) for key in ("train_loc", "val_loc"))

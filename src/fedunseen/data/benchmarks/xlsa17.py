@@ -77,6 +77,8 @@ class Xlsa17(BenchmarkLoader):
             validation = draw_validation(seen, settings.validation_classes, seed)
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         groups = groups or builtin_groups(folder.name, semantics.shape[1])
+        names_of = ("train", "test_seen", "test_unseen")
+        splits_of: dict[str, Any] = {name: index[key] for name, key in zip(names_of, LOCATIONS, strict=True)}
         return Benchmark(
             name=f"xlsa17/{settings.dataset}",
             space=ClassSpace(
@@ -90,9 +92,7 @@ class Xlsa17(BenchmarkLoader):
             ),
             features=features,
             labels=labels,
-            train=index["trainval_loc"],
-            test_seen=index["test_seen_loc"],
-            test_unseen=index["test_unseen_loc"],
+            **splits_of,
         )
 
     @classmethod
@@ -155,10 +155,7 @@ def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArra
 
 
 def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[str, tuple[int, ...]]]:
-    """Return the attributes' names and groups from ``predicates.txt`` ("1 black"), if it is there.
-
-    CUB writes its attributes as ``has_bill_shape::curved``: what stands before the double colon is the group.
-    """
+    """Return the attributes' names and groups (``has_bill_shape::curved``) from ``predicates.txt``, if it is there."""
     path = folder / "predicates.txt"
     if not path.is_file():
         return tuple(f"attribute {i}" for i in range(count)), {}

@@ -47,10 +47,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
-    """Resize an opened image to a shorter side of ``resize``, and return the center square of ``size``.
-
-    Only the first frame is taken. It is turned as its EXIF data say, and transparent parts become white.
-    """
+    """Return the center square (3, size, size) of the first frame, upright, its shorter side at ``resize``."""
     before = max(file.size)
     whole = upright(file)
     if box is not None:
@@ -71,11 +68,7 @@ def square(file: Image.Image, size: int, resize: int, box: Box | None = None) ->
 
 
 def upright(file: Image.Image) -> Image.Image:
-    """Return an opened image in RGB, turned as its EXIF data say.
-
-    One of more than ``MOST_WHOLE`` pixels, as phones take, gets a quarter of its width and height. So it takes no more
-    memory than its pixels as they are in the file; a JPEG takes less.
-    """
+    """Return an opened image in RGB, turned as its EXIF data say; a very large one at a quarter of its sides."""
     if file.width * file.height > MOST_WHOLE:
         file.draft(None, (file.width // STEP, file.height // STEP))  # which a JPEG alone obeys
     if file.width * file.height > MOST_WHOLE:
@@ -141,11 +134,7 @@ def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> ND
 def read_strokes(
     path: Path, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
 ) -> NDArray[np.float32]:
-    """Read a picture of strokes (a digit, a character), light on dark as the benchmarks have it.
-
-    The picture may have any size and mode. Only its first frame counts; transparent parts are white; it is turned
-    gray, resized without keeping its proportions, and inverted if its border is light.
-    """
+    """Read a picture of strokes, light on dark, in [0, 1]: turned gray, resized, inverted if its border is light."""
     with opened_image(path) as file:
         grey = upright(file).convert("L")
     image = np.asarray(grey.resize(shape[::-1], resample), dtype=np.float32) / np.float32(255)
@@ -172,11 +161,7 @@ def in_threads(
 
 
 def list_images(folder: Path) -> list[str]:
-    """Return the files of a class's folder and its sub-folders, relative to it, sorted.
-
-    Every file counts as an image, whatever its ending, so that none is left out unnoticed. The exceptions are hidden
-    files and what file managers leave behind. A folder that links lead to again is listed once, so that loops end.
-    """
+    """Return all files of a folder and its sub-folders, sorted, but hidden ones; loops of links end."""
     files: list[str] = []
     known = {_identity(folder)}
     for place, folders, names in os.walk(folder, followlinks=True):

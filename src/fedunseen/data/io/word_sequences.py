@@ -39,12 +39,7 @@ class WordIds(NamedTuple):
 
 
 def split_words(text: str) -> list[str]:
-    """Return LEAF's words of a text, in lower case; ``&quot;`` and the like are read as what they stand for.
-
-    Example:
-        >>> split_words("Can't wait, @Anna &lt;3!")
-        ["can't", 'wait', ',', 'anna', '3', '!']
-    """
+    """Return LEAF's words of a text, in lower case; ``&quot;`` and the like are read as what they stand for."""
     return re.findall(r"[\w']+|[.,!?;]", html.unescape(text).lower())
 
 
