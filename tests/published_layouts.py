@@ -4,7 +4,6 @@ import gzip
 import io
 import struct
 import zipfile
-from collections import Counter
 
 import numpy as np
 import scipy.io
@@ -49,17 +48,15 @@ def values(classes, attributes, top=100.0):
     return np.random.default_rng(1).uniform(0, top, (classes, attributes)).round(2)
 
 
-def write_cub(root, names=BIRDS, per_class=PER_CLASS, images=True):
-    """Write CUB-200-2011; ``per_class`` is a number or one a class. Returns files and labels."""
-    counts = [per_class] * len(names) if isinstance(per_class, int) else per_class
-    files = [f"{name}/{name[4:]}_{i:04d}_{7 * i}.jpg" for name, n in zip(names, counts, strict=True) for i in range(n)]
-    labels = np.repeat(np.arange(len(names)), counts)
-    write_text(root / "images.txt", [f"{i} {file}" for i, file in enumerate(files, 1)])
-    write_text(root / "image_class_labels.txt", [f"{i} {c + 1}" for i, c in enumerate(labels.tolist(), 1)])
-    write_text(root / "classes.txt", [f"{i} {name}" for i, name in enumerate(names, 1)])
+def write_cub(root, images=True):
+    """Write CUB-200-2011. Returns files, labels and the matrix of attributes."""
+    files = [f"{name}/{name[4:]}_{i:04d}_{7 * i}.jpg" for name in BIRDS for i in range(PER_CLASS)]
+    labels = np.repeat(np.arange(len(BIRDS)), PER_CLASS)
     attributes = [f"has_{group}::{i}" for group, n in CUB_PREFIXES.items() for i in range(n)]
-    write_text(root.parent / "attributes.txt", [f"{i} {name}" for i, name in enumerate(attributes, 1)])
-    matrix = values(len(names), len(attributes))
+    for path, texts in (("images.txt", files), ("image_class_labels.txt", labels + 1), ("classes.txt", BIRDS),
+                        ("../attributes.txt", attributes)):  # fmt: skip
+        write_text(root / path, [f"{i} {text}" for i, text in enumerate(texts, 1)])
+    matrix = values(len(BIRDS), len(attributes))
     lines = [" ".join(map(str, row)) for row in matrix.tolist()]
     write_text(root / "attributes" / "class_attribute_labels_continuous.txt", lines)
     (root / "images").mkdir()
@@ -68,128 +65,105 @@ def write_cub(root, names=BIRDS, per_class=PER_CLASS, images=True):
     return files, labels, matrix
 
 
-def write_awa2(root, names=ANIMALS, per_class=PER_CLASS, images=True, unseen=("beaver", "dalmatian")):
-    """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names."""
-    counts = [per_class] * len(names) if isinstance(per_class, int) else per_class
-    write_text(root / "classes.txt", [f"{i:8d}\t{name}" for i, name in enumerate(names, 1)])
+def write_awa2(root, unseen=("beaver", "dalmatian")):
+    """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names, and the matrix."""
+    write_text(root / "classes.txt", [f"{i:8d}\t{name}" for i, name in enumerate(ANIMALS, 1)])
     write_text(root / "predicates.txt", [f"{i:6d}\tpredicate {i}" for i in range(1, 86)])
-    matrix = values(len(names), 85)
+    matrix = values(len(ANIMALS), 85)
     matrix[0, 0] = -1.0  # not asked
     write_text(root / "predicate-matrix-continuous.txt", ["  ".join(map(str, row)) for row in matrix.tolist()])
-    write_text(root / "trainclasses.txt", [name for name in names if name not in unseen])
+    write_text(root / "trainclasses.txt", [name for name in ANIMALS if name not in unseen])
     write_text(root / "testclasses.txt", unseen)
-    files, labels = [], []
-    for c in sorted(range(len(names)), key=lambda c: names[c]):
-        files += [f"{names[c]}/{names[c]}_{10001 + i}.jpg" for i in range(counts[c])]
-        labels += [c] * counts[c]
+    files = [f"{name}/{name}_{10001 + i}.jpg" for name in sorted(ANIMALS) for i in range(PER_CLASS)]
     for i, file in enumerate(files):
-        if images:
-            write_image(root / "JPEGImages" / file, i)
-        else:
-            (root / "JPEGImages" / file).parent.mkdir(parents=True, exist_ok=True)
-            (root / "JPEGImages" / file).touch()
-    return files, np.array(labels), matrix
+        write_image(root / "JPEGImages" / file, i)
+    return files, np.array([ANIMALS.index(file.partition("/")[0]) for file in files]), matrix
 
 
-def write_sun(root, scenes=SCENES, per_class=PER_CLASS, images=True):
+def write_sun(root):
     """Write the SUN Attribute Database. Returns files, labels and votes."""
-    files = [f"{scene}/sun_{c}x{i}.jpg" for c, scene in enumerate(scenes) for i in range(per_class)]
+    files = [f"{scene}/sun_{c}x{i}.jpg" for c, scene in enumerate(SCENES) for i in range(PER_CLASS)]
     votes = (np.random.default_rng(2).integers(0, 4, (len(files), 102)) / 3).astype(np.float64)
     root.mkdir(parents=True, exist_ok=True)
     scipy.io.savemat(root / "images.mat", {"images": cells(files)})
     scipy.io.savemat(root / "attributes.mat", {"attributes": cells([f"word {i}" for i in range(102)])})
     scipy.io.savemat(root / "attributeLabels_continuous.mat", {"labels_cv": votes})
-    (root / "images").mkdir()
-    for i, file in enumerate(files if images else ()):
+    for i, file in enumerate(files):
         write_image(root / "images" / file, i)
-    return files, np.repeat(np.arange(len(scenes)), per_class), votes
+    return files, np.repeat(np.arange(len(SCENES)), PER_CLASS), votes
 
 
-def write_apy(root, names=THINGS, per_class=PER_CLASS):
+def write_apy(root):
     """Write aPascal and aYahoo: two objects a picture, the last three classes are Yahoo's."""
     data, voc = root / "attribute_data", root / "VOCdevkit" / "VOC2008" / "JPEGImages"
-    write_text(data / "class_names.txt", names)
+    write_text(data / "class_names.txt", THINGS)
     write_text(data / "attribute_names.txt", [f"Is {i}D" for i in range(64)])
     random = np.random.default_rng(3)
-    lines = {"apascal_train": [], "apascal_test": [], "ayahoo_test": []}
+    parts = ("apascal_train", "apascal_test", "ayahoo_test")
     objects = []
-    for c, name in enumerate(names):
-        for i in range(per_class):
-            part = "ayahoo_test" if c >= 3 else ("apascal_train" if i < 3 else "apascal_test")
+    for c, name in enumerate(THINGS):
+        for i in range(PER_CLASS):
+            part = parts[2] if c >= 3 else parts[0 if i < 3 else 1]
             picture = f"{name}_{i}.jpg" if c >= 3 else f"2008_{i:06d}.jpg"  # several classes in one of VOC's pictures
             box = (1, 1, 24, 18) if c % 2 else (5, 3, 20, 16)
-            bits = random.integers(0, 2, 64).tolist()
-            lines[part].append(" ".join(map(str, [picture, name, *box, *bits])))
-            objects.append((part, picture, c, box, bits))
+            objects.append((part, picture, c, box, random.integers(0, 2, 64).tolist()))
             write_image((root / "ayahoo_test_images" if c >= 3 else voc) / picture, c * 10 + i, (24, 18))
-    for part, text in lines.items():
-        write_text(data / f"{part}.txt", text)
-    order = ["apascal_train", "apascal_test", "ayahoo_test"]
-    return sorted(objects, key=lambda one: order.index(one[0]))
+    for part in parts:
+        lines = [[picture, THINGS[c], *box, *bits] for own, picture, c, box, bits in objects if own == part]
+        write_text(data / f"{part}.txt", [" ".join(map(str, line)) for line in lines])
+    return sorted(objects, key=lambda thing: parts.index(thing[0]))
 
 
-def write_deepfashion(root, names=CLOTHES, per_class=PER_CLASS, attributes=10):
+def write_deepfashion(root, attributes=10):
     """Write DeepFashion's Category and Attribute Prediction; the last class has no image."""
-    anno = root / "Anno"
-    worn = [(c, i) for c in range(len(names) - 1) for i in range(per_class)]
-    files = [f"img/{names[c]}_Item/img_{i:08d}.jpg" for c, i in worn]
+    worn = [(c, i) for c in range(len(CLOTHES) - 1) for i in range(PER_CLASS)]
+    files = [f"img/{CLOTHES[c]}_Item/img_{i:08d}.jpg" for c, i in worn]
     marks = np.random.default_rng(4).choice([-1, 0, 1], (len(files), attributes))
-    marks[::per_class, 0] = 1  # every class has something
-
-    def table(name, head, rows):
-        write_text(anno / name, [str(len(rows)), head, *rows])
-
-    table("list_category_cloth.txt", "category_name  category_type", [f"{name:<20} 1" for name in names])
-    table("list_category_img.txt", "image_name  category_label",
-          [f"{file:<60} {c + 1}" for file, (c, _) in zip(files, worn, strict=True)])  # fmt: skip
-    table("list_attr_cloth.txt", "attribute_name  attribute_type",
-          [f"very long word {i}   {i % 5 + 1}" for i in range(attributes)])  # fmt: skip
-    table("list_attr_img.txt", "image_name  attribute_labels",
-          [f"{file:<60} {' '.join(f'{mark:2d}' for mark in row)}" for file, row in zip(files, marks, strict=True)]
-    )  # fmt: skip
+    marks[::PER_CLASS, 0] = 1  # every class has something
+    for name, head, rows in (
+        ("list_category_cloth.txt", "category_name  category_type", [f"{name:<20} 1" for name in CLOTHES]),
+        ("list_category_img.txt", "image_name  category_label",
+         [f"{file:<60} {c + 1}" for file, (c, _) in zip(files, worn, strict=True)]),
+        ("list_attr_cloth.txt", "attribute_name  attribute_type",
+         [f"very long word {i}   {i % 5 + 1}" for i in range(attributes)]),
+        ("list_attr_img.txt", "image_name  attribute_labels",
+         [f"{file:<60} {' '.join(f'{mark:2d}' for mark in row)}" for file, row in zip(files, marks, strict=True)]),
+    ):  # fmt: skip
+        write_text(root / "Anno" / name, [str(len(rows)), head, *rows])
     for i, file in enumerate(files):
         write_image(root / "Img" / file, i)
     return files, np.array([c for c, _ in worn]), marks
 
 
 def write_splits(folder, names, files, labels, unseen, res101=True, validation=()):
-    """Write a proposed split in the layout of xlsa17."""
+    """Write a proposed split in the layout of xlsa17, the first image of each seen class for tests."""
     folder.mkdir(parents=True, exist_ok=True)
     order = list(reversed(range(len(names))))  # no reader should rely on it
     shuffled = np.random.default_rng(5).permutation(len(files)) if res101 else np.arange(len(files))
     mine = np.asarray(labels)[shuffled]
-    is_unseen = np.isin(mine, unseen)
-    place = {}
-    nth = np.array([place.setdefault(c, Counter()).update("x") or place[c]["x"] for c in mine.tolist()])
-    test = ~is_unseen & (nth == 1)
-    held = np.isin(mine, validation)
-    numbers = np.arange(len(files)) + 1
+    is_unseen, held = np.isin(mine, unseen), np.isin(mine, validation)
+    test = np.zeros(len(files), dtype=bool)
+    test[np.unique(mine, return_index=True)[1]] = True
+    test &= ~is_unseen
     loc = {"trainval_loc": ~is_unseen & ~test, "test_seen_loc": test, "test_unseen_loc": is_unseen}
     if len(validation):
         loc |= {"train_loc": ~is_unseen & ~held, "val_loc": held}
-    own = [order.index(c) + 1 for c in mine.tolist()]
-    content = {key: numbers[mask][:, None].astype(np.uint16) for key, mask in loc.items()}
-    scipy.io.savemat(
-        folder / "att_splits.mat",
-        {"att": np.ones((3, len(names))), "allclasses_names": cells([names[c] for c in order]), **content},
-    )
+    content = {key: (np.flatnonzero(mask) + 1)[:, None].astype(np.uint16) for key, mask in loc.items()}
+    classes = {"att": np.ones((3, len(names))), "allclasses_names": cells([names[c] for c in order])}
+    scipy.io.savemat(folder / "att_splits.mat", classes | content)
     if res101:
-        scipy.io.savemat(
-            folder / "res101.mat",
-            {
-                "features": np.zeros((2, len(files))),
-                "labels": np.array(own)[:, None],
-                "image_files": cells([f"/home/them/data/{files[i]}" for i in shuffled]),
-            },
-        )
+        image_files = cells([f"/home/them/data/{files[i]}" for i in shuffled])
+        numbers = np.array([order.index(c) + 1 for c in mine.tolist()])[:, None]
+        features = np.zeros((2, len(files)))
+        scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files})
     return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
 
 
-def write_mnist(root, images=None, packed=True, counts=(60, 40)):
-    """Write MNIST's four IDX files, gzipped or not. Returns images and labels of both sets."""
+def write_mnist(root, images=None, packed=True):
+    """Write MNIST's four IDX files, 60 and 40 images, gzipped or not. Returns images and labels of both sets."""
     root.mkdir(parents=True, exist_ok=True)
     made = {}
-    for seed, (name, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
+    for seed, (name, count) in enumerate((("train", 60), ("t10k", 40))):
         pixels = np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
         if images is not None and name == "train":
             pixels = images
@@ -230,24 +204,20 @@ def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
     return rows
 
 
-def write_omniglot(root, alphabets, part="images_background", packed=True, drawings=20, size=105):
-    """Write a set of Omniglot with the given characters of each alphabet. Returns the pictures by name, ink True."""
+def write_omniglot(root, alphabets, part="images_background", packed=True, drawings=20):
+    """Write a set of Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
     root.mkdir(parents=True, exist_ok=True)
-    made = {}
-    files = {}
-    number = 0
-    for alphabet, characters in alphabets.items():
-        for c in range(1, characters + 1):
-            number += 1
-            for i in range(1, drawings + 1):
-                ink = np.zeros((size, size), dtype=bool)
-                random = np.random.default_rng([number, i])
-                left, top, right, bottom = random.integers(5, 50, 4) + np.array([0, 0, 45, 45])
-                ink[top:bottom, left : left + 4] = ink[bottom - 4 : bottom, left:right] = True
-                name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
-                content = io.BytesIO()
-                Image.fromarray(~ink).save(content, "png")
-                made[name], files[name] = ink, content.getvalue()
+    made, files = {}, {}
+    characters = [(alphabet, c) for alphabet, count in alphabets.items() for c in range(1, count + 1)]
+    for number, (alphabet, c) in enumerate(characters, 1):
+        for i in range(1, drawings + 1):
+            ink = np.zeros((105, 105), dtype=bool)
+            left, top, right, bottom = np.random.default_rng([number, i]).integers(5, 50, 4) + np.array([0, 0, 45, 45])
+            ink[top:bottom, left : left + 4] = ink[bottom - 4 : bottom, left:right] = True
+            content = io.BytesIO()
+            Image.fromarray(~ink).save(content, "png")
+            name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
+            made[name], files[name] = ink, content.getvalue()
     if packed:
         with zipfile.ZipFile(root / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as file:
             for name, content in files.items():
@@ -259,13 +229,12 @@ def write_omniglot(root, alphabets, part="images_background", packed=True, drawi
     return made
 
 
-def write_miniimagenet(root, classes=None, per_class=3, place="images/{file}", size=(100, 80)):
+def write_miniimagenet(root, place="images/{file}"):
     """Write Ravi's three lists and small photos. Returns (file, label) of each image by list."""
-    classes = classes or {"train": ("n03", "n01"), "val": ("n02",), "test": ("n05", "n04")}
     made = {}
-    for part, labels in classes.items():
-        made[part] = [(f"{label}0000000{i}.jpg", label) for label in labels for i in range(per_class)]
+    for part, labels in {"train": ("n03", "n01"), "val": ("n02",), "test": ("n05", "n04")}.items():
+        made[part] = [(f"{label}0000000{i}.jpg", label) for label in labels for i in range(3)]
         write_text(root / f"{part}.csv", ["filename,label", *(f"{file},{label}" for file, label in made[part])])
         for file, label in made[part]:
-            write_image(root / place.format(file=file, label=label), int(file[1:-4]), size)
+            write_image(root / place.format(file=file, label=label), int(file[1:-4]), (100, 80))
     return made
