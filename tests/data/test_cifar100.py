@@ -63,19 +63,6 @@ def test_all_images_of_the_real_sheets(real_data, no_text_encoder, tmp_path):
         assert np.array_equal(made.features[row + 599], pixels[-32:, -32:].transpose(2, 0, 1))
 
 
-def test_the_binary_layout(tmp_path, small_copies, no_text_encoder):
-    (fine, pixels), (test_fine, test_pixels) = small_copies["binary"](tmp_path / "cifar-100-binary")
-    for place in (tmp_path / "cifar-100-binary", tmp_path):
-        made = load(place)
-        assert made.features.shape == (300, 3, 32, 32)
-        for c in (0, 57):
-            mine = made.features[made.labels == c]
-            assert np.array_equal(mine[:2], pixels[fine == c])
-            assert np.array_equal(mine[2:], test_pixels[test_fine == c])
-    few = load(tmp_path, train_per_class=1, test_per_class=1)
-    assert np.array_equal(few.features[few.labels == 3], [pixels[fine == 3][0], test_pixels[test_fine == 3][0]])
-
-
 def test_a_class_table_chooses_classes_and_attributes(tmp_path, small_copies):
     root = tmp_path / "binary"
     (fine, pixels), _ = small_copies["binary"](root)

@@ -22,11 +22,6 @@ def test_reads_numpy_files(tmp_path, dtype):
         np.testing.assert_array_equal(read, rows)
 
 
-def test_one_vector_alone(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(3.0))
-    assert (read_features(tmp_path / "a.npy", 3).shape, read_features(tmp_path / "a.npy").shape) == ((1, 3), (1, 3))
-
-
 @pytest.mark.parametrize("header", ["", "x,y\n"])
 def test_reads_csv_with_and_without_header(tmp_path, header):
     (tmp_path / "a.csv").write_text(header + "1,2.5\n-3e2,4\n")
@@ -116,11 +111,3 @@ def test_an_array_that_nobody_needs_is_not_read(tmp_path):
     assert (set(load_arrays(path, ["features", "absent"])), array_names(path)) == ({"features"}, ["features", "huge"])
     with pytest.raises(DataError, match=r"a\.npz is damaged: an array of shape \(8796093022208,\) and type float32 "):
         load_arrays(path, ["huge"])
-
-
-def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
-    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf1,2\n")
-    assert read_features(tmp_path / "a.csv").tolist() == [[1.0, 2.0]]
-    (tmp_path / "a.csv").write_text("1,2\n", "utf-16")
-    with pytest.raises(DataError, match=r"a\.csv is not a text file in UTF-8: save it as CSV in UTF-8$"):
-        read_features(tmp_path / "a.csv")

@@ -130,14 +130,6 @@ def test_damaged_tables_are_named(cub, file, text, message):
     assert refusal(Cub, root=root).startswith(message.format(file=root / file))
 
 
-def test_missing_parts_are_named_with_the_authors_page(cub, tmp_path):
-    root, *_ = cub
-    page = "https://www.vision.caltech.edu/datasets/cub_200_2011"
-    (root / "classes.txt").unlink()
-    assert refusal(Cub, root=root).startswith(f"{root} has no classes.txt: get CUB-200-2011 ({page}) and unpack it")
-    assert refusal(Cub, root=tmp_path / "nowhere").startswith(f"the folder {tmp_path / 'nowhere'} is missing: get")
-
-
 def test_a_split_of_other_data_is_refused(cub):
     root, files, labels, *_ = cub
     place = root.parent / "xlsa17" / "CUB"

@@ -122,12 +122,6 @@ def test_what_is_wrong_is_said_in_one_sentence(root, spoil, message):
     assert refusal(root).startswith(message.format(root=root))
 
 
-def test_a_class_may_be_called_train(root):
-    (root / "cat").rename(root / "train")
-    (root / "classes.csv").write_text(CLASSES.replace("cat", "train"))
-    assert load(root).space.names[1] == "train"
-
-
 # Parts of a benchmark
 
 

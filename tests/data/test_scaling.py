@@ -35,15 +35,6 @@ def test_agrees_with_scikit_learn_fitted_on_the_training_rows(rows, steps, block
     np.testing.assert_allclose(scaled, expected, atol=2e-5)
 
 
-def test_statistics_say_all():
-    rows = np.array([[3.0, 4.0], [0.6, 0.8], [0, 2.0]])
-    scaler = Scaler.fit(rows, ("l2", "min-max", "centre"))
-    assert set(scaler.statistics) == {"1.min", "1.range", "2.mean"}
-    assert all(value.dtype == np.float32 for value in scaler.statistics.values())
-    copy = Scaler(scaler.steps, dict(scaler.statistics))
-    np.testing.assert_array_equal(copy(rows), scaler(rows))
-
-
 @pytest.mark.parametrize("step", ["min-max", "standard"])
 def test_a_constant_column_becomes_zero(step):
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
@@ -65,12 +56,6 @@ def test_no_steps_copy_nothing_and_steps_leave_the_source_alone():
     assert Scaler.fit(rows, ())(rows) is rows
     Scaler.fit(rows, ("centre", "l2"))(rows)
     assert (rows == 1).all()
-
-
-def test_semantics_are_fitted_on_seen_classes(make_space):
-    space = make_space()
-    scaler = fit_semantics(space, ("centre",))
-    np.testing.assert_allclose(scaler.statistics["0.mean"], space.semantics[:4].mean(axis=0), rtol=1e-6)
 
 
 def test_semantics_that_scaling_erases_are_refused(make_space):

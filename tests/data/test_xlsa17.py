@@ -93,11 +93,6 @@ def test_reads_both_versions_of_matlab_and_any_numeric_type(tmp_path, version, d
     assert (space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1, 2, 3, 4], [3, 4], [5])
 
 
-def test_both_versions_are_the_same_benchmark(tmp_path):
-    five = load(write(tmp_path / "5", content(), "5"))
-    assert load(write(tmp_path / "7.3", content(), "7.3")).fingerprint() == five.fingerprint()
-
-
 def test_a_validation_class_that_only_test_samples_show_is_none(tmp_path):
     files = content()
     splits = files["att_splits.mat"]

@@ -36,15 +36,6 @@ def test_shapes_are_what_comes_out(shape, settings, maps, vectors):
         assert (features.shape, features.dtype) == ((2, *expected), torch.float32)
 
 
-def test_bytes_floats_and_flattened_images_are_one():
-    network = backbone()
-    params = network.init(np.random.default_rng(0))
-    raw = torch.randint(0, 256, (3, 1, 8, 16), dtype=torch.uint8)
-    expected = network(params, raw)
-    assert torch.equal(network(params, raw.float() / 255), expected)
-    assert torch.equal(network(params, (raw.float() / 255).flatten(1)), expected)
-
-
 def test_it_is_the_network_that_torch_has():
     network = backbone(COLOUR, "maps", widths=(8, 16), norm="group")
     params = network.init(np.random.default_rng(0))

@@ -20,14 +20,6 @@ def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, 
     found = in_portions(images, 3, encode, apart=True)
     np.testing.assert_array_equal(found, images * 2)
     assert torch.get_num_threads() == 2
-
-
-def test_what_threads_may_not_share_runs_in_one(two_threads):
     who = set()
-
-    def encode(part):
-        who.add(threading.current_thread())
-        return part
-
-    in_portions(np.zeros((9, 1), dtype=np.float32), 2, encode)
+    in_portions(images, 3, lambda part: who.add(threading.current_thread()) or part)  # may not be shared: one thread
     assert who == {threading.main_thread()}

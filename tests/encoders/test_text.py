@@ -13,7 +13,6 @@ from fedunseen.encoders import text
 from fedunseen.encoders.text import (
     attribute_vectors,
     class_prompts,
-    clean_class_name,
     embed_classes,
     embed_texts,
     text_encoder_at,
@@ -54,27 +53,6 @@ def message(make, error=DataError):
     with pytest.raises(error) as caught:
         make()
     return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("002.Laysan_Albatross", "Laysan Albatross"),
-        ("killer+whale", "killer whale"),
-        ("aquarium_fish", "aquarium fish"),
-        ("T-shirt", "T-shirt"),
-        ("32", "32"),
-        ("dog", "dog"),
-    ],
-)
-def test_names_become_words(name, plain):
-    assert (clean_class_name(name), class_prompts([name], "the {}!")) == (plain, [f"the {plain}!"])
-
-
-def test_like_is_near_like(minilm):
-    dolphin, whale, bus = embed_texts(class_prompts(["dolphin", "whale", "bus"]), "minilm")
-    assert dolphin @ whale > dolphin @ bus + 0.2
-    assert np.linalg.norm(dolphin) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.slow

@@ -117,20 +117,6 @@ def test_vit_gives_tokens_and_takes_them_back(vit_folder, photographs):
     assert leaf.grad.abs().max() > 0
 
 
-def test_the_normalization_of_the_folder_is_taken(resnet_folder, photographs, tmp_path):
-    folder = shutil.copytree(resnet_folder, tmp_path / "copy")
-    model = transformers.ResNetModel.from_pretrained(folder).eval()
-    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.5, 0.6, 0.7]}
-    for more, mean, deviation in (
-        ({}, said["image_mean"], said["image_std"]),
-        ({"do_normalize": False}, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-    ):
-        (folder / "preprocessor_config.json").write_text(json.dumps(said | more))
-        with torch.no_grad():
-            expected = model(prepared(photographs, mean, deviation)).pooler_output.flatten(1)
-        np.testing.assert_allclose(resnet(folder).encode(photographs), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.slow
 def test_features_are_kept_until_weights_or_preparation_change(resnet_folder, tmp_path, own_cache, monkeypatch):
     folder = shutil.copytree(resnet_folder, tmp_path / "copy")
