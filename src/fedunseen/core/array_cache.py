@@ -131,15 +131,12 @@ def content_digest(paths: list[Path]) -> str:
 def file_stamps(paths: Iterable[Path]) -> tuple[list[tuple[int, int]], list[Path]]:
     """Return size and time of change of every file, and the files that are missing."""
     stamps: dict[Path, tuple[int, int]] = {}
-    missing: dict[Path, None] = {}
     paths = list(paths)
     for path in dict.fromkeys(paths):
-        try:
+        with suppress(OSError):
             status = path.stat()
             stamps[path] = (status.st_size, status.st_mtime_ns)
-        except OSError:
-            missing[path] = None
-    return [stamps[path] for path in paths if path in stamps], list(missing)
+    return [stamps[path] for path in paths if path in stamps], [p for p in dict.fromkeys(paths) if p not in stamps]
 
 
 @contextmanager

@@ -181,19 +181,14 @@ def _write(path: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> Non
 def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
     """Put what a file of :func:`write_records` holds on a shelf."""
     with safe_open(path, "pt") as file:
-        layout = _layout(parse_json((file.metadata() or {}).get("layout", "null")))
+        listed = parse_json((file.metadata() or {}).get("layout", "null")) or ()
+        try:
+            layout = tuple((str(name), getattr(torch, dtype), tuple(map(int, shape))) for name, dtype, shape in listed)
+        except (AttributeError, TypeError, KeyError) as error:
+            raise ValueError(str(error)) from None
+        if not layout or not all(isinstance(dtype, torch.dtype) for _, dtype, _ in layout):
+            raise ValueError("it says nothing of how its records are laid out")
         clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
         if records.get_shape() != [len(clients), _Reading(layout).size]:
             raise ValueError("its records are not as long as it says")
         return {client: shelf.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}
-
-
-def _layout(told: Sequence[Any] | None) -> Layout:
-    """Read a layout from JSON."""
-    try:
-        found = tuple((str(name), getattr(torch, dtype), tuple(map(int, shape))) for name, dtype, shape in told or ())
-    except (AttributeError, TypeError, KeyError) as error:
-        raise ValueError(str(error)) from None
-    if not found or not all(isinstance(dtype, torch.dtype) for _, dtype, _ in found):
-        raise ValueError("it says nothing of how its records are laid out")
-    return found

@@ -178,11 +178,7 @@ def to_spare(space: ClassSpace, labels: NDArray[Any]) -> bool:
 
 
 def count(space: ClassSpace, labels: NDArray[Any], splits: Mapping[str, NDArray[Any]], kind: str) -> dict[str, Any]:
-    """Return the numbers of samples, classes and attributes as JSON values.
-
-    Among them are ``centred``, whether descriptions can be; ``spare``, as :func:`to_spare` says; ``smallest``, how many
-    samples the class with the fewest has; and ``untrained``, the names of the seen classes without a training sample.
-    """
+    """Return the numbers of samples, classes and attributes as JSON values, and what a class lacks to be used."""
     trained = {int(c) for c in labels[splits["train"]]}
     each = np.bincount(labels[np.concatenate(list(splits.values()))])
     return {

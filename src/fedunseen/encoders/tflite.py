@@ -7,7 +7,6 @@ found in the graph as the input and the output of the last operation that pools 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -142,8 +141,9 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
     inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
     image = inputs[0]
     if len(inputs) != 1 or image["dtype"] not in _TYPES or len(image["shape"]) != 4 or image["shape"][3] not in (1, 3):
+        given = " and ".join(f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in inputs)
         raise DataError(
-            f"{model} takes {_described(inputs)}, not the bytes of one image (1, height, width, channels): "
+            f"{model} takes {given}, not the bytes of one image (1, height, width, channels): "
             "give a quantized image model"
         )
     shapes = {detail["index"]: detail["shape"].tolist() for detail in interpreter.get_tensor_details()}
@@ -155,7 +155,3 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
         if len(shapes[map]) == 4 and shapes[map][1] * shapes[map][2] > 1 and np.prod(shapes[pooled]) == shapes[map][3]:
             return _Tensors(int(image["index"]), map, pooled, int(outputs[0]["index"]))
     raise DataError(f"{model} pools no map to a vector: its features cannot be told from the rest")
-
-
-def _described(details: Sequence[dict[str, Any]]) -> str:
-    return " and ".join(f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in details)

@@ -72,7 +72,10 @@ class Folder(BenchmarkLoader):
         if not arrays["features"].ndim:
             raise DataError(f"{path}: features is a single number, not an array with an entry for each sample")
         labels = _labels(path, arrays["labels"], space)
-        test = _is_test(path, arrays["split"])
+        words = _as_text(path, "split", np.atleast_1d(arrays["split"]).ravel())
+        if wrong := np.setdiff1d(words, ["train", "test"]).tolist():
+            raise DataError(f"{path}: {unknown('split', wrong[0], ('train', 'test'))}")
+        test = np.asarray(words == "test")
         if settings.unlabelled and not settings.part:
             check_unlabelled(int((labels < 0).sum()), str(path))
         if not len(arrays["features"]) == len(labels) == len(test):
@@ -206,14 +209,6 @@ def _labels(path: Path, labels: NDArray[Any], space: ClassSpace) -> NDArray[np.i
                 f"{path}: the label {name!r} is not a class of classes.csv{did_you_mean(name, space.names)}"
             )
     return np.array([ids[composed(name)] for name in names.tolist()], dtype=np.int64)[inverse]
-
-
-def _is_test(path: Path, split: NDArray[Any]) -> NDArray[np.bool_]:
-    words = _as_text(path, "split", np.atleast_1d(split).ravel())
-    for word in np.unique(words).tolist():
-        if word not in ("train", "test"):
-            raise DataError(f"{path}: {unknown('split', word, ('train', 'test'))}")
-    return np.asarray(words == "test")
 
 
 def _as_text(path: Path, key: str, words: NDArray[Any]) -> NDArray[np.str_]:

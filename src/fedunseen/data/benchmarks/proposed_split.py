@@ -72,8 +72,7 @@ def class_split(path: Path, names: Sequence[str], seen: str, unseen: str, valida
         return None
     hidden = _class_ids(path / unseen, names)
     shown = _class_ids(path / seen, names) if (path / seen).is_file() else np.setdiff1d(np.arange(len(names)), hidden)
-    both = np.intersect1d(shown, hidden)
-    if len(both):
+    if len(both := np.intersect1d(shown, hidden)):
         raise DataError(f"{path}: the class {names[both[0]]!r} is in both {seen} and {unseen}")
     held = np.intersect1d(_class_ids(path / validation, names), shown) if (path / validation).is_file() else None
     return ClassSplit(shown, hidden, held)

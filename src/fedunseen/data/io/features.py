@@ -36,7 +36,13 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     suffix = path.suffix.lower()
     if suffix not in FEATURE_SUFFIXES:
         raise DataError(f"{path}: {unknown('kind of feature file', suffix or path.name, FEATURE_SUFFIXES)}")
-    rows = _from_csv(path) if suffix == ".csv" else _from_numpy(path)
+    if suffix == ".csv":
+        rows = _from_csv(path)
+    else:
+        names = array_names(path)
+        if "features" not in names and len(names) != 1:
+            raise DataError(f"{path} has no array 'features' (it has: {', '.join(sorted(names)) or 'none'})")
+        rows = next(iter(load_arrays(path, ["features"] if "features" in names else names).values()))
     if rows.ndim == 1:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.size == 0:
@@ -51,13 +57,6 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     if bad:
         raise DataError(f"{path}: {bad} of {len(features)} vectors hold NaN or infinity")
     return features
-
-
-def _from_numpy(path: Path) -> NDArray[Any]:
-    names = array_names(path)
-    if "features" not in names and len(names) != 1:
-        raise DataError(f"{path} has no array 'features' (it has: {', '.join(sorted(names)) or 'none'})")
-    return next(iter(load_arrays(path, ["features"] if "features" in names else names).values()))
 
 
 def _from_csv(path: Path) -> NDArray[Any]:
