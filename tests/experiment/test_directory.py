@@ -149,11 +149,8 @@ def test_files_have_the_usual_rights(finished):
 
 def test_without_resume_a_run_is_not_written_over(make, finished):
     before = content(finished.path)
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="already holds a run: add --resume to continue with it, or choose"):
         run(make(), finished.path)
-    assert str(error.value) == (
-        f"{finished.path} already holds a run: add --resume to continue with it, or choose another --out"
-    )
     assert content(finished.path) == before
 
 
@@ -177,12 +174,8 @@ def test_a_finished_run_of_several_seeds_is_given_back_at_once(make, tmp_path):
 
 
 def test_resume_refuses_another_experiment(make, finished):
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match=r"holds a run of another experiment \(method\.lr was 0\.05, is"):
         run(make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
-    assert str(error.value) == (
-        f"{finished.path} holds a run of another experiment (method.lr was 0.05, is 0.2; run.seed was 0, is 3): "
-        "choose another --out, or resume it with the settings that it was started with"
-    )
 
 
 def test_resume_takes_a_copy_of_the_experiment_under_another_name(make, tree, finished):
@@ -200,12 +193,8 @@ def test_resume_refuses_other_data(make, make_folder, tmp_path):
         arrays["features"][3, 2] += 1e-3
 
     make_folder(tmp_path / "data", change)
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match=": the data have changed since this run was started: restore them,"):
         run(experiment, tmp_path / "run", resume=True)
-    assert str(error.value) == (
-        f"{tmp_path / 'run'}: the data have changed since this run was started: "
-        "restore them, or start a new run in another --out"
-    )
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -217,9 +206,8 @@ def test_a_directory_with_something_else_is_left_alone(make, tmp_path, name, res
         (out / name).mkdir()
     else:
         (out / name).write_text("mine")
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="exists and is not a run directory: choose another --out"):
         run(make(), out, resume=resume)
-    assert str(error.value) == f"{out} exists and is not a run directory: choose another --out"
     assert [file.name for file in out.iterdir()] == [name.rstrip("/")]
 
 
@@ -254,12 +242,8 @@ def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished,
         real(*arguments)
 
     monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match=r"cannot be written \(No space left on device\): choose another"):
         run(make(), tmp_path / "run")
-    assert str(error.value) == (
-        f"{tmp_path / 'run'} cannot be written (No space left on device): "
-        "choose another --out, or fix that and continue with --resume"
-    )
     monkeypatch.setattr(safetensors.torch, "save_file", real)
     assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)
 
@@ -316,9 +300,8 @@ def test_a_damaged_manifest_is_one_sentence(make, copy, text):
 def test_a_damaged_result_is_one_sentence_and_its_remedy_works(make, finished, copy, text):
     (copy / "result.json").write_bytes(text.encode("latin-1"))
     for action in (lambda: load_run(copy), lambda: run(make(), copy, resume=True)):
-        with pytest.raises(RunDirectoryError) as error:
+        with pytest.raises(RunDirectoryError, match="is damaged: delete it and resume the run"):
             action()
-        assert str(error.value) == f"{copy / 'result.json'} is damaged: delete it and resume the run"
     (copy / "result.json").unlink()
     run(make(), copy, resume=True)
     assert content(copy) == content(finished.path)
@@ -353,9 +336,8 @@ def test_damaged_metrics_are_noticed_and_made_again(make, finished, copy, damage
     metrics = copy / "metrics.jsonl"
     metrics.write_text(damage(metrics.read_text()))
     assert len(RunDirectory(copy).metrics()) == kept
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="is damaged: resume the run to make it again"):
         _ = load_run(copy).metrics
-    assert str(error.value) == f"{metrics} is damaged: resume the run to make it again"
     run(make(), copy, resume=True)
     assert content(copy) == content(finished.path)
 
@@ -445,20 +427,15 @@ def test_a_lost_part_of_a_checkpoint_costs_a_round(tmp_path, monkeypatch):
 
 def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):
     (copy / "result.json").unlink()
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match=": this run is not complete: resume it with --out"):
         load_run(copy)
-    assert str(error.value) == f"{copy}: this run is not complete: resume it with --out {copy} --resume"
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="is not a run directory: name one that `fedunseen run` has made"):
         load_run(tmp_path / "nothing")
-    assert str(error.value) == (
-        f"{tmp_path / 'nothing'} is not a run directory: name one that `fedunseen run` has made"
-    )
 
 
 def test_resume_needs_to_know_where(make):
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="--resume needs --out: say which run directory to continue with"):
         run(make(), resume=True)
-    assert str(error.value) == "--resume needs --out: say which run directory to continue with"
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):

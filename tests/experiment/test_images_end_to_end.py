@@ -1,15 +1,13 @@
 """Whole runs from images: a trained backbone, running statistics, augmentation, prediction, and what is refused."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.federation.run_directory import load_params
+from same import same
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 220), "grey": (128, 128, 128)}
 SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embedding": False}
@@ -70,7 +68,7 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
     plain = run(experiment(photos), tmp_path / "plain")
     again = run(experiment(photos), tmp_path / "again")
     moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
-    assert all(torch.equal(value, again.params[name]) for name, value in plain.params.items())
+    assert same(plain, again)
     assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])
     inputs = plain.read(photos / "red above" / "0.png")
     assert moved.predict(inputs) == moved.predict(inputs)
@@ -78,19 +76,14 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "fedgloss", "moon"])
-def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(photos, tmp_path, strategy):
+def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(photos, tmp_path, strategy, cut_short):
     chosen = experiment(photos, encoder__norm="batch", strategy__name=strategy, strategy__weights="uniform")
     whole = run(chosen, tmp_path / "whole")
 
-    def stop(stage, round, rounds, line):
-        if line is not None and round == 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(chosen, tmp_path / "stopped", progress=stop)
+    cut_short(chosen, tmp_path / "stopped", after=1)
     first = load_params(next((tmp_path / "stopped").glob("checkpoints/*.safetensors")))
     resumed = run(chosen, tmp_path / "stopped", resume=True)
-    assert all(torch.equal(value, resumed.params[name]) for name, value in whole.params.items())
+    assert same(whole, resumed)
     statistics = [name for name in whole.params if name.endswith(("running_mean", "running_var"))]
     assert len(statistics) == 4
     for name in statistics:
@@ -107,55 +100,3 @@ def test_running_statistics_are_the_mean_of_the_clients_and_survive_a_resume(pho
     for name in statistics:  # a round of everyone alone, and its mean
         mean = sum(models[f"client/{k}/{name}"] for k in range(3)) / 3
         torch.testing.assert_close(one.params[name], mean)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"encoder__name": "none"},
-            "data.name = 'images' gives images, and encoder.name = 'none' makes no features of them: "
-            "name an encoder, for example conv (trained, of images), tflite (frozen, of images) or gru (of sequences)",
-        ),
-        (
-            {"data__features": ["l2"]},
-            "data.features scales vectors, but encoder.name = 'conv' takes images: leave it out",
-        ),
-        (
-            {"encoder__norm": "batch", "engine__mode": "batched"},
-            "method.name = 'distzsl' with encoder.name = 'conv' cannot train clients as one batch: "
-            "set engine.mode to 'auto'",
-        ),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_together_is_one_sentence(photos, tmp_path, settings, message):
-    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
-        run(experiment(photos, **settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"method.name": "apn"},
-            "method.name = 'apn' needs feature maps, but data.name = 'digit-pairs' gives vectors: name an encoder that "
-            "makes maps of images (conv, resnet, vit, tflite), or a method on vectors, for example distzsl",
-        ),
-        (
-            {"encoder.name": "conv", "encoder.augment": ["shift"]},
-            "encoder.augment needs images, and data.name = 'digit-pairs' gives vectors: leave it out",
-        ),
-    ],
-)  # fmt: skip
-def test_vectors_that_a_method_or_an_augmentation_cannot_use_are_refused(tmp_path, settings, message):
-    with pytest.raises(ExperimentError, match=f"^{re.escape(message)}$"):
-        run(Experiment.load("digit-pairs", SMALL | settings), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_encoder_needs_images(make, tmp_path):
-    message = "encoder.name = 'conv' needs images, but data.name = 'folder' gives features: set encoder.name = 'none'"
-    with pytest.raises(FedUnseenError, match=f"^{re.escape(message)}$"):
-        run(make({"encoder.name": "conv", "data.features": []}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -1,57 +1,19 @@
 """Really kill the process (SIGKILL), at several moments of one run, and resume it: nothing may show."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 
-import fedunseen
 from fedunseen import load_run, run
 from fedunseen.federation.run_directory import load_params
+from processes import GUARD, Forked, until
 
 pytestmark = pytest.mark.slow
-
-NURSERY = """
-import json, os, sys
-from fedunseen import Experiment, run
-from fedunseen.cli.main import main
-for name, folder in (("fedavg", "a"), ("local", "b")):  # torch imports much when it first trains
-    settings = {"strategy.name": name, "strategy.rounds": 1, "evaluation.selection": "last"}
-    run(Experiment.from_dict(json.loads(sys.argv[1]), settings), os.path.join(sys.argv[2], folder))
-for line in sys.stdin:
-    child = os.fork()
-    if not child:
-        sys.argv = ["fedunseen", "run", *json.loads(line)]
-        main()
-        os._exit(0)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""Starts the command again and again without importing everything again: it imports, then forks."""
-
-
-def environment(cache):
-    path = os.pathsep.join(filter(None, [str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
-    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "FEDUNSEEN_CACHE": str(cache)}
-
-
-@pytest.fixture(scope="module")
-def nursery(tree, tmp_path_factory):
-    process = subprocess.Popen(
-        [sys.executable, "-c", NURSERY, json.dumps(tree), str(tmp_path_factory.mktemp("nursery"))],
-        env=environment(tmp_path_factory.mktemp("cache")),
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    yield process
-    process.stdin.close()
-    process.wait(60)
 
 
 GENERATIVE = {
@@ -67,30 +29,13 @@ def rounds_of(path):
         return 0
 
 
-def wait_for(path, rounds, over):
-    limit = time.monotonic() + 100
-    while rounds_of(path) < rounds and not over():
-        assert time.monotonic() < limit, "it never came so far"
-        time.sleep(0.0005)
-
-
-def is_over(pid):
-    """Say whether a process is no more, or a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def kill_child(nursery, arguments, path, rounds, patience):
+def kill_child(arguments, folder, path, rounds, patience):
     """Start the command, kill it a little after the line of that round is written; say whether it died of that."""
-    nursery.stdin.write(json.dumps(arguments) + "\n")
-    nursery.stdin.flush()
-    child = int(nursery.stdout.readline())
-    wait_for(path, rounds, lambda: is_over(child))
+    child = Forked(["run", *arguments], None, folder, "log")
+    until(lambda: rounds_of(path) >= rounds or child.poll() is not None, folder)
     time.sleep(patience)
-    os.kill(child, signal.SIGKILL)
-    return int(nursery.stdout.readline()) == -signal.SIGKILL
+    child.kill()
+    return child.wait(GUARD) == -signal.SIGKILL
 
 
 def lines(path):
@@ -132,7 +77,7 @@ def check(killed, whole):
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
 # all but the first keep; "selective": the clients' critics and softmaxes stay with them; "defended": the rule too
 @pytest.mark.parametrize("strategy", ["fedavg", "local", "scaffold", "moon", "fedgloss", "selective", "defended"])
-def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, strategy):
+def test_kills_at_many_moments_change_nothing(make, tree, tmp_path, strategy):
     settings = {"strategy.name": strategy, "strategy.rounds": 20, "strategy.fraction": 0.7}
     if strategy == "selective":
         settings |= {"strategy.name": "moon", "strategy.shared": ["generator.*"], **GENERATIVE}
@@ -146,30 +91,10 @@ def test_kills_at_many_moments_change_nothing(nursery, make, tree, tmp_path, str
     kills = 0
     for name, rounds in moments:
         patience = 0 if rounds == 20 else draw.uniform(0, 0.02)
-        kills += kill_child(nursery, arguments, out / name, rounds, patience)
+        kills += kill_child(arguments, tmp_path, out / name, rounds, patience)
     assert kills >= 6  # the last moments of a stage may be missed
     if not (out / "result.json").exists():
         (out / ".model.safetensors.1.tmp").write_bytes(b"half")
         (out / "checkpoints" / ".tmpAb12Cd").write_bytes(b"half")
-    run(make(settings), out, resume=True)
-    check(out, run(make(settings), tmp_path / "whole"))
-
-
-def test_the_command_is_killed_and_resumed(nursery, make, tree, tmp_path, own_cache):
-    settings = {"strategy.rounds": 25}
-    out = tmp_path / "killed"
-    arguments = command_line(tree, settings, out)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedunseen", "run", *arguments],
-        env=environment(own_cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    wait_for(out / "metrics.jsonl", 5, lambda: process.poll() is not None)
-    process.kill()
-    stdout, stderr = process.communicate()
-    assert process.returncode == -signal.SIGKILL, stderr
-    assert stdout == ""
-    assert not (out / "result.json").exists()
-    with pytest.raises(fedunseen.FedUnseenError, match="not complete: resume it"):
-        load_run(out)
     run(make(settings), out, resume=True)
     check(out, run(make(settings), tmp_path / "whole"))

@@ -46,9 +46,8 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
     with open(folder / "classes.csv", "a", encoding="utf-8") as file:
         file.write("new,,0.1,0.9,0.2,0.8,0.3,0.7\n")
     same(ask(folder, samples, "--top", "99"), done.predict(samples, {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]}))
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="is not an empty folder: name another with --out"):
         export_model(load_run(done.path), folder, "")
-    assert str(error.value) == f"{folder} is not an empty folder: name another with --out"
 
 
 @pytest.mark.slow
@@ -75,10 +74,6 @@ def test_prototypes_are_made_in_the_graph(make, tmp_path):
 def test_a_model_that_needs_this_package_is_refused(tmp_path):
     quick = {"strategy.rounds": 1, "data.train_per_class": 2, "data.test_per_class": 2, "evaluation.selection": "last"}
     done = run(Experiment.load("digit-pairs", {**quick, "method.name": "classifier"}), tmp_path / "run")
-    with pytest.raises(ExperimentError) as error:
+    with pytest.raises(ExperimentError, match=r"method\.name = 'classifier' does not score a class by its"):
         export_model(done, tmp_path / "model", "")
-    assert str(error.value) == (
-        "method.name = 'classifier' does not score a class by its attributes alone, so that its model needs this "
-        "package: export tables with --csv, or serve it with `fedunseen serve`"
-    )
     assert not (tmp_path / "model").exists()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-import fedunseen
 from fedunseen import load_run, run
 from fedunseen.core.errors import DataError, ExperimentError
 
@@ -16,10 +15,6 @@ def rows():
 
 def scores(ranking):
     return {one.name: one.score for one in ranking}
-
-
-def test_the_names_of_the_package_are_there():
-    assert {"Experiment", "run", "load_run", "Prediction", "Run"} <= set(fedunseen.__all__)
 
 
 def test_rankings_are_the_method_s_scores_less_the_calibration_of_seen_classes(finished, rows):
@@ -159,12 +154,8 @@ def test_a_classifier_knows_no_other_class(make, rows, tmp_path):
     done = run(make(settings), tmp_path / "run")
     assert len(done.predict(rows)[0]) == 12
     for more in ({"classes": {"new": [1] * 6}}, {"among": "unseen"}):
-        with pytest.raises(ExperimentError) as error:
+        with pytest.raises(ExperimentError, match=r"method\.name = 'classifier' knows only the classes that it was"):
             done.predict(rows, **more)
-        assert str(error.value) == (
-            "method.name = 'classifier' knows only the classes that it was trained on: run a zero-shot method, "
-            "for example fedzsl, to predict others"
-        )
 
 
 def test_a_run_predicts_the_same_where_its_data_are_gone_and_it_was_moved(make, make_folder, rows, tmp_path):

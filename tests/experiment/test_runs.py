@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.engines.local import in_process
 from fedunseen.experiment.manifest import free_directory
-from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.tasks import zero_shot_summary
 
@@ -87,21 +86,6 @@ def test_one_seed_gives_the_same_bits_and_another_seed_others(make, finished, tm
     other = run(make({"run.seed": 1}), tmp_path / "other")
     assert model_bytes(other) != model_bytes(finished)
     assert list(map(without_seconds, other.metrics)) != list(map(without_seconds, finished.metrics))
-
-
-@pytest.mark.parametrize("strategy", ["fedavg", "fedprox", "local"])
-def test_batched_clients_and_one_at_a_time_agree(make, tmp_path, strategy):
-    both = {}
-    for mode in ("batched", "one-at-a-time"):
-        settings = {"strategy.name": strategy, "engine.mode": mode, "evaluation.selection": "last"}
-        both[mode] = run(make({**settings, "strategy.rounds": 3}), tmp_path / mode)
-    a, b = (done.params for done in both.values())
-    assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=1e-5)
-    for one, other in zip(*(done.metrics for done in both.values()), strict=True):
-        assert one["participants"] == other["participants"]
-        assert one["losses"]["loss"] == pytest.approx(other["losses"]["loss"], rel=1e-4)
 
 
 def test_there_is_one_line_a_round_with_all_its_fields(finished):
@@ -202,15 +186,6 @@ def test_selection_trains_on_no_sample_that_it_chooses_by(make, make_folder, fin
     assert done.result["chosen_on_validation"] != finished.result["chosen_on_validation"]
 
 
-def test_selection_plays_validation_classes_as_unseen_ones(finished):
-    manifest = json.loads((finished.path / "selection" / "manifest.json").read_text())
-    assert manifest["stage"] == "selection"
-    assert manifest["experiment"]["evaluation"]["clients"] is False
-    lines = [json.loads(line) for line in (finished.path / "selection" / "metrics.jsonl").read_text().splitlines()]
-    assert len(lines) == 4
-    assert not any("clients" in line for line in lines)
-
-
 def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, tmp_path):
     settings = {"evaluation.choose": {"method.lr": [1e-7, 0.05]}}
     heard = []
@@ -303,23 +278,6 @@ def test_centralised_is_one_client_with_everything(make, tmp_path):
     assert model_bytes(done) == model_bytes(other)
 
 
-@pytest.mark.parametrize(("bits", "close"), [("none", 1e-6), (16, 1e-4)])
-def test_eszsl_is_the_closed_form(bits, close, make, tmp_path):
-    settings = {"method.name": "eszsl", "strategy.name": "centralised", "strategy.rounds": 1}
-    settings |= {"method.log_gamma": 0.0, "method.log_lambda": 0.5, "evaluation.selection": "last"}
-    done = run(make({**settings, "data.quantization": bits}), tmp_path / "run")
-    benchmark = load_benchmark(done.experiment)
-    x = benchmark.features[benchmark.train].astype(np.float64)
-    x = (x - x.mean(0)) / x.std(0)
-    labels = benchmark.labels[benchmark.train]
-    s = benchmark.space.semantics[benchmark.space.seen]
-    y = np.where(labels[:, None] == benchmark.space.seen, 1.0, -1.0)
-    v = np.linalg.inv(x.T @ x + np.eye(9)) @ x.T @ y @ s @ np.linalg.inv(s.T @ s + 10**0.5 * np.eye(6))
-    np.testing.assert_allclose(done.params["v"].numpy(), v, rtol=100 * close, atol=close)
-    assert done.result["zsl"] > 25
-    assert done.predict(benchmark.features[:2])[0][0].name in benchmark.space.names
-
-
 def test_the_classifier_knows_no_unseen_class(make, tmp_path):
     done = run(make({"method.name": "classifier"}), tmp_path / "run")
     assert done.result["gzsl_unseen"] == done.result["gzsl_harmonic"] == 0
@@ -379,12 +337,8 @@ def test_a_round_without_clients_in_selection_alone_is_refused_too(make, tmp_pat
     (tmp_path / "who.csv").write_text("\n".join(lines) + "\n", "utf-8")
     settings = {"partition.kind": "file", "partition.file": str(tmp_path / "who.csv"), "partition.clients": 2}
     settings |= {"partition.join": {"1": 1}}
-    with pytest.raises(ExperimentError) as error:
+    with pytest.raises(ExperimentError, match=r"no client with samples is present in round 0 \(counted from 0\):"):
         run(make(settings), tmp_path / "run")
-    assert str(error.value) == (
-        "no client with samples is present in round 0 (counted from 0): change partition.join or partition.leave; "
-        "or choose nothing, with evaluation.selection = 'last'"
-    )
     assert not (tmp_path / "run").exists()
     run(make({**settings, "evaluation.selection": "last"}), tmp_path / "run")
 
@@ -397,39 +351,6 @@ def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(make, tmp_pa
     assert len(set(drawn)) > 1
     least = run(make({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}), tmp_path / "least")
     assert all(len(line["participants"]) == 1 for line in least.metrics)
-
-
-def test_weights_count_by_classes_samples_or_not_at_all(make, make_folder, tmp_path):
-    def fewer(rows, arrays):
-        for c, count in ((0, 2), (1, 5)):
-            own = np.flatnonzero((arrays["labels"] == c) & (arrays["split"] == "train"))[count:]
-            for name in arrays:
-                arrays[name] = np.delete(arrays[name], own, axis=0)
-
-    root = make_folder(tmp_path / "data", fewer)
-    base = {"data.root": str(root), "partition.counts": "uneven", "evaluation.selection": "last"}
-    base |= {"strategy.rounds": 1}
-    alone = run(make({**base, "strategy.name": "local"}), tmp_path / "alone")
-    benchmark = load_benchmark(alone.experiment)
-    partition = make_partition(alone.experiment.partition, benchmark, 0)
-    raw = {
-        "uniform": [1.0] * 3,
-        "samples": [len(ids) for ids in partition.clients],
-        "classes": [len(set(benchmark.labels[ids].tolist())) for ids in partition.clients],
-    }
-    assert len(set(raw["samples"])) > 1 < len(set(raw["classes"]))
-    for kind, weights in raw.items():
-        done = run(make({**base, "strategy.weights": kind}), tmp_path / kind)
-        for name, value in done.params.items():
-            own = [alone.params[f"client/{k}/{name}"].double() for k in range(3)]
-            expected = sum(w * v for w, v in zip(weights, own, strict=True)) / sum(weights)
-            np.testing.assert_allclose(value.numpy(), expected.numpy(), atol=1e-6)
-
-
-def test_semantics_can_be_scaled(make, tmp_path):
-    done = run(make({"data.semantics": ["centre", "l2"], "evaluation.selection": "last"}), tmp_path / "run")
-    assert done.result["zsl"] > 0
-    assert len(done.predict(np.zeros((1, 9)))[0]) == 12
 
 
 def test_training_that_diverges_is_one_sentence(make, tmp_path):
@@ -463,32 +384,6 @@ def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_pa
         "runs/small-seed0", "runs/small-seed0-2", "runs/small-seed0-3",
     ]  # fmt: skip
     assert free_directory(experiment) == Path("runs/small-seed0-4")
-
-
-def test_the_progress_is_heard_round_by_round(make, tmp_path):
-    heard = []
-    run(make({"strategy.rounds": 2}), tmp_path / "run", progress=lambda *what: heard.append(what[:3]))
-    stages = ["choosing on validation classes"] * 3 + ["training"] * 3
-    assert heard == [(stage, i % 3, 2) for i, stage in enumerate(stages)]
-
-
-def test_a_huge_number_of_rounds_starts_at_once(make, tmp_path):
-    def stop(stage, round, rounds, line):
-        assert rounds == 10**6
-        if round == 2:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(make({"strategy.rounds": 10**6, "evaluation.selection": "last"}), tmp_path / "run", progress=stop)
-
-
-def test_experiments_of_python_and_of_a_file_are_the_same(make, tree, tmp_path):
-    lines = [f'name = "{tree["name"]}"']
-    for section, content in tree.items():
-        if isinstance(content, dict):
-            lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
-    (tmp_path / "any.toml").write_text("\n".join(lines), "utf-8")
-    assert Experiment.load(tmp_path / "any.toml").to_dict() == make().to_dict()
 
 
 def test_a_run_is_read_back_as_it_was_returned(finished):

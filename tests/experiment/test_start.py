@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
+from same import same
 
 SEEN, UNSEEN, ATTRIBUTES = 10, 3, 16
 STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing
@@ -73,23 +74,13 @@ def test_the_run_that_chooses_begins_without_the_validation_classes(tree, tmp_pa
     assert (load_file(done.path / "start" / "model.safetensors")["count"] > 0).sum() == SEEN
 
 
-def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch):
+def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch, cut_short):
     experiment = Experiment.from_dict(tree)
     whole = run(experiment, tmp_path / "whole")
-
-    class Cut(Exception):
-        pass
-
-    def stop(stage, round, rounds, line):
-        if stage == "training" and round == 1:
-            raise Cut
-
-    with pytest.raises(Cut):
-        run(experiment, tmp_path / "cut", progress=stop)
+    cut_short(experiment, tmp_path / "cut", after=1, stage="training")
     monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.Gaussian.statistics", None)
     again = run(experiment, tmp_path / "cut", resume=True)
-    for name, value in whole.params.items():
-        assert torch.equal(value, again.params[name])
+    assert same(whole, again)
 
 
 @pytest.mark.slow

@@ -7,8 +7,9 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.federation.loop import Loop
-from fedunseen.federation.run_directory import RunDirectory, load_params
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
+from same import same
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
 FEW = {
@@ -108,8 +109,7 @@ def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
     assert {k: v for k, v in resumed.result.items() if k not in left} == {
         k: v for k, v in early.result.items() if k not in left
     }
-    one, other = (load_params(path / "model.safetensors") for path in (resumed.path, early.path))
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert same(resumed, early)
 
 
 @pytest.mark.slow

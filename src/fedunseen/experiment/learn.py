@@ -30,11 +30,7 @@ def write_learned(run: Run, learned: Learnt, folder: Path) -> None:
 
 
 def write_changed(
-    run: Run,
-    learned: Learnt,
-    folder: Path,
-    result: Mapping[str, Any],
-    drawn: Mapping[str, NDArray[Any]] | None = None,
+    run: Run, learned: Learnt, folder: Path, result: Mapping[str, Any], drawn: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
     """Write the directory of a run with a changed model beside its final place and move it there whole."""
     told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
