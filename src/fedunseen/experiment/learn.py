@@ -22,13 +22,6 @@ _MADE_ANEW = (  # or left out; the rest is copied
 )  # fmt: skip
 
 
-def write_learned(run: Run, learned: Learnt, folder: Path) -> None:
-    """Write the directory of a run with new classes."""
-    before = set(run.space.names)
-    added = [name for name in learned.space.names if name not in before]
-    write_changed(run, learned, folder, {**run.result, "learnt": added})
-
-
 def write_changed(
     run: Run, learned: Learnt, folder: Path, result: Mapping[str, Any], drawn: Mapping[str, NDArray[Any]] | None = None
 ) -> None:

@@ -18,7 +18,6 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
-from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.personal import personal_models
 from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
@@ -29,20 +28,6 @@ class Progress(Protocol):
 
     def __call__(self, stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
         """Show that ``round`` of ``rounds`` of a stage is done; ``line``: its metrics, None at the start."""
-
-
-class Growth(Protocol):
-    """A class space that grows: each of its versions has a federation and an evaluator of its own."""
-
-    @property
-    def task(self) -> Evaluator:
-        """Measures the rounds of the current version."""
-
-    def before(self, state: State) -> tuple[Federation, State]:
-        """Go to the version of the next round; return its federation and the state as one of that version."""
-
-    def line(self) -> dict[str, Any]:
-        """Return what a round's metrics say of the class space."""
 
 
 class EarlyStop(Callback):
@@ -89,22 +74,6 @@ class Evaluate(Callback):
         loop.history[-1] = {**loop.metrics, **measures}
 
 
-class Grow(Callback):
-    """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
-
-    def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
-        self.growth, self.evaluate = growth, evaluate
-
-    def before_round(self, loop: Loop) -> None:
-        """Go to the version of the next round."""
-        loop.federation, loop.state = self.growth.before(loop.state)
-        self.evaluate.task = self.growth.task
-
-    def after_round(self, loop: Loop) -> None:
-        """Add the version to the metrics."""
-        loop.metrics.update(self.growth.line())
-
-
 @dataclass
 class KeepForForgetting(Callback):
     """Keeps the checkpoint before each round in which a client takes part for the first time."""
@@ -119,40 +88,21 @@ class KeepForForgetting(Callback):
 
 @dataclass
 class Record(Callback):
-    """Appends each round's metrics to ``metrics.jsonl``."""
+    """Appends each round's metrics to ``metrics.jsonl``; writes who the parties are, and what only exists meanwhile."""
 
     directory: RunDirectory
+    observer: Evaluate | None = None
 
     def after_round(self, loop: Loop) -> None:
-        """Append a line, flushed to disk."""
+        """Append a line, flushed to disk; then let the task of the observer write into the run directory."""
         loop.metrics["seconds"] = round(time.perf_counter() - loop.started, 4)
         if loop.reason:
             loop.metrics["stopped"] = loop.reason
         self.directory.add_metrics(loop.metrics)
-
-
-@dataclass
-class RecordParties(Callback):
-    """Writes who the parties of a deployment are, and how much each holds."""
-
-    directory: RunDirectory
-
-    def after_round(self, loop: Loop) -> None:
-        """Write ``parties.json``."""
         if loop.federation.partition.remote and isinstance(loop.federation.engine, Distributed):
             self.directory.note_parties(loop.federation.engine.parties)
-
-
-@dataclass
-class Observe(Callback):
-    """Writes for the report what only exists during a round."""
-
-    directory: RunDirectory
-    evaluate: Evaluate
-
-    def after_round(self, loop: Loop) -> None:
-        """Let the task write into the run directory."""
-        self.evaluate.task.observe(loop, self.directory.path)
+        if self.observer is not None:
+            self.observer.task.observe(loop, self.directory.path)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from fedunseen.evaluation import answer
 from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method, Solvable
 from fedunseen.metrics import Answers
-from fedunseen.strategies import Filter, Pipeline, Reply, Strategy
+from fedunseen.strategies import Filter, Pipeline, Strategy
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import selective
 from fedunseen.strategies.summed import Summed
@@ -190,12 +190,9 @@ class Federation:
         rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
         with torch.no_grad():
             scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
-            among_unseen = self._unseen_scores(params, rows) if self.method.generates else None
-            return answer(scores, self.benchmark.labels[rows], self.benchmark.space, among_unseen)
-
-    def _unseen_scores(self, params: Params, rows: NDArray[np.int64]) -> Iterator[Tensor]:
-        for inputs in self.batches(rows):
-            yield self.method.unseen_scores(params, inputs, self.semantics)
+            unseen = (self.method.unseen_scores(params, inputs, self.semantics) for inputs in self.batches(rows))
+            among = unseen if self.method.generates else None
+            return answer(scores, self.benchmark.labels[rows], self.benchmark.space, among)
 
     def batches(self, rows: NDArray[np.int64]) -> Iterator[Tensor]:
         """Yield the inputs of samples in batches of bounded memory."""
@@ -253,17 +250,12 @@ def drawn_clients(fraction: float, present: int) -> int:
 
 
 def mean_losses(strategy: Strategy, result: RoundResult) -> dict[str, float]:
-    """Return the mean of each loss over the clients of a round that have it."""
+    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
     if result.masked is not None:
         return dict(result.masked.reply.terms)
-    return mean_terms(strategy.reply_weights(result.replies), result.replies)
-
-
-def mean_terms(weights: Sequence[float], replies: Sequence[Reply]) -> dict[str, float]:
-    """Return the mean of each loss over the clients that have it: some phases run in a client's first round alone."""
-    found = {}
-    for term in dict.fromkeys(term for reply in replies for term in reply.terms):
-        pairs = zip(weights, replies, strict=True)
+    means, weights = {}, strategy.reply_weights(result.replies)
+    for term in dict.fromkeys(term for reply in result.replies for term in reply.terms):
+        pairs = zip(weights, result.replies, strict=True)
         having = [(weight, reply.terms[term]) for weight, reply in pairs if term in reply.terms]
-        found[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
-    return found
+        means[term] = sum(weight * value for weight, value in having) / sum(weight for weight, _ in having)
+    return means

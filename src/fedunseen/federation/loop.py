@@ -37,7 +37,7 @@ class Loop:
     """A training in progress: what callbacks read, and :meth:`stop`.
 
     Attributes:
-        federation: what trains. Only :class:`~fedunseen.federation.callbacks.Grow` replaces it.
+        federation: what trains. Only ``Grow`` replaces it.
         rounds: how many there are at most.
         state: after the last round.
         history: the metrics of each round so far, as ``metrics.jsonl`` holds them. All that a callback must keep

@@ -69,34 +69,20 @@ class PartitionSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> PartitionSettings:
-        # Compared with the default, because a dumped experiment sets every option.
-        for option, default, sense, where in (
-            ("counts", "even", self.kind == "pccd", 'partition.kind = "pccd"'),
-            (
-                "alpha",
-                0.5,
-                self.kind == "dirichlet" or self.counts == "dirichlet",
-                'partition.kind = "dirichlet" or partition.counts = "dirichlet"',
-            ),
-            (
-                "floor",
-                None,
-                self.kind == "pccd" and self.counts != "even",
-                'partition.counts = "uneven" or "dirichlet"',
-            ),
-            (
-                "phi",
-                None,
-                self.kind == "pccd" and self.counts == "even",
-                'partition.kind = "pccd" with partition.counts = "even"',
-            ),
-            ("rho", None, self.kind != "file", "the other kinds: in a file, the column share says it"),
-            ("file", None, self.kind == "file", 'partition.kind = "file"'),
+        pccd, even, drawn = self.kind == "pccd", self.counts == "even", "dirichlet" in (self.kind, self.counts)
+        for option, sense, where in (
+            ("counts", pccd, 'partition.kind = "pccd"'),
+            ("alpha", drawn, 'partition.kind = "dirichlet" or partition.counts = "dirichlet"'),
+            ("floor", pccd and not even, 'partition.counts = "uneven" or "dirichlet"'),
+            ("phi", pccd and even, 'partition.kind = "pccd" with partition.counts = "even"'),
+            ("rho", self.kind != "file", "the other kinds: in a file, the column share says it"),
+            ("file", self.kind == "file", 'partition.kind = "file"'),
         ):
-            if getattr(self, option) != default and not sense:
-                raise ExperimentError(
-                    f"partition.{option} = {_toml(getattr(self, option))} makes no sense here: it belongs to {where}"
-                )
+            value = getattr(self, option)
+            # Compared with the default, because a dumped experiment sets every option.
+            if value != type(self).model_fields[option].default and not sense:
+                shown = f'"{value}"' if isinstance(value, str | Path) else value
+                raise ExperimentError(f"partition.{option} = {shown} makes no sense here: it belongs to {where}")
         if self.kind == "file" and self.file is None:
             raise ExperimentError('partition.kind = "file" needs partition.file: lines of class,client[,share]')
         if self.counts == "dirichlet" and self.floor is not None and self.floor < 2:
@@ -301,7 +287,3 @@ def _client_range(option: str, key: str, clients: int) -> range:
             f"partition.{option}: there is no client {stop}: the {clients} clients are numbered from 0 to {clients - 1}"
         )
     return range(start, stop + 1)
-
-
-def _toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str | Path) else str(value)

@@ -1,28 +1,8 @@
 """The run directory: everything a run leaves behind, written so that a kill at any instant loses at most one round.
 
-======================== ==========================================================================
-``manifest.json``        experiment, versions, data fingerprint, seed; a directory with it is a run's
-``metrics.jsonl``        one line a round
-``classes.csv``          the class space
-``model.safetensors``    the merged model of the chosen round
-``scaling.safetensors``  what was fitted to scale features
-``checkpoints/``         every state that a resume needs
-``spaces/``              of a class space that grows: its versions, by the round (from 0) in which each came into force
-``result.json``          the final numbers and warnings; a run that has it is complete
-``evaluation.safetensors``  what the report draws
-``personal.safetensors``  with ``strategy.personal_epochs``: the measured clients' own models
-``README.md``            the model card
-``plane/``               an episode in the plane of two features after some rounds (few-shot)
-``similarity/``          how well classes fit each other's attributes after some rounds
-``magnitudes/``          of an attack: some of its triggers, and the sums of features of clean samples and triggers
-``parties.json``         of a deployment: who the clients are, and how many classes and samples each holds
-``engine/``              files and logs of a distributed engine
-``selection/``           the run on validation classes that chose rounds and calibration
-======================== ==========================================================================
-
-A round is made durable in this order: its line in ``metrics.jsonl``, its model if it is the chosen one, its checkpoint.
-A resume starts from the newest checkpoint and forgets lines of later rounds, so whatever a kill left in between is
-done again, with the same result.
+docs/run-directory.md lists the files. A round is made durable in this order: its line in
+``metrics.jsonl``, its model if it is the chosen one, its checkpoint. A resume starts from the newest checkpoint and
+drops lines of later rounds, so what a kill left in between is done again, with the same result.
 """
 
 from __future__ import annotations
@@ -78,7 +58,7 @@ class RunDirectory:
     def check(self, experiment: Mapping[str, Any], fingerprint: str, resume: bool) -> None:
         """Refuse a directory that holds something else, before anything is written."""
         if not os.path.lexists(self.manifest_path):
-            if is_occupied(self.path, _is_ours):
+            if is_occupied(self.path, lambda name: name == ".lock" or _is_leftover(name)):
                 raise RunDirectoryError(f"{self.path} exists and is not a run directory: choose another --out")
             return
         if not resume:
@@ -100,14 +80,10 @@ class RunDirectory:
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Make the directory, unless it is there, and sweep up what a kill left half-written."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for leftover in [
-            *self.path.glob(".*"),
-            *self.checkpoints.glob(".*"),
-            *self.path.glob("similarity/.*"),
-            *self.path.glob("magnitudes/.*"),
-        ]:
-            if _is_leftover(leftover.name):
-                leftover.unlink()
+        for folder in ("", "checkpoints/", "similarity/", "magnitudes/"):
+            for leftover in self.path.glob(f"{folder}.*"):
+                if _is_leftover(leftover.name):
+                    leftover.unlink()
         if not self.manifest_path.exists():
             write_json(self.manifest_path, manifest)
 
@@ -220,10 +196,10 @@ class RunDirectory:
 
     def rewind(self, rounds: int) -> None:
         """Forget the metrics, checkpoints and class spaces after the first ``rounds`` rounds."""
-        for path in self._space_files():
+        for path in _numbered(self.spaces, "json"):
             if int(path.stem) >= rounds:
                 path.unlink()
-        for path in self._checkpoint_files():
+        for path in _numbered(self.checkpoints, "safetensors"):
             if int(path.stem) > rounds:
                 path.unlink()
         lines = self.metrics()[:rounds]
@@ -258,7 +234,7 @@ class RunDirectory:
             self._written = shelved
             metadata = {_PARTS: json.dumps(self._parts)}
         write_tensors(self.checkpoints / f"{state.round:06d}.safetensors", tensors, metadata)
-        for old in self._checkpoint_files()[:-_KEPT]:
+        for old in _numbered(self.checkpoints, "safetensors")[:-_KEPT]:
             old.unlink()
         parts = list(self.checkpoints.glob("*.clients"))
         needed = {p for path in self.checkpoints.glob("*.safetensors") for p in parts_of(path)} if parts else set()
@@ -301,26 +277,16 @@ class RunDirectory:
 
     def space_before(self, rounds: int) -> dict[str, Any] | None:
         """Read the class space in which the last of the first ``rounds`` rounds was trained; None if none is kept."""
-        earlier = [path for path in self._space_files() if int(path.stem) < rounds]
+        earlier = [path for path in _numbered(self.spaces, "json") if int(path.stem) < rounds]
         if not earlier:
             return None
         problem = f"{earlier[-1]} is damaged: restore it, or run the experiment again in another --out"
         return read_json(earlier[-1], problem, ("round", "classes"))
 
-    def _space_files(self) -> list[Path]:
-        """Return the versions of the class space, oldest first."""
-        files = [path for path in self.spaces.glob("*.json") if path.stem.isdecimal()]
-        return sorted(files, key=lambda path: int(path.stem))
-
-    def _checkpoint_files(self) -> list[Path]:
-        """Return the checkpoints, oldest first."""
-        files = [path for path in self.checkpoints.glob("*.safetensors") if path.stem.isdecimal()]
-        return sorted(files, key=lambda path: int(path.stem))
-
     def newest_checkpoint(self, device: torch.device) -> State | None:
         """Read the newest checkpoint that is whole and whose rounds all have their metrics; None if there is none."""
         known = len(self.metrics())
-        for path in reversed(self._checkpoint_files()):
+        for path in reversed(_numbered(self.checkpoints, "safetensors")):
             if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
                 continue
             try:
@@ -419,14 +385,16 @@ def of_clients(
                 yield client, {name: file.get_tensor(stored) for name, stored in names.items()}
 
 
+def _numbered(folder: Path, suffix: str) -> list[Path]:
+    """Return the files that rounds have left in a folder, oldest first."""
+    return sorted(
+        (path for path in folder.glob(f"*.{suffix}") if path.stem.isdecimal()), key=lambda path: int(path.stem)
+    )
+
+
 def _is_leftover(name: str) -> bool:
     """Say whether a file is a half-written one that a kill has left, ours or safetensors'."""
     return name.startswith(".tmp") or (name.startswith(".") and name.endswith(".tmp"))
-
-
-def _is_ours(name: str) -> bool:
-    """Say whether a file may lie in the directory of a run that was killed before its manifest was written."""
-    return name == ".lock" or _is_leftover(name)
 
 
 def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.encoder_files import files_of, found, found_text
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
-from fedunseen.experiment.learn import write_learned
+from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
@@ -121,10 +121,7 @@ class Run:
         return load_params(self._own_path, under=f"client/{self.client}/")
 
     def tables(self) -> dict[str, Table]:
-        """Return the numbers as tables: rounds, classes, confusions, clients; see ``fedunseen.experiment.tables``.
-
-        A table is a dictionary of columns, as ``pandas.DataFrame`` takes it.
-        """
+        """Return the numbers as tables, each a dictionary of columns; see ``fedunseen.experiment.tables``."""
         from fedunseen.experiment.tables import tables  # which reads runs itself
 
         return tables(self)
@@ -134,7 +131,7 @@ class Run:
         """The method, made for the run's class space."""
         settings = self.experiment.method
         semantics = torch.from_numpy(self.scaled_semantics(self.space.semantics))
-        backbone = make_backbone(self._placed, self._shape, self.manifest.get("image_shape"))
+        backbone = make_backbone(self._placed, tuple(self.manifest["input_shape"]), self.manifest.get("image_shape"))
         made: Method = find("method", settings.name)(settings, self.space, semantics, backbone)
         if isinstance(made, ClosedForm):
             made.quantization = self.scaler.quantization
@@ -164,11 +161,7 @@ class Run:
 
     @property
     def encoder_files(self) -> list[Path]:
-        """The weights of the run's encoder, where they are now; none if it needs none, or every installation has them.
-
-        Raises:
-            DataError: they are not on this machine, or are others.
-        """
+        """The weights of the run's encoder, where they are now; none if every installation has them."""
         if not self.manifest.get("encoder"):
             return []
         shape = self.manifest.get("picture_shape") or self.manifest.get("image_shape")
@@ -228,16 +221,10 @@ class Run:
         )
 
     def of_client(self, client: int) -> Run:
-        """Return this run with the own model of one client.
+        """Return this run with the own model of one client, counted from 0; the numbers stay those of the run.
 
         Every client has its own where nothing is merged or heads stay, and the clients that are measured have one under
-        ``strategy.personal_epochs``. The numbers stay those of the run.
-
-        Args:
-            client: counted from 0.
-
-        Raises:
-            ExperimentError: no client has its own model here, or that client has none.
+        ``strategy.personal_epochs``.
         """
         first = self.seeds[0] if self.seeds else self
         having = first.own_models
@@ -264,20 +251,12 @@ class Run:
         return self.client is not None or not of_each_client(parameter_sizes(self.path / "model.safetensors"))
 
     def check_one_model(self, use: str, choosable: bool = False) -> None:
-        """Refuse what needs one model where each client has its own.
-
-        Args:
-            use: what one is wanted for.
-            choosable: that of one client would do.
-
-        Raises:
-            ExperimentError: each has its own.
-        """
+        """Refuse a ``use`` that needs one model where each client has its own; ``choosable``: one client's would do."""
         if self.one_model:
             return
-        told = self.experiment.strategy
-        alone = tuple(told.shared) == ("*",)
-        why = f"strategy.name = {told.name!r}" if alone else f"strategy.shared = {list(told.shared)}"
+        strategy = self.experiment.strategy
+        alone = tuple(strategy.shared) == ("*",)
+        why = f"strategy.name = {strategy.name!r}" if alone else f"strategy.shared = {list(strategy.shared)}"
         raise ExperimentError(
             f"{self.path}: under {why} every client keeps its own model, so there is none {use}: "
             + (f"name a client, --client {self.own_models[0]}, or " if choosable else "")
@@ -317,7 +296,8 @@ class Run:
         _ = changed.method  # refuses what no later prediction could use
         if folder is None:
             return changed
-        write_learned(run, learned, folder)
+        added = [name for name in learned.space.names if name not in run.space.names]
+        write_changed(run, learned, folder, {**run.result, "learnt": added})
         return run.reopened(folder)
 
     def reopened(self, path: Path) -> Run:
@@ -356,11 +336,7 @@ class Run:
         return semantics_of_names(names, self.space, self.describing)  # type: ignore[return-value]
 
     def read(self, path: str | Path) -> NDArray[Any]:
-        """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling.
-
-        Raises:
-            DataError: it is missing, damaged, or of another shape than the run's samples.
-        """
+        """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling."""
         return np.concatenate([rows for _, rows in batches(self, [Path(path)])])
 
     def batches(self, paths: Sequence[str | Path]) -> Iterator[tuple[list[str], NDArray[Any]]]:
@@ -369,32 +345,20 @@ class Run:
         Args:
             paths: pictures, texts or feature files as :meth:`read` takes them; folders, whose files are read however
                 deep they lie; ``.npy`` and ``.npz`` files of pictures, (n, height, width), (n, height, width, 3) or
-                (n, 3, height, width), bytes or numbers from 0 to 1.
-
-        Raises:
-            DataError: as :meth:`read`; but of a folder, what is not a picture is left out with a warning.
+                (n, 3, height, width), bytes or numbers from 0 to 1. What is not a picture in a folder is left out with
+                a warning.
         """
         return batches(self, [Path(path) for path in paths])
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """The shape of one sample as the model takes it."""
-        return tuple(self.manifest["input_shape"])
 
     @cached_property
     def scaler(self) -> Scaler:
         """How vectors are scaled."""
-        steps = self.experiment.data.features or ()
         stored = load_params(self.path / "scaling.safetensors")
         statistics = {name: value.numpy() for name, value in stored.items() if name != "none"}
-        return Scaler(steps, statistics)
+        return Scaler(self.experiment.data.features or (), statistics)
 
     def read_inputs(self, inputs: Inputs) -> NDArray[Any]:
-        """Return samples (n, ...) as the model takes them, before scaling.
-
-        Raises:
-            DataError: a file is missing or damaged, or the samples are not of the run's kind.
-        """
+        """Return samples (n, ...) as the model takes them, before scaling."""
         if isinstance(inputs, (str, Path)):
             return self.read(inputs)
         if not len(inputs):
@@ -402,9 +366,10 @@ class Run:
         if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
             return np.concatenate([rows for _, rows in self.batches(inputs)])
         given: NDArray[Any] = np.asarray(inputs)
-        rows = given[None] if given.shape == self._shape else given
-        if rows.shape[1:] != self._shape or rows.ndim == 0:
-            shape = ", ".join(["n", *map(str, self._shape)])
+        sample = tuple(self.manifest["input_shape"])
+        rows = given[None] if given.shape == sample else given
+        if rows.shape[1:] != sample or rows.ndim == 0:
+            shape = ", ".join(["n", *map(str, sample)])
             raise DataError(f"the inputs have the shape {given.shape}, but this run's model takes ({shape})")
         if rows.dtype.kind not in "fiub":
             raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")

@@ -19,12 +19,27 @@ from fedunseen.experiment.stages.train import train
 from fedunseen.experiment.stages.warm_start import warm_start
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import Choice
-from fedunseen.federation.partition import Partition
 
 
 def prepare(setup: Setup) -> Setup:
-    """Return the setup with the benchmark to select on, checked before anything is written."""
-    return replace(setup, apart=selection_benchmark(setup.experiment, setup.whole, setup.partition))
+    """Return the setup with the benchmark to select on, if any, checked before anything is written."""
+    experiment, benchmark = setup.experiment, setup.whole
+    if not task_of(experiment).evaluator.chooses_apart(experiment.evaluation):
+        return setup
+    try:
+        apart = benchmark.for_selection(experiment.run.seed)
+        for word, rows in (("validation", apart.test_unseen), ("other seen", apart.test_seen)):
+            if not len(rows):  # of a part, as a coordinator has one
+                raise DataError(
+                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
+                    "its own, marked 'train'"
+                )
+        fit_semantics(apart.space, experiment.data.semantics)
+        if not find("strategy", experiment.strategy.name).pools:
+            check(PresenceFacts(experiment, setup.partition.restricted_to(apart.train)))
+    except FedUnseenError as error:
+        raise error.reworded(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+    return replace(setup, apart=apart)
 
 
 def select(setup: Setup) -> Setup:
@@ -53,7 +68,11 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
         method = own if own.zero_shot else method  # candidates are compared as one that scores unseen classes, if any
         several = len(candidates) > 1
         label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
-        how = _selecting(setup, candidate, benchmark, label)
+        rounds = candidate.strategy.rounds
+        choice = task_of(candidate).evaluator.choice(candidate.evaluation, own, rounds, selecting=True)
+        partition = setup.partition.restricted_to(benchmark.train)
+        how = {"experiment": candidate, "benchmark": benchmark, "partition": partition, "rounds": rounds}
+        how |= {"choice": choice, "label": label, "selection": True}
         results.append(setup.sub_run(f"selection/{i}" if several else "selection", (warm_start, train), **how))
     orders = [task.evaluator.order(result, experiment.evaluation, method) for result in results]
     best = max(range(len(results)), key=lambda i: (*orders[i], -i))
@@ -75,40 +94,6 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
             for settings, one in zip(candidates, results, strict=True)
         ]
     return Choice(result["selected_round"], found["factor"]), found
-
-
-def _selecting(setup: Setup, candidate: Experiment, benchmark: Benchmark, label: str) -> dict[str, Any]:
-    """Return how the setup of a run on validation classes differs."""
-    method, rounds = find("method", candidate.method.name), candidate.strategy.rounds
-    return {
-        "experiment": candidate,
-        "benchmark": benchmark,
-        "partition": setup.partition.restricted_to(benchmark.train),
-        "rounds": rounds,
-        "choice": task_of(candidate).evaluator.choice(candidate.evaluation, method, rounds, selecting=True),
-        "label": label,
-        "selection": True,
-    }
-
-
-def selection_benchmark(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Benchmark | None:
-    """Return the benchmark of the run on validation classes, checked before anything is written; None without one."""
-    if not task_of(experiment).evaluator.chooses_apart(experiment.evaluation):
-        return None
-    try:
-        selection = benchmark.for_selection(experiment.run.seed)
-        for word, rows in (("validation", selection.test_unseen), ("other seen", selection.test_seen)):
-            if not len(rows):  # of a part, as a coordinator has one
-                raise DataError(
-                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
-                    "its own, marked 'train'"
-                )
-        fit_semantics(selection.space, experiment.data.semantics)
-        if not find("strategy", experiment.strategy.name).pools:
-            check(PresenceFacts(experiment, partition.restricted_to(selection.train)))
-    except FedUnseenError as error:
-        raise error.reworded(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
-    return selection
 
 
 def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fedunseen.experiment.growth import Growth
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation import Callback, Federation, Loop, fit
 from fedunseen.federation.callbacks import (
     Checkpoint,
     EarlyStop,
     Evaluate,
-    Grow,
     KeepBest,
     KeepForForgetting,
-    Observe,
     Personalize,
     Record,
-    RecordParties,
     ShowProgress,
-)
+)  # fmt: skip
+
+
+class Grow(Callback):
+    """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
+
+    def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
+        self.growth, self.evaluate = growth, evaluate
+
+    def before_round(self, loop: Loop) -> None:
+        """Go to the version of the next round."""
+        loop.federation, loop.state = self.growth.before(loop.state)
+        self.evaluate.task = self.growth.task
+
+    def after_round(self, loop: Loop) -> None:
+        """Add the version to the metrics."""
+        loop.metrics.update(self.growth.line())
 
 
 def train(setup: Setup) -> Setup:
@@ -61,9 +76,7 @@ def _callbacks(setup: Setup, evaluate: Evaluate) -> list[Callback]:
         evaluate,
         *setup.callbacks,
         *([KeepForForgetting(directory)] if main and setup.experiment.run.forgettable else []),
-        Record(directory),
-        RecordParties(directory),
-        *([Observe(directory, evaluate)] if main else []),
+        Record(directory, evaluate if main else None),
         KeepBest(directory, setup.choice),
         Checkpoint(directory),
     ]
@@ -87,14 +100,13 @@ def _numbers(setup: Setup, loop: Loop, evaluate: Evaluate) -> dict[str, Any]:
 def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the mean bytes of a client in a round, each module's number of parameters, and how many travel."""
     parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
-    found: dict[str, Any] = {
-        way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")
-    }
-    modules: dict[str, int] = {}
+    modules = Counter[str]()
     for name, count in federation.sizes.items():
-        modules[name.split(".")[0]] = modules.get(name.split(".")[0], 0) + count
-    found["parameters"] = modules
+        modules[name.split(".")[0]] += count
     strategy = federation.strategy
     travel = federation.first if strategy.merges and not strategy.pools else {}
-    found["parameters_shared"] = sum(value.numel() for value in travel.values())
-    return found
+    return {
+        **{way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")},
+        "parameters": dict(modules),
+        "parameters_shared": sum(value.numel() for value in travel.values()),
+    }
