@@ -34,15 +34,9 @@ pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
 SMALL = {
-    "data.train_per_class": 6,
-    "data.test_per_class": 3,
-    "partition.clients": 3,
-    "strategy.rounds": 3,
-    "method.hidden": [16],
-    "evaluation.selection": "last",
-    "evaluation.theory": False,
-    "evaluation.embedding": False,
-}
+    "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 3, "strategy.rounds": 3,
+    "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
 
 

@@ -134,51 +134,6 @@ def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
     assert all(torch.equal(total[name], checkpoint.params[name]) for name in total)
 
 
-@pytest.mark.slow
-def test_a_run_on_clips_images_and_texts_begins_at_zero_shot_clip(tmp_path):
-    """A small CLIP of random numbers, saved as the hub has it: its texts by the run, its images by the library."""
-    transformers = pytest.importorskip("transformers")
-    words = ["<|startoftext|>", "<|endoftext|>", *(f"{letter}</w>" for letter in "abcdef")]
-    tokenizer = transformers.CLIPTokenizerFast(vocab={word: i for i, word in enumerate(words)}, merges=[])
-    tokenizer.save_pretrained(tmp_path / "clip")
-    torch.manual_seed(0)
-    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.CLIPConfig(
-        text_config={**small, "vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 1, "projection_dim": 12},
-        vision_config={**small, "image_size": 8, "patch_size": 4, "projection_dim": 12},
-        projection_dim=12,
-    )
-    model = transformers.CLIPModel(config).eval()
-    model.save_pretrained(tmp_path / "clip")
-    labels = np.repeat(np.arange(6), 10)
-    pixels = torch.from_numpy(np.random.default_rng(0).normal(size=(6, 3, 8, 8)))[torch.from_numpy(labels)].float()
-    pixels = pixels + 0.1 * torch.randn_like(pixels)
-    tokens = tokenizer(list("abcdef"), return_tensors="pt", padding=True)
-    with torch.no_grad():
-        logits = model(pixel_values=pixels, **tokens).logits_per_image
-        features = model.visual_projection(model.vision_model(pixels).pooler_output)
-    (tmp_path / "data").mkdir()
-    split = np.where((labels < 4) & (np.arange(60) % 10 < 7), "train", "test")
-    np.savez(tmp_path / "data" / "features.npz", features=features.numpy(), labels=labels, split=split)
-    lines = [f"{name},{'unseen' if i > 3 else 'seen'}" for i, name in enumerate("abcdef")]
-    (tmp_path / "data" / "classes.csv").write_text("name,split\n" + "\n".join(lines))
-    told = {
-        "data": {"name": "folder", "root": str(tmp_path / "data"), "text_encoder": str(tmp_path / "clip")},
-        "partition": {"clients": 2},
-        "method": {"name": "gaussian", "prior": "semantics"},
-        "evaluation": {"selection": "last", "embedding": False, "theory": False},
-    }
-    told["data"] |= {"quantization": "none", "prompt": "{}", "features": ["l2"], "semantics": ["l2"]}
-    done = run(Experiment.from_dict(told), tmp_path / "run")
-    assert float(done.params["count"].sum()) == 28
-    nothing = done.method.solve(done.method.init(np.random.default_rng(0)))
-    scaled = torch.from_numpy(done.scaler(features.numpy()))
-    assert torch.equal(done.method.scores(nothing, scaled, done.method.semantics).argmax(1), logits.argmax(1))
-    right = [done.params["weight"][:4] @ (row - done.params["centre"]) for row in scaled.double()[labels < 4]]
-    found = (torch.stack(right) + done.params["bias"][:4]).argmax(1)
-    assert float((found.numpy() == labels[labels < 4]).mean()) > 0.9  # where CLIP, of random numbers, knows nothing
-
-
 def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path, monkeypatch):
     """The final statistics are those of the run on validation classes and of the rest."""
     told = {

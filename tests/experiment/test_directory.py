@@ -45,6 +45,12 @@ def copy(finished, tmp_path):
     return Path(shutil.copytree(finished.path, tmp_path / "copy"))
 
 
+def heal(make, copy, finished):
+    """Resume a damaged copy: it becomes what it was."""
+    run(make(), copy, resume=True)
+    assert content(copy) == content(finished.path)
+
+
 def kill_at(monkeypatch, moment):
     """Raise Killed in the midst of the durable write of that number, counted from 1, and leave what is half-written."""
     count = [0]
@@ -133,20 +139,6 @@ def test_leftovers_of_a_kill_are_swept(make, tmp_path):
     assert hidden == [".lock"]
 
 
-def test_only_two_checkpoints_are_kept(finished):
-    for folder in (finished.path, finished.path / "selection"):
-        assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == [
-            "000003.safetensors", "000004.safetensors",
-        ]  # fmt: skip
-
-
-def test_files_have_the_usual_rights(finished):
-    mask = os.umask(0)
-    os.umask(mask)
-    for name in ("manifest.json", "model.safetensors", "evaluation.safetensors", "checkpoints/000004.safetensors"):
-        assert (finished.path / name).stat().st_mode & 0o777 == 0o666 & ~mask, name
-
-
 def test_without_resume_a_run_is_not_written_over(make, finished):
     before = content(finished.path)
     with pytest.raises(RunDirectoryError, match="already holds a run: add --resume to continue with it, or choose"):
@@ -154,22 +146,13 @@ def test_without_resume_a_run_is_not_written_over(make, finished):
     assert content(finished.path) == before
 
 
-def test_a_finished_run_is_given_back_at_once(make, finished, monkeypatch):
-    def fail(*_):
-        raise AssertionError("it prepares training")
-
-    monkeypatch.setattr("fedunseen.experiment.setup.assemble", fail)
-    before = {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")}
-    again = run(make(), finished.path, resume=True)
-    assert again.result == finished.result
-    assert {file: file.stat().st_mtime_ns for file in finished.path.rglob("*")} == before
-
-
-def test_a_finished_run_of_several_seeds_is_given_back_at_once(make, tmp_path):
-    experiment = make({"run.seeds": 2, "strategy.rounds": 1, "evaluation.selection": "last"})
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_finished_run_is_given_back_at_once(seeds, make, tmp_path, monkeypatch):
+    experiment = make({"run.seeds": seeds, "strategy.rounds": 1, "evaluation.selection": "last"})
     done = run(experiment, tmp_path / "run")
+    monkeypatch.setattr("fedunseen.experiment.setup.assemble", None)  # which prepares training
     before = {file: file.stat().st_mtime_ns for file in done.path.rglob("*")}
-    assert run(experiment, tmp_path / "run", resume=True).result == done.result
+    assert run(experiment, done.path, resume=True).result == done.result
     assert {file: file.stat().st_mtime_ns for file in done.path.rglob("*")} == before
 
 
@@ -303,8 +286,7 @@ def test_a_damaged_result_is_one_sentence_and_its_remedy_works(make, finished, c
         with pytest.raises(RunDirectoryError, match="is damaged: delete it and resume the run"):
             action()
     (copy / "result.json").unlink()
-    run(make(), copy, resume=True)
-    assert content(copy) == content(finished.path)
+    heal(make, copy, finished)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])
@@ -318,8 +300,7 @@ def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, n
     if name == "model.safetensors":
         with pytest.raises(RunDirectoryError, match="resume the run to make it again"):
             _ = load_run(copy).params
-    run(make(), copy, resume=True)
-    assert content(copy) == content(finished.path)
+    heal(make, copy, finished)
 
 
 @pytest.mark.parametrize(
@@ -338,8 +319,7 @@ def test_damaged_metrics_are_noticed_and_made_again(make, finished, copy, damage
     assert len(RunDirectory(copy).metrics()) == kept
     with pytest.raises(RunDirectoryError, match="is damaged: resume the run to make it again"):
         _ = load_run(copy).metrics
-    run(make(), copy, resume=True)
-    assert content(copy) == content(finished.path)
+    heal(make, copy, finished)
 
 
 @pytest.mark.parametrize("newest", ["cut short", "missing"])
@@ -363,8 +343,7 @@ def test_a_damaged_checkpoint_costs_rounds_not_the_result(make, finished, copy, 
 def test_a_lost_selection_is_made_again(make, finished, copy):
     shutil.rmtree(copy / "selection")
     (copy / "result.json").unlink()
-    run(make(), copy, resume=True)
-    assert content(copy) == content(finished.path)
+    heal(make, copy, finished)
 
 
 def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):

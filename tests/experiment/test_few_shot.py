@@ -20,15 +20,9 @@ from same import same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
-    "strategy.rounds": 3,
-    "partition.clients": 2,
-    "encoder.widths": [4],
-    "method.episodes": 4,
-    "method.inner_steps": 1,
-    "method.test_steps": 2,
-    "evaluation.episodes": 20,
-    "evaluation.validation_episodes": 6,
-}
+    "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
+    "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "evaluation.validation_episodes": 6,
+}  # fmt: skip
 
 
 def small(**more):
@@ -185,11 +179,9 @@ def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
 def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
     """Of ten Dirichlet clients some hold too little: they say so, and the others continue."""
     told = {
-        "partition__kind": "dirichlet",
-        "partition__alpha": 0.2,
-        "partition__clients": 10,
+        "partition__kind": "dirichlet", "partition__alpha": 0.2, "partition__clients": 10,
         "method__rotations": False,
-    }
+    }  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(small(**told, method__ways=3, strategy__rounds=1), tmp_path / "run")
@@ -225,25 +217,6 @@ def test_new_classes_are_learnt_from_a_folder_of_examples(done, examples):
         picture, top=1, support={"a": [support / "digit 7" / "0.png"], "b": [support / "digit 8" / "0.png"]}
     )
     assert [one.name for one in fewer] in (["a"], ["b"])
-
-
-def test_the_nearest_example_is_that_of_the_pictures_under_a_frozen_encoder_too(done, tmp_path):
-    from transformers import ResNetConfig, ResNetModel
-
-    torch.manual_seed(0)
-    ResNetModel(ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")).save_pretrained(
-        tmp_path / "resnet"
-    )
-    told = {
-        "encoder.name": "resnet",
-        "encoder.size": 16,
-        "encoder.weights": str(tmp_path / "resnet"),
-        "method.rotations": False,
-    }
-    told |= {key: value for key, value in SMALL.items() if key != "encoder.widths"} | {"method.hidden": [8]}
-    result = run(Experiment.load(DIGITS_MAML, told), tmp_path / "run").result
-    assert result["few_shot_pixels"] == done.result["few_shot_pixels"]
-    assert result["few_shot"] != done.result["few_shot"]
 
 
 def test_wrong_examples_are_one_sentence(done, examples, tmp_path):

@@ -48,11 +48,8 @@ def experiment(photos, **settings):
 @pytest.mark.slow
 def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
     settings = {
-        "strategy__rounds": 12,
-        "encoder__augment": ["shift"],
-        "method__lr": 0.02,
-        "data__semantics": ["centre"],
-    }
+        "strategy__rounds": 12, "encoder__augment": ["shift"], "method__lr": 0.02, "data__semantics": ["centre"],
+    }  # fmt: skip
     done = run(experiment(photos, **settings), tmp_path / "run")
     assert done.result["zsl"] > 75  # of two classes that no one holds
     assert done.result["gzsl_seen"] > 60

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.federation.partition import NEVER, Partition, PartitionSettings, make_partition
+from fedunseen.federation.partition import NEVER, PartitionSettings, make_partition
 
 
 @pytest.fixture(scope="session")
@@ -282,15 +282,6 @@ def test_restricted_partition_may_leave_a_client_with_nothing(small):
     assert held(restricted, benchmark)[1].sum() == 0
 
 
-def test_counts_are_counts():
-    partition = Partition(
-        clients=(np.array([0, 2, 3]), np.array([], dtype=np.int64)),
-        first=np.zeros(2, dtype=np.int64),
-        last=np.full(2, NEVER),
-    )
-    assert partition.counts(np.array([1, 0, 1, 2]), 4).tolist() == [[0, 2, 1, 0], [0, 0, 0, 0]]
-
-
 @pytest.fixture(scope="session")
 def with_users(make_space, make_benchmark):
     """A benchmark whose 96 training samples of 8 classes are those of 32 users, three each."""
@@ -319,13 +310,6 @@ def test_users_of_one_sample_each_are_said_to_be_nearly_iid(with_users):
         "90 of 91 users have a single training sample, so that clients of other users each differ "
         "little: for data that differ from client to client set partition.kind = 'dirichlet', or data.min_per_user"
     )
-
-
-def test_rho_thins_every_class_of_whole_users(with_users):
-    whole = deal(with_users, kind="user", clients=3)
-    thin = deal(with_users, kind="user", clients=3, rho=0.5)
-    counts = held(whole, with_users)
-    np.testing.assert_array_equal(held(thin, with_users), np.where(counts, np.maximum(1, np.rint(counts / 2)), 0))
 
 
 def test_only_users_of_training_samples_are_dealt(with_users):
@@ -388,12 +372,3 @@ def test_bad_files(small, tmp_path, text, error, message):
         options["file"].unlink()
     with pytest.raises(error, match=f"^{re.escape(message.format(path=options['file']))}"):
         deal(small(3), **options)
-
-
-def test_digit_pairs_ten_clients_eight_classes_each():
-    from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-
-    benchmark = DigitPairs.load(DigitPairs.Settings(), 0)
-    counts = held(deal(benchmark), benchmark)
-    assert ((counts == 60).sum(axis=1) == 8).all()
-    assert (counts.sum(axis=0) == 60).all()
