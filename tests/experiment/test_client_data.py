@@ -68,7 +68,8 @@ def quick(monkeypatch):
 
 
 def experiment(**more):
-    return Experiment.load("digit-pairs", {**SMALL, **{key.replace("__", "."): v for key, v in more.items()}})
+    settings = {key.replace("__", "."): value for key, value in more.items()}
+    return Experiment.load("digit-pairs", SMALL).with_overrides(settings)
 
 
 @pytest.fixture(scope="module")
@@ -339,11 +340,7 @@ def test_text_encoders_of_processors_that_round_otherwise_give_the_coordinator_s
     """Sums of class spaces of other bits would be refused, and updates would not be those of one process."""
     own = as_texts(folders, tmp_path / "rounded", 1e-6)
     data = {"data.name": "folder", "data.root": str(own / "coordinator"), "data.part": True, "method.name": method}
-    settings = {**SMALL, **data, "strategy.rounds": 1, "strategy.name": "fedavg"}
-    if method == "gaussian":
-        del settings["strategy.rounds"], settings["strategy.name"], settings["method.hidden"]
-    settings = {key: value for key, value in settings.items() if not key.startswith("data.t")}
-    chosen = Experiment.from_dict({"data": {"name": "folder", "root": "."}, "method": {}}, settings)
+    chosen = experiment(strategy__rounds=1).with_overrides(data)
     for name in ("rounded", "same"):
         if name == "same":
             for party in NAMES:
@@ -439,11 +436,7 @@ def taking_home(folders, tmp_path):
 def test_every_party_takes_the_model_home(settings, folders, tmp_path):
     """A party's run directory answers as the coordinator's does, for new inputs and for a class that is added."""
     parties = taking_home(folders, tmp_path)
-    if "method__name" in settings and settings["method__name"] == "gaussian":
-        settings = settings | {"method__hidden": ...}
-    small = {key: value for key, value in SMALL.items() if settings.get(key.replace(".", "__")) is not ...}
-    more = {key.replace("__", "."): value for key, value in settings.items() if value is not ...}
-    done = hosted(Experiment.load("digit-pairs", {**small, **more}), Inline(parties), tmp_path / "run")
+    done = hosted(experiment(**settings), Inline(parties), tmp_path / "run")
     samples = np.load(folders / "coordinator" / "features.npz")["features"][::40]
     new = {"55 upside down": done.space.semantics[55][::-1]}
     for name, party in parties.items():

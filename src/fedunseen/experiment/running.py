@@ -1,8 +1,7 @@
 """The path of one run: set up, then stage by stage: select, warm start, train, adapt, report.
 
-With ``evaluation.selection = "validation"`` a run has two trainings. The first is a run of its own, in ``selection/``:
-validation classes play the unseen ones, no test sample takes part, and the second reports its best round, calibration
-factor and settings. With ``best-on-test`` the second chooses on the test set itself, as many papers do.
+With ``evaluation.selection = "validation"`` a run in ``selection/`` comes first, in which validation classes play the
+unseen ones: the second training reports its best round, calibration factor and settings.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.run_group import run_seeds
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.setup import Meet, Present, Setup, Stage
+from fedunseen.experiment.setup import Setup, Stage
 from fedunseen.experiment.stages.adapt import adapt_unlabelled
+from fedunseen.experiment.stages.meet import Meet, Present, met
 from fedunseen.experiment.stages.report import finish_late, report
 from fedunseen.experiment.stages.select import prepare, select
 from fedunseen.experiment.stages.train import train
@@ -89,7 +89,7 @@ def run(
         if several:
             run_seeds(setup, experiment, partial(run, present=present, benchmark=benchmark, callbacks=callbacks))
         elif not directory.complete():
-            with setup.met(meeting, present) as setup:
+            with met(setup, meeting, present) as setup:
                 for stage in STAGES:
                     setup = stage(setup)
     return load_run(path)

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
-from fedunseen.engines import DistributedSettings, InProcess
-from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.coordinator import PartyStatus, Session
-from fedunseen.engines.remote.link import Simulate
+from fedunseen.engines import InProcess
+from fedunseen.engines.remote.coordinator import Session
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
-from fedunseen.experiment.client_data import simulated
 from fedunseen.experiment.deployed import tested
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
-from fedunseen.experiment.manifest import clients_of, fingerprint_of, manifest
+from fedunseen.experiment.manifest import fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
@@ -35,8 +30,7 @@ from fedunseen.federation.partition import Partition, elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
-Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to the parties of a deployment
-Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
+Stage = Callable[["Setup"], "Setup"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -126,25 +120,3 @@ class Setup:
             self.federation.engine.connect(self.meeting)
             if self.growth is not None:
                 self.growth.meet(self.meeting)
-
-    @contextmanager
-    def met(self, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
-        """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
-        settings, clients = self.experiment.engine, len(self.federation.partition.clients)
-        show = present or (lambda members: None)
-        if meet is not None:
-            with meet() as meeting:
-                show(meeting.parties)
-                yield replace(self, meeting=meeting)
-            return
-        show(clients_of(self.federation))
-        if not isinstance(settings, DistributedSettings):
-            yield self
-            return
-        threads = str(max(1, torch.get_num_threads() // settings.processes))
-        place = Simulate(self.directory.path / "engine", clients, settings.processes, simulated, threads)
-        with carrier(settings.name).simulate(place) as link:
-            yield replace(self, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
-
-
-Stage = Callable[[Setup], Setup]

@@ -12,7 +12,8 @@ from fedunseen.experiment.deployed import notes
 from fedunseen.experiment.encoder_files import carry
 from fedunseen.experiment.manifest import encoder_of, write_inputs
 from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.setup import Meet, Setup
+from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.stages.meet import Meet
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import load_params
 
