@@ -4,6 +4,7 @@ import shutil
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -388,7 +389,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
 
 
 @pytest.mark.parametrize("quorum", [1, 0.5])
-def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
+def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path, monkeypatch):
     """A client's state is that of its last merged round, whatever it has computed since: as in a simulation."""
     lost = {("north", 1), ("south", 2), ("west", 2), ("south", 3)}
     chosen = experiment(strategy__name="scaffold", strategy__rounds=6, strategy__fraction=0.7, engine__name="nvflare")
@@ -403,26 +404,14 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     class Simulated(Lossy):
         def __init__(self):
             answer = simulated("1")
-            at = {str(k): lambda message, k=str(k): answer(k, message) for k in range(3)}
-            super().__init__({name: type("Stand", (), {"answer": staticmethod(one)}) for name, one in at.items()})
+            super().__init__({str(k): SimpleNamespace(answer=partial(answer, str(k))) for k in range(3)})
 
-    deployed = chosen.with_overrides({**DEPLOYED, "engine.quorum": quorum})
-    links = {"apart": Lossy(members(folders, tmp_path)), "near": Simulated()}
-    for place, (kind, link) in enumerate(links.items()):
-        names = NAMES if kind == "apart" else ("0", "1", "2")
-        met = Session(link, [PartyStatus(name) for name in names])
-        one = deployed if not place else chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2})
-        if not place:
-            run(one, tmp_path / kind, meeting=lambda met=met: nullcontext(met))
-        else:
-            fake = type("Adapter", (), {"simulate": staticmethod(lambda place, link=link: nullcontext(link))})
-            sys.modules["tests_lossy_adapter"] = fake
-            before, coordinator.NVFlare.adapter = coordinator.NVFlare.adapter, "tests_lossy_adapter"
-            try:
-                run(one, tmp_path / kind)
-            finally:
-                coordinator.NVFlare.adapter = before
-    assert same(*(tmp_path / kind for kind in links))
+    near = Simulated()
+    hosted(chosen.with_overrides({"engine.quorum": quorum}), Lossy(members(folders, tmp_path)), tmp_path / "apart")
+    monkeypatch.setitem(sys.modules, "lossy", SimpleNamespace(simulate=lambda place: nullcontext(near)))
+    monkeypatch.setattr(coordinator.NVFlare, "adapter", "lossy")
+    run(chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2}), tmp_path / "near")
+    assert same(tmp_path / "apart", tmp_path / "near")
 
 
 def taking_home(folders, tmp_path):

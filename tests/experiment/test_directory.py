@@ -121,16 +121,10 @@ def test_a_run_that_is_killed_again_and_again_still_arrives(make, tmp_path):
     assert content(out) == expected
 
 
-def test_leftovers_of_a_kill_are_swept(make, tmp_path):
+def test_leftovers_of_a_kill_are_swept(make, tmp_path, cut_short):
     experiment = make({"strategy.rounds": 2})
-
-    def stop(stage, round, rounds, line):
-        if (stage, round) == ("training", 1):
-            raise KeyboardInterrupt
-
     out = tmp_path / "run"
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, out, progress=stop)
+    cut_short(experiment, out, after=1, stage="training")
     names = [".model.safetensors.123.tmp", ".tmpAbC123", ".classes.csv.45.tmp", "checkpoints/.000001.safetensors.9.tmp"]
     for name in [*names, "checkpoints/.tmpzzzzzz"]:
         (out / name).write_bytes(b"half")

@@ -366,20 +366,16 @@ def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_pa
     assert free_directory(experiment) == Path("runs/small-seed0-4")
 
 
-def test_a_run_with_many_clients_stops_and_goes_on_and_has_the_bits_of_one_with_few(make, tmp_path, monkeypatch):
+def test_a_run_with_many_clients_stops_and_goes_on_and_has_the_bits_of_one_with_few(
+    make, tmp_path, monkeypatch, cut_short
+):
     """What clients reply and keep is on disk, a checkpoint writes what changed, some clients are measured."""
     experiment = make({"strategy.name": "scaffold", "strategy.fraction": 0.6, "evaluation.selection": "last"})
     few = run(experiment, tmp_path / "few")
     monkeypatch.setattr(in_process, "_MANY", 1)
     monkeypatch.setattr(zero_shot_summary, "_MEASURED", 1)
     out = tmp_path / "many"
-
-    def stop(stage, round, rounds, line):
-        if round == 3:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, out, progress=stop)
+    cut_short(experiment, out, after=3)
     assert list((out / "checkpoints").glob("*.clients"))
     many = run(experiment, out, resume=True)
     assert model_bytes(many) == model_bytes(few)

@@ -7,11 +7,13 @@ there are validation classes, the harmonic mean being averaged over the turns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
@@ -45,41 +47,35 @@ def factor_of_folds(experiment: Experiment, benchmark: Benchmark, partition: Par
 
     None where the validation classes are enough, nothing is calibrated, or the method takes time or parties elsewhere.
     """
-    method, own = find("method", experiment.method.name), experiment.evaluation
-    calibrates = own.calibration == "stacking" and own.factor is None and method.zero_shot
+    method, evaluation = find("method", experiment.method.name), experiment.evaluation
+    calibrates = evaluation.calibration == "stacking" and evaluation.factor is None and method.zero_shot
     quick = not method.trained and experiment.engine.name == "in-process" and experiment.strategy.rounds == 1
-    free = experiment.privacy.name == "none"  # every turn would be a release more, which no accountant knows of
-    some = calibration_folds(benchmark, experiment.run.seed) if calibrates and quick and free else []
-    if len(some) < 2:
+    free = experiment.privacy.name == "none"  # every turn would be another release, which no accountant counts
+    turns = calibration_folds(benchmark, experiment.run.seed) if calibrates and quick and free else []
+    if len(turns) < 2:
         return None
-    experiment = _in_units(experiment, benchmark, partition)
+    # Each turn would choose its own settings of how large scores are, and factors could not be compared: with few
+    # samples one turn's scores were ten times as large as another's. No test sample takes part.
+    federation, models = _solved(experiment, benchmark, partition)
+    if isinstance(federation.method, ClosedForm) and federation.strategy.one_model:
+        units = federation.method.units(models[0])
+        experiment = experiment.with_overrides({f"method.{key}": value for key, value in units.items()})
     answered = []
-    for turn in some:
+    for turn in turns:
         selection = turn.for_selection(experiment.run.seed)
         try:
-            federation = _assembled(experiment, selection, partition.restricted_to(selection.train), selection=True)
+            restricted = partition.restricted_to(selection.train)
+            federation, models = _solved(experiment, selection, restricted, selection=True)
         except FedUnseenError:  # someone would be left without classes: the others' turns have to do
             continue
-        state, _ = federation.round(federation.start())
-        answered.append([federation.answers(model) for model in federation.models(state)])
-    return best_factor([one for many in answered for one in many]), len(answered)
+        answered.append([federation.answers(model) for model in models])
+    return best_factor([answers for many in answered for answers in many]), len(answered)
 
 
-def _in_units(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Experiment:
-    """Return the experiment with the settings in force that say how large the scores of its final model will be.
-
-    Each turn would choose its own, and their factors could not be compared: with few samples one turn's scores were
-    ten times as large as another's. No test sample takes part.
-    """
-    federation = _assembled(experiment, benchmark, partition)
-    if not isinstance(federation.method, ClosedForm) or not federation.strategy.one_model:
-        return experiment
-    state, _ = federation.round(federation.start())
-    (model,) = federation.models(state)
-    return experiment.with_overrides({f"method.{key}": value for key, value in federation.method.units(model).items()})
-
-
-def _assembled(
+def _solved(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, selection: bool = False
-) -> Federation:
-    return assemble(experiment, task_of(experiment).client_data(benchmark), partition, selection)
+) -> tuple[Federation, Sequence[Params]]:
+    """Return a federation and its models after one round."""
+    federation = assemble(experiment, task_of(experiment).client_data(benchmark), partition, selection)
+    state, _ = federation.round(federation.start())
+    return federation, federation.models(state)

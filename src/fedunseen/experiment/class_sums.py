@@ -39,14 +39,12 @@ def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
     benchmark = party.benchmark
     space, rows = benchmark.space, benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
-    images = benchmark.images() if run.manifest.get("picture_shape") is not None else None
     labels = benchmark.labels[rows]
     names, sums = [], []
     for c in np.unique(labels).tolist():
         chosen = rows[labels == c]
-        samples = benchmark.features[chosen] if images is None else run.encoded(images[chosen])
         names.append(space.names[c])
-        sums.append(summed(run, method, names[-1], samples))
+        sums.append(summed(run, method, names[-1], run.features_of(benchmark, chosen)))
     tensors = {
         "count": torch.tensor([part.count for part in sums], dtype=torch.float64),
         "total": torch.stack([part.total for part in sums]),

@@ -151,12 +151,7 @@ def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Para
     if missing := [name for name in benchmark.space.names if name not in names]:
         raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
     ids = np.array([names.index(name) for name in benchmark.space.names])
-    images = benchmark.images() if run.manifest.get("picture_shape") is not None else None
-    if images is not None and benchmark.pictures is None:
-        features = run.encoded(images[rows])
-    else:
-        features = benchmark.features[rows]
-    codes, beyond = run.scaler.codes(features)
+    codes, beyond = run.scaler.codes(run.features_of(benchmark, rows))
     labels = torch.from_numpy(ids[benchmark.labels[rows]])
     assert isinstance(run.method, ClosedForm)
     part = statistics(torch.from_numpy(codes), labels, run.space, run.method.clip_norm, quantization)

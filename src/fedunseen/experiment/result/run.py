@@ -17,7 +17,7 @@ from fedunseen.core.files import free_folder
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, complete_result, read_manifest
-from fedunseen.data import ClassSpace, DataSettings, Scaler, fit_semantics
+from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.encoder_files import files_of, found, found_text
@@ -171,6 +171,13 @@ class Run:
     def encoded(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return what the run's frozen encoder makes of images (n, channels, height, width)."""
         return self._encoder.encode(images)
+
+    def features_of(self, benchmark: Benchmark, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Return samples of a party's benchmark as the run's model takes them, before scaling."""
+        images = benchmark.images() if self.manifest.get("picture_shape") is not None else None
+        return (
+            benchmark.features[rows] if images is None or benchmark.pictures is not None else self.encoded(images[rows])
+        )
 
     @property
     def method_name(self) -> str:
