@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedunseen import load_run, run
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import FedUnseenError
 
 
 @pytest.fixture(scope="module")
@@ -99,44 +99,25 @@ def test_inputs_may_be_many_things(finished, rows, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        (np.zeros((2, 8)), "the inputs have the shape (2, 8), but this run's model takes (n, 9)"),
-        (np.zeros((2, 9, 1)), "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9)"),
-        (np.full((1, 9), np.nan), "the inputs hold values that are not finite: leave those rows out"),
-        (np.full((1, 9), 1e300), "the inputs hold values that are not finite: leave those rows out"),
-        (np.array([["a"] * 9]), "the inputs are of type <U1: give real numbers"),
-        ([], "there is nothing to predict: give at least one input"),
-        (np.zeros((0, 9)), "there is nothing to predict: give at least one input"),
-        ("nowhere.npy", "nowhere.npy is missing"),
-    ],
-)
-def test_bad_inputs_are_one_sentence(finished, inputs, message):
-    with pytest.raises(DataError) as error:
-        finished.predict(inputs)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    ("classes", "message"),
-    [
-        ({"new": [1, 2]}, "class 'new' has 2 attributes, but this run's classes have 6"),
-        ({"new": "abcdef"}, "the attributes of a class must be numbers, as many as the run's classes have"),
-        ({"new": [1, 2, 3, 4, 5, None]}, "the class 'new' has NaN or infinite attributes"),
-        ({"new": [1, 2, 3, 4, 5, np.inf]}, "the class 'new' has NaN or infinite attributes"),
-        ({"new": [0] * 6}, "the class 'new' has only zeros as attributes: describe it, or leave it out"),
-        ("nowhere.csv", "nowhere.csv is missing"),
-    ],
-)
-def test_bad_classes_are_one_sentence(finished, rows, classes, message):
-    with pytest.raises(DataError) as error:
-        finished.predict(rows, classes)
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
     ("more", "message"),
     [
+        ({"inputs": np.zeros((2, 8))}, "the inputs have the shape (2, 8), but this run's model takes (n, 9)"),
+        ({"inputs": np.zeros((2, 9, 1))}, "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9)"),
+        ({"inputs": np.full((1, 9), np.nan)}, "the inputs hold values that are not finite: leave those rows out"),
+        ({"inputs": np.full((1, 9), 1e300)}, "the inputs hold values that are not finite: leave those rows out"),
+        ({"inputs": np.array([["a"] * 9])}, "the inputs are of type <U1: give real numbers"),
+        ({"inputs": []}, "there is nothing to predict: give at least one input"),
+        ({"inputs": np.zeros((0, 9))}, "there is nothing to predict: give at least one input"),
+        ({"inputs": "nowhere.npy"}, "nowhere.npy is missing"),
+        ({"classes": {"new": [1, 2]}}, "class 'new' has 2 attributes, but this run's classes have 6"),
+        (
+            {"classes": {"new": "abcdef"}},
+            "the attributes of a class must be numbers, as many as the run's classes have",
+        ),
+        ({"classes": {"new": [1, 2, 3, 4, 5, None]}}, "the class 'new' has NaN or infinite attributes"),
+        ({"classes": {"new": [1, 2, 3, 4, 5, np.inf]}}, "the class 'new' has NaN or infinite attributes"),
+        ({"classes": {"new": [0] * 6}}, "the class 'new' has only zeros as attributes: describe it, or leave it out"),
+        ({"classes": "nowhere.csv"}, "nowhere.csv is missing"),
         ({"top": 0}, "--top 0: ask for at least 1 class"),
         ({"among": "sene"}, "--among sene: choose all, unseen or given"),
         ({"among": "given"}, "--among given: there is no such class; give some with --classes"),
@@ -144,18 +125,9 @@ def test_bad_classes_are_one_sentence(finished, rows, classes, message):
     ],
 )
 def test_bad_questions_are_one_sentence(finished, rows, more, message):
-    with pytest.raises(ExperimentError) as error:
-        finished.predict(rows, **more)
+    with pytest.raises(FedUnseenError) as error:
+        finished.predict(**{"inputs": rows, **more})
     assert str(error.value) == message
-
-
-def test_a_classifier_knows_no_other_class(make, rows, tmp_path):
-    settings = {"method.name": "classifier", "strategy.rounds": 1, "evaluation.selection": "last"}
-    done = run(make(settings), tmp_path / "run")
-    assert len(done.predict(rows)[0]) == 12
-    for more in ({"classes": {"new": [1] * 6}}, {"among": "unseen"}):
-        with pytest.raises(ExperimentError, match=r"method\.name = 'classifier' knows only the classes that it was"):
-            done.predict(rows, **more)
 
 
 def test_a_run_predicts_the_same_where_its_data_are_gone_and_it_was_moved(make, make_folder, rows, tmp_path):

@@ -8,19 +8,23 @@ between is done again with the same result.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
+from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import write_tensors
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, finite
 from fedunseen.core.shelf import write_models
-from fedunseen.engines import Distributed
+from fedunseen.engines import Distributed, InProcess, Worker
+from fedunseen.engines.local.worker import Work
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
+from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
-from fedunseen.federation.personal import personal_models
 from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
+from fedunseen.strategies import Instruction
+from fedunseen.strategies.fedavg import FedAvg
 
 
 class Progress(Protocol):
@@ -139,6 +143,39 @@ class Checkpoint(Callback):
     def after_round(self, loop: Loop) -> None:
         """Write the state; the oldest is dropped."""
         self.directory.save_checkpoint(loop.state)
+
+
+def personal_models(
+    federation: Federation, merged: Params, state: State, epochs: int, clients: Collection[int] | None = None
+) -> Iterator[tuple[int, Params]]:
+    """Give each client that holds a sample its own model, one after another, in client order.
+
+    The merged model is trained further on the client's own samples (Wang et al. 2019, "Federated evaluation of
+    on-device personalization"); what never travels (``strategy.shared``; FedPer, Arivazhagan et al. 2019) stays.
+    """
+    engine = federation.engine
+    assert isinstance(engine, InProcess)
+    worker = engine.worker
+    longer = FedAvg(local_epochs=max(1, epochs))
+    plain = Worker(
+        worker.method, longer, worker.trainer.inputs, worker.trainer.labels, worker.samples,
+        worker.seed, mode="one-at-a-time", bf16=worker.trainer.bf16,
+    )  # fmt: skip
+    for client, rows in enumerate(worker.samples):
+        if not len(rows) or (clients is not None and client not in clients):
+            continue
+        start = {**merged, **federation.own(state, client)}
+        if not epochs:
+            yield client, start
+            continue
+        # A round that never comes: its batches are drawn for this purpose alone.
+        ((reply, _),) = plain.round([Work(client, Instruction(start), {})], state.round)
+        model = plain.strategy.local_model(start, reply.update)
+        if not finite(model):
+            raise FedUnseenError(
+                f"training the own model of client {client} diverged: lower method.lr or strategy.personal_epochs"
+            )
+        yield client, model
 
 
 @dataclass
