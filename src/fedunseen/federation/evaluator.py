@@ -48,15 +48,9 @@ class Choice:
 class Evaluator(ABC):
     """Measures the models of rounds, and compares rounds and runs.
 
-    Args:
-        federation: of the run; it holds what clients hold of the benchmark.
-        benchmark: the whole benchmark.
-        evaluation: the experiment's settings; by default all defaults.
-
     Attributes:
-        groups: name -> class ids, of a class space that grows: what accuracies are told apart by.
-        accuracies: the accuracies that a run reports, in percent; the first is the one to show where there is room for
-            one. Of several seeds, mean and standard deviation are reported.
+        groups: name -> class ids, of a class space that grows: what accuracies are reported for.
+        accuracies: that a run reports, in percent, of several seeds as mean and deviation; the first is the main one.
     """
 
     accuracies: ClassVar[tuple[str, ...]]

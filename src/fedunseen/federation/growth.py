@@ -101,13 +101,8 @@ class Version:
     def line(self) -> dict[str, Any]:
         """Return what a round's metrics say of the class space."""
         space = self.space
-        facts: dict[str, Any] = {
-            "since": self.round + 1,
-            "hash": self.hash(),
-            "known": len(space.names),
-            "seen": len(space.seen),
-            "unseen": len(space.unseen),
-        }
+        facts: dict[str, Any] = {"since": self.round + 1, "hash": self.hash(), "known": len(space.names)}
+        facts |= {"seen": len(space.seen), "unseen": len(space.unseen)}
         changes = {key: list(getattr(self, key)) for key in ("added", "gained", "corrected", "left")}
         return facts | {key: names for key, names in changes.items() if names}
 
@@ -198,16 +193,10 @@ def next_version(
     gained = [name for name in names if name in set(held) and name not in before.held]
     first_held = {**before.held, **dict.fromkeys(gained, round)}
     still_held = set(holders)
-    return Version(
-        round,
-        _with_classes(space, names, semantics, np.array(sorted(place[name] for name in first_held), np.int64), round),
-        first_held,
-        tuple(name for name in first_held if name not in still_held),
-        former,
-        tuple(added),
-        tuple(gained),
-        tuple(changed),
-    )
+    seen = np.array(sorted(place[name] for name in first_held), np.int64)
+    left = tuple(name for name in first_held if name not in still_held)
+    changes = (left, former, tuple(added), tuple(gained), tuple(changed))
+    return Version(round, _with_classes(space, names, semantics, seen, round), first_held, *changes)
 
 
 def _with_classes(
@@ -276,7 +265,7 @@ class Timeline:
             known[names.index(name)] = round
         trainable = np.maximum(partition.first[:, None], known[None])  # from when on a client can train on a class
         self.held = np.where(counts & (trainable < partition.last[:, None]), trainable, NEVER).min(0)
-        self.known = np.where(known == NEVER, NEVER, known)
+        self.known = known
         holder = np.where(counts & (trainable == self.held[None]), np.arange(len(counts))[:, None], len(counts)).min(0)
         holder[self.held > self.known] = -1  # it arrives as a description alone
         self.order = [int(c) for c in np.lexsort((np.arange(len(names)), holder, self.known))]
@@ -300,9 +289,7 @@ class Timeline:
             before = () if version is None else version.space.names
             new = [c for c in self.order if self.known[c] <= now and names[c] not in before]
             if version is None:
-                new.sort()
-                version = first_version(_only(space, new))
-                new = []
+                version, new = first_version(_only(space, sorted(new))), []
             corrected = corrections(files[now], version.space, now) if now in files else {}
             version = next_version(
                 version,

@@ -66,7 +66,7 @@ class RunDirectory:
                 f"{self.path} already holds a run: add --resume to continue with it, or choose another --out"
             )
         manifest = self.manifest()
-        if differences := _differences(_computed(manifest["experiment"]), _computed(experiment)):
+        if differences := _differences(manifest["experiment"], experiment):
             raise RunDirectoryError(
                 f"{self.path} holds a run of another experiment ({'; '.join(differences[:3])}): "
                 "choose another --out, or resume it with the settings that it was started with"
@@ -152,8 +152,9 @@ class RunDirectory:
             return {"warnings": list(result["warnings"])}
         space = ClassSpace.load(self.path / "classes.csv", of_run=True)
         answers = {name: value.numpy() for name, value in load_params(self.path / "evaluation.safetensors").items()}
-        descriptions = self.manifest().get("traits", {}).get("zero_shot", True)
-        scaled = bool({"l2", "standard", "min-max"} & set(self.manifest()["experiment"]["data"].get("features") or ()))
+        manifest = self.manifest()
+        descriptions = manifest.get("traits", {}).get("zero_shot", True)
+        scaled = bool({"l2", "standard", "min-max"} & set(manifest["experiment"]["data"].get("features") or ()))
         findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled)
         summary = summarize(result, answers, space.names, space.unseen, descriptions)
         return {"warnings": [warning._asdict() for warning in findings], **({"summary": summary} if summary else {})}
@@ -397,16 +398,11 @@ def _is_leftover(name: str) -> bool:
     return name.startswith(".tmp") or (name.startswith(".") and name.endswith(".tmp"))
 
 
-def _computed(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of an experiment that its result depends on: a distributed engine's patience is none of it."""
-    engine = {k: v for k, v in experiment.get("engine", {}).items() if k not in _WAITING}
-    return {**experiment, "engine": engine} if "engine" in experiment else dict(experiment)
-
-
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Say which settings differ: ["method.lr was 0.1, is 0.2"]."""
+    """Say which settings that a result depends on differ: ["method.lr was 0.1, is 0.2"]."""
     differences: list[str] = []
-    for key in sorted({*old, *new} - {"name"} if not prefix else {*old, *new}):  # a name changes no result
+    skipped = {"": ("name",), "engine.": _WAITING}.get(prefix, ())
+    for key in sorted({*old, *new}.difference(skipped)):
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
             differences += _differences(a, b, f"{name}.")
