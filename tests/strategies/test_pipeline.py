@@ -19,6 +19,7 @@ from fedunseen.strategies import (
 from fedunseen.strategies.base import FLAGS, StrategySettings
 from fedunseen.strategies.compression import Codec, CompressionSettings
 from fedunseen.strategies.peers import Peers
+from fedunseen.strategies.pipeline import SAME
 from fedunseen.strategies.selective import Selective
 from fedunseen.threats import privacy
 from fedunseen.threats.defences import Defence, Robust
@@ -127,7 +128,7 @@ def test_every_hook_of_a_strategy_has_its_place_in_a_pipeline():
     """A new hook needs one; ``merge`` alone calls ``merged_statistics`` and ``server_step``."""
     hooks = {name for name in vars(Strategy) if callable(getattr(Strategy, name)) and not name.startswith("_")}
     hooks -= {"Settings", "merged_statistics", "server_step"}
-    assert hooks <= set(vars(Pipeline))
+    assert hooks <= {*vars(Pipeline), *SAME}
     assert hooks <= set(vars(Talkative))
     flags = {name for name in vars(Strategy) if not name.startswith("_")} - hooks - {"rounds"}
     assert flags == {*FLAGS, "Settings", "merged_statistics", "server_step"}

@@ -94,13 +94,7 @@ class WarmStartable(Protocol):
     """A method with the setting ``start``, which may begin with a linear model."""
 
     def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
-        """Return drawn parameters with a linear model in their place: scores x weight^T + bias, but for one constant.
-
-        Args:
-            params: before round 0.
-            weight: (C, d) for all classes of the space.
-            bias: (C,).
-        """
+        """Return drawn parameters with the linear model ``weight`` (C, d), ``bias`` (C,) in place, up to a constant."""
 
 
 class Method:
@@ -178,9 +172,6 @@ class Method:
     def on(cls, benchmark: Benchmark, **settings: Any) -> Self:
         """Make the method for a benchmark's samples and classes, both as they are, from settings by keyword.
 
-        Raises:
-            ValueError: a setting is unknown or out of range.
-
         Example:
             >>> from fedunseen.data import Benchmark
             >>> from fedunseen.methods import FedZSL
@@ -242,29 +233,18 @@ class Method:
     def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
     ) -> Params:
-        """Return what :meth:`scores` needs beside the merged parameters, added to them. Here: nothing.
+        """Return the merged parameters and what :meth:`scores` needs beside them, to choose among classes.
 
-        Args:
-            params: the merged ones; what earlier calls have added is replaced.
-            among: the classes to choose among.
-            seed: the run's.
-            real: training samples (n, ...) and their labels (n,), where one place has all of them.
+        ``real`` are training samples (n, ...) and their labels (n,), where one place has all of them.
         """
         return params
 
     def expand_classes(self, params: Params) -> Params:
-        """Return parameters of an earlier version of the class space as this one's; for a method that ``grows``.
-
-        The earlier version's classes are the first ones of this space, in the same order.
-        """
+        """Return parameters of a class space that had this one's first classes, as this one's; if it ``grows``."""
         return params
 
     def check_inputs(self, inputs: Tensor) -> None:
-        """Refuse training inputs (n, ...) that a ``frozen`` method cannot learn from.
-
-        Raises:
-            ExperimentError: says which setting to change.
-        """
+        """Raise ``ExperimentError`` for training inputs (n, ...) that a ``frozen`` method cannot learn from."""
 
     def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
         """Return (B, d) what a strategy contrasts between models on a batch."""
@@ -291,14 +271,7 @@ class Method:
         return heads + (self.backbone.multiply_adds() or features)
 
     def rate(self, params: Params, inputs: Tensor) -> float:
-        """Return the learning rate that suits the scale of training inputs (n, ...), where the settings name none.
-
-        Only for a method whose ``Settings.lr`` may be unset. Without inputs (n = 0) the scale is not known.
-
-        Args:
-            params: before round 0.
-            inputs: some of the training samples.
-        """
+        """Return the learning rate that suits some training inputs (n, ...), where ``Settings.lr`` may be unset."""
         raise TypeError(f"{type(self).__name__} has no learning rate that follows from its inputs")
 
     def resolve_defaults(self, params: Params, inputs: Tensor) -> None:

@@ -127,10 +127,6 @@ class Strategy:
             private merging can replace by a noisy one. True until a subclass overrides ``merge``; one that does, and
             still takes nothing but the mean, says so.
 
-    Raises:
-        TypeError: both settings and single ones are given.
-        ValueError: a setting is unknown or out of its range.
-
     Example:
         >>> from fedunseen.strategies import FedProx
         >>> FedProx(mu=0.01).settings.mu, FedProx().settings.weights
@@ -204,14 +200,7 @@ class Strategy:
         return instruction.params if self.merges else {}
 
     def decode(self, update: Mapping[str, Tensor], instruction: Instruction) -> Mapping[str, Tensor]:
-        """Return an update that has arrived as :meth:`finish` made it.
-
-        An engine calls this once for each reply, before anything else looks at it. ``update`` has the names, shapes and
-        types of :meth:`expects`. A codec changes how updates look on their way.
-
-        Raises:
-            ValueError: what has arrived stands for no update.
-        """
+        """Return an arrived update, like :meth:`expects`, as :meth:`finish` made it, or raise ``ValueError``."""
         return update
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
@@ -227,13 +216,7 @@ class Strategy:
         return state, merged | self.merged_statistics(params, replies)
 
     def add_local_noise(self, reply: Reply, parties: int, round: int) -> Reply:
-        """Return a client's reply as it is masked: the client bounds its part of a sum and adds its part of the noise.
-
-        Args:
-            reply: the client's.
-            parties: how many clients the sum is of at least, each of which adds its part of the noise.
-            round: counted from 0.
-        """
+        """Return a client's reply as it is masked, with its part of the noise that ``parties`` clients or more add."""
         return reply
 
     def released(self, reply: Reply, round: int) -> Reply:
@@ -241,12 +224,7 @@ class Strategy:
         return reply
 
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
-        """Return the server's state once the class space has grown.
-
-        Args:
-            state: of the class space before.
-            expand: makes parameters, or sums, of the class space before those of the one now.
-        """
+        """Return the server's state once the class space has grown; ``expand`` makes parameters the new ones."""
         return state
 
     def check(self, reply: Reply) -> str:

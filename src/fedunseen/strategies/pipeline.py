@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, length, under, within
-from fedunseen.core.phases import GradientFunction, Loss, Represent
+from fedunseen.core.phases import GradientFunction
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import FLAGS, Instruction, Reply, Strategy
 
 if TYPE_CHECKING:
     from fedunseen.strategies.compression import Codec
+
+SAME = ("objective", "local_model", "released", "check", "reply_weights")
+"""The functions of a strategy that nothing around it changes."""
 
 Correct = Callable[[GradientFunction], GradientFunction]
 
@@ -146,8 +149,8 @@ class Pipeline(Strategy):
     def __init__(self, strategy: Strategy, filters: Sequence[Filter] = (), codec: Codec | None = None) -> None:
         super().__init__(strategy.settings)
         self.strategy, self.filters, self.codec = strategy, tuple(filters), codec
-        for flag in FLAGS:
-            setattr(self, flag, getattr(strategy, flag))
+        for name in (*FLAGS, *SAME):
+            setattr(self, name, getattr(strategy, name))
         self.one_model = strategy.one_model and not any(each.own_models for each in filters)
 
     @property
@@ -181,10 +184,6 @@ class Pipeline(Strategy):
             instruction = each.recall(instruction, within(f"{each.name}/", client_state), round)
         return instruction
 
-    def objective(self, loss: Loss, represent: Represent) -> Loss:
-        """Wrap a phase's loss, as the strategy does."""
-        return self.strategy.objective(loss, represent)
-
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Correct the gradient as the strategy does, where the filters let it."""
         correct: Correct = self.strategy.correct
@@ -205,10 +204,6 @@ class Pipeline(Strategy):
             update, own = self.codec.encode(update, within("codec/", client_state))
             state |= under("codec/", own)
         return update, state
-
-    def local_model(self, start: Params, update: Mapping[str, Tensor]) -> Params:
-        """Return the model that a client ended with, as the strategy does."""
-        return self.strategy.local_model(start, update)
 
     def expects(self, instruction: Instruction) -> Params:
         """Return tensors like those of an update as it is sent."""
@@ -242,17 +237,9 @@ class Pipeline(Strategy):
             reply = each.add_local_noise(reply, parties, round)
         return reply
 
-    def released(self, reply: Reply, round: int) -> Reply:
-        """Return what leaves a client that has sent sums, as the strategy does."""
-        return self.strategy.released(reply, round)
-
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """Return the strategy's state once the class space has grown; filters start again."""
         return under("strategy/", self.strategy.expand_classes(within("strategy/", state), expand))
-
-    def check(self, reply: Reply) -> str:
-        """Return why the strategy cannot merge a reply, or ""."""
-        return self.strategy.check(reply)
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Return what the filters, from the outside in, and the strategy note of the round."""
@@ -260,7 +247,3 @@ class Pipeline(Strategy):
         for each in reversed(self.filters):
             notes |= each.notes(within(f"{each.name}/", state))
         return notes | self.strategy.notes(within("strategy/", state))
-
-    def reply_weights(self, replies: Sequence[Reply]) -> list[float]:
-        """Return what each reply counts, as the strategy does."""
-        return self.strategy.reply_weights(replies)
