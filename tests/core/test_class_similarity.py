@@ -52,15 +52,9 @@ def test_a_class_with_constant_semantics_is_refused():
 @pytest.mark.parametrize("alpha", [0.01, 0.1])
 def test_gamma_solves_equation_4(alpha):
     """Its subgradient vanishes: Gamma - S is alpha times the sign of Theta, or below alpha where Theta is 0."""
-    s, gamma = correlation(semantics(6, 40)), class_similarity(semantics(6, 40), alpha)
-    theta, off = np.linalg.inv(gamma), ~np.eye(6, dtype=bool)
-    np.testing.assert_allclose(np.diag(gamma), 1)
+    gamma = class_similarity(semantics(6, 40), alpha)
     np.testing.assert_allclose(gamma, gamma.T, atol=1e-10)
-    assert np.linalg.eigvalsh(gamma).min() > 0
-    linked = off & (np.abs(theta) > 1e-3)
-    assert linked.any()
-    np.testing.assert_allclose((gamma - s)[linked], alpha * np.sign(theta[linked]), atol=alpha / 20)
-    assert (np.abs(gamma - s)[off] <= alpha * 1.05).all()
+    assert_optimal(gamma, correlation(semantics(6, 40)), alpha, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -132,15 +126,15 @@ def test_where_the_solver_fails_s_is_taken_and_a_smaller_alpha_warned_of_at_each
         assert (class_similarity(rows, 0.01) == correlation(rows)).all()
 
 
-def assert_optimal(gamma, s, alpha):
+def assert_optimal(gamma, s, alpha, near=1e-3):
     """Gamma is the optimum: its subgradient vanishes, and it is positive definite."""
     theta, off = np.linalg.inv(gamma), ~np.eye(len(s), dtype=bool)
     assert np.linalg.eigvalsh(gamma).min() > 0
     np.testing.assert_allclose(np.diag(gamma), 1)
-    assert (np.abs(gamma - s)[off] <= alpha * (1 + 1e-9)).all()
+    assert (np.abs(gamma - s)[off] <= alpha * (1 + (near if near > 1e-3 else 1e-9))).all()
     linked = off & (np.abs(theta) > 1e-3 * np.abs(theta).max())
     assert linked.any()
-    np.testing.assert_allclose((gamma - s)[linked], alpha * np.sign(theta[linked]), rtol=1e-3)
+    np.testing.assert_allclose((gamma - s)[linked], alpha * np.sign(theta[linked]), rtol=near)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.2])
@@ -152,14 +146,6 @@ def test_where_the_solver_fails_a_larger_penalty_still_has_its_effect(monkeypatc
         gamma = class_similarity(rows, alpha)
         assert (class_similarity(rows, alpha) == gamma).all()  # from the cache
     assert_optimal(gamma, correlation(rows), alpha)
-
-
-def test_both_solvers_agree(monkeypatch):
-    rows = semantics(6, 40)
-    theirs = class_similarity(rows, 0.1)
-    ours = module._by_multipliers(correlation(rows), 0.1)
-    assert_optimal(ours, correlation(rows), 0.1)
-    np.testing.assert_allclose(ours, theirs, atol=2e-3)  # theirs stops sooner
 
 
 @pytest.mark.slow

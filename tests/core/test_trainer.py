@@ -1,6 +1,7 @@
 """The trainer against loops written by hand, on toy methods that use all that a schedule of phases can do."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -224,10 +225,11 @@ PHASES = (
     Phase("critic", critic_loss, Adam(0.01, (0.5, 0.9)), ("critic.*",), repeats=3),
     Phase("generator", generator_loss, SGD(0.05, 0.9, 0.1), ("generator.*",)),
 )
+FRESH = (PHASES[0], replace(PHASES[1], fresh=True), PHASES[2])
 NOISE = 3
 
 
-def adversarial():
+def adversarial(phases):
     inputs, labels, samples = data()
     tasks = []
     for k, own in enumerate(samples):
@@ -241,14 +243,14 @@ def adversarial():
         }
         params = {n: 0.3 * torch.randn(s, generator=generator) for n, s in shapes.items()}
         rng = np.random.default_rng(k)
-        turns = epochs_plan(len(own), 8, 2, rng)
+        turns = epochs_plan(len(own), 8, 3, rng)  # whole turns of three batches
         noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
         turns = Plan(turns.index, turns.weight, {"noise": noise})
         tasks.append(Task(params, own, {"start": epochs_plan(len(own), 5, 1, rng), "": turns}, {}, {}))
-    return Trainer(PHASES, inputs, labels, {}, uncorrected), tasks
+    return Trainer(phases, inputs, labels, {}, uncorrected), tasks
 
 
-def adversarial_by_hand(task, inputs, labels):
+def adversarial_by_hand(task, inputs, labels, fresh):
     """Train as a script would: three parameter groups, each with an optimiser of torch."""
     p = {name: value.clone().requires_grad_() for name, value in task.params.items()}
     optimisers = (
@@ -270,9 +272,13 @@ def adversarial_by_hand(task, inputs, labels):
         rows = task.samples[index[weight > 0]]
         step(optimisers[0], (inputs[rows] @ p["start.w"] - labels[rows]).square().mean(), "start")
     plan = task.plans[""]
-    for index, weight, noise in zip(plan.index, plan.weight, plan.extras["noise"], strict=True):
-        rows, z = task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0])
-        for _ in range(3):
+    batches = [
+        (task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0]))
+        for index, weight, noise in zip(plan.index, plan.weight, plan.extras["noise"], strict=True)
+    ]
+    turns = [batches[i : i + 3] for i in range(0, len(batches), 3)] if fresh else [[batch] * 3 for batch in batches]
+    for turn in turns:
+        for rows, z in turn:
             gap = (torch.tanh(z @ p["generator.w"]) - inputs[rows]) @ p["critic.w"] + p["critic.b"]
             gap = gap - p["start.w"].sum()
             step(optimisers[1], (gap + gap.square() / 2).mean(), "critic")
@@ -283,16 +289,17 @@ def adversarial_by_hand(task, inputs, labels):
     return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
 
 
+@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("way", ["one", "together"])
-def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
-    trainer, tasks = adversarial()
+def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way, fresh):
+    trainer, tasks = adversarial(FRESH if fresh else PHASES)
     results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
     for task, result in zip(tasks, results, strict=True):
-        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels)
+        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels, fresh)
         torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-5)
         assert result.terms == pytest.approx(terms, rel=1e-3, abs=1e-4)
         assert torch.equal(result.params["fixed"], task.params["fixed"])  # no phase updates it
-        assert result.steps == 2 * -(-len(task.samples) // 8) + -(-len(task.samples) // 5)
+        assert result.steps == 3 * -(-len(task.samples) // 8) + -(-len(task.samples) // 5)
 
 
 # When and how much

@@ -63,14 +63,6 @@ def test_the_loss_written_out(grouped, pool, double, grouped_norms):
     assert total is terms["loss"]
 
 
-@pytest.mark.parametrize("off", ["sce", "sce_p", "mse", "mse_p", "groups_v", "groups_p", "compactness"])
-def test_a_term_of_weight_zero_is_not_computed(grouped, off):
-    method = method_of(grouped, **{off: 0})
-    _, terms = method.loss(method.init(np.random.default_rng(0)), batch(), method.context())
-    names = {"loss", "sce", "sce_p", "mse", "mse_p", "groups_v", "groups_p", "compactness", "representation"}
-    assert set(terms) == names - {off}
-
-
 def test_attributes_without_a_group_are_refused(space):
     sentence = (
         "method.grouped needs every attribute in a group, but 0 of 30 are ('attribute 0' is not): give it a group in "

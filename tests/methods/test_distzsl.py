@@ -59,16 +59,6 @@ def test_the_loss_is_equation_9_written_out(grouped):
     assert total is terms["loss"]
 
 
-@pytest.mark.parametrize("off", ["sce", "kl", "bilateral", "decorrelation"])
-def test_a_term_of_weight_zero_is_not_computed(grouped, off):
-    method = make(grouped, **{off: 0})
-    _, terms = loss_of(method)
-    assert set(terms) == {"loss", "sce", "kl", "bilateral", "decorrelation", "representation"} - {off}
-    assert ("gamma" in method.context()) is (off != "kl")
-    assert ("groups" in method.context()) is (off != "decorrelation")
-    assert ("h.weight" in method.init(np.random.default_rng(0))) is (off != "bilateral")
-
-
 @pytest.mark.parametrize(
     ("groups", "covered", "example"),
     [({}, 0, "attribute 0"), ({"size": (0, 1, 2), "colour": tuple(range(4, 30))}, 29, "attribute 3")],

@@ -13,7 +13,6 @@ from fedunseen.core.parameters import Params, under
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone, ResNet12Backbone, ResNet12Settings
-from fedunseen.encoders.gru import GRUBackbone, GRUSettings
 from fedunseen.methods.episodic import Episodic, turn
 from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
@@ -83,16 +82,6 @@ def test_tasks_of_convolutions_may_be_batched(network, settings, kind: type[Epis
     for loop, batched in zip(*result, strict=True):
         for name, grad in loop.items():
             torch.testing.assert_close(batched[name], grad)
-
-
-def test_gradients_through_the_gru_agree_with_finite_differences() -> None:
-    method, params = make(MAML, GRUBackbone(GRUSettings(hidden=4), (3, 5)), inner_steps=1, hidden=())
-    batch = batch_of((3, 5))
-    batch["inputs"][::2, 2:] = 0  # padding
-    grads = by_tape(method.loss, params, batch, {})
-    for name, place in (("f.gru.weight_ih", 7), ("f.gru.weight_hh", 11), ("f.gru.bias_hh", 9)):
-        expected = by_differences(method.loss, params, batch, {}, name, place)
-        assert float(grads[name].view(-1)[place]) == pytest.approx(expected, rel=1e-5, abs=1e-8)
 
 
 @pytest.mark.parametrize("kind", [MAML, MAMLMI, ProtoNet])
@@ -173,18 +162,6 @@ def test_the_second_classifier_is_drawn_anew_and_no_parameter_of_the_model() -> 
     heads = [name for name in method.init(np.random.default_rng(0)) if name.startswith("head.")]
     assert set(item) == {name.replace("head.", "second.") for name in heads}
     assert not torch.equal(item["second.out.weight"], other["second.out.weight"])
-
-
-def test_examples_in_any_order_are_learnt_as_an_episode_is() -> None:
-    """``recognise`` takes examples as they come; laid out class after class it gives an episode's logits."""
-    for kind in (MAML, ProtoNet):
-        method, params = make(kind)
-        tasks = method.tasks_of(batch_of())
-        expected = method.classify(params, tasks)[0]
-        order = torch.tensor([5, 0, 3, 1, 4, 2])
-        answers = torch.arange(WAYS).repeat_interleave(SHOTS)[order]
-        result = method.recognise(params, tasks.support[0][order], answers, tasks.queries[0])
-        torch.testing.assert_close(result, expected)
 
 
 def test_images_are_turned_one_by_one() -> None:

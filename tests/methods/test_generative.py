@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.phases import Adam
@@ -34,106 +33,6 @@ def samples(space, count=40, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 4, count)
     return torch.from_numpy(np.abs(rng.normal(size=(count, WIDTH)))), torch.from_numpy(labels)
-
-
-class Loop:
-    """f-CLSWGAN as one writes it down in plain PyTorch: modules, optimizers, the penalty by double backward."""
-
-    def __init__(self, method, params, held):
-        hidden, told = method.hidden, params["generator.0.weight"].shape[1]
-        self.method, self.held = method, held
-        last = {"relu": nn.ReLU(), "sigmoid": nn.Sigmoid(), "linear": nn.Identity()}[method.settings.output]
-        self.networks = {
-            "generator": nn.Sequential(nn.Linear(told, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, WIDTH), last),
-            "critic": nn.Sequential(
-                nn.Linear(WIDTH + method.attribute_count, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1)
-            ),
-        }
-        self.softmax = nn.Linear(WIDTH, len(method.space.names)).double()
-        with torch.no_grad():
-            for name, network in self.networks.items():
-                network.double()
-                for layer, place in ((0, 0), (1, 2)):
-                    for kind in ("weight", "bias"):
-                        getattr(network[place], kind).copy_(params[f"{name}.{layer}.{kind}"])
-            for kind in ("weight", "bias"):
-                getattr(self.softmax, kind).copy_(params[f"softmax.{kind}"])
-
-    def adam(self, network):
-        s = self.method.settings
-        return torch.optim.Adam(network.parameters(), lr=s.lr, betas=s.betas)
-
-    def run(self, plans, inputs, labels):
-        method, s = self.method, self.method.settings
-        generator, critic = self.networks["generator"], self.networks["critic"]
-        optimiser = torch.optim.Adam(self.softmax.parameters(), lr=s.softmax_lr, betas=s.betas)
-        for row in range(plans["softmax"].steps):
-            rows = plans["softmax"].index[row][plans["softmax"].weight[row] > 0]
-            logits = self.softmax(inputs[rows]).masked_fill(~self.held, -torch.inf)
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(logits, labels[rows]).backward()
-            optimiser.step()
-        of_critic, of_generator = self.adam(critic), self.adam(generator)
-        plan = plans[""]
-        for row in range(plan.steps):
-            rows = plan.index[row][plan.weight[row] > 0]
-            real, y = inputs[rows], labels[rows]
-            a = method.condition_scale * method.semantics[y]
-            drawn = {k: torch.from_numpy(v).double()[: len(rows)] for k, v in plan.draws(row).items()}
-
-            def told(who, a=a, y=y, drawn=drawn):
-                text = None
-                if f"{who}.text" in drawn:
-                    text = s.text_scale * (method.text[y] + s.text_noise * drawn[f"{who}.text"])
-                return torch.cat([part for part in (drawn[f"{who}.noise"], text, a) if part is not None], 1)
-
-            fake = generator(told("critic")).detach()
-            u = drawn["critic.mix"].unsqueeze(1)
-            between = (u * real + (1 - u) * fake).requires_grad_()
-            (slope,) = torch.autograd.grad(critic(torch.cat([between, a], 1)).sum(), between, create_graph=True)
-            penalty = ((slope.norm(dim=1) - 1) ** 2).mean()
-            loss = critic(torch.cat([fake, a], 1)).mean() - critic(torch.cat([real, a], 1)).mean()
-            of_critic.zero_grad()
-            (loss + s.penalty * penalty).backward()
-            of_critic.step()
-            if (row + 1) % s.critic_steps == 0:
-                fake = generator(told("generator"))
-                logits = self.softmax(fake).masked_fill(~self.held, -torch.inf)
-                loss = -critic(torch.cat([fake, a], 1)).mean() + s.beta * nn.functional.cross_entropy(logits, y)
-                of_generator.zero_grad()
-                loss.backward()
-                of_generator.step()
-
-    def params(self):
-        result = {
-            f"{name}.{layer}.{kind}": getattr(network[place], kind).detach()
-            for name, network in self.networks.items()
-            for layer, place in ((0, 0), (1, 2))
-            for kind in ("weight", "bias")
-        }
-        return result | {f"softmax.{kind}": getattr(self.softmax, kind).detach() for kind in ("weight", "bias")}
-
-
-@pytest.mark.parametrize("more", [{}, {"output": "linear", "text": "minilm", "noise": 3}, {"beta": 0.5}])
-def test_clswgan_is_the_plain_loop_with_its_double_backward(space, more):
-    method = make(CLSWGAN, CLSWGANSettings, space, lr=0.01, batch_size=16, softmax_epochs=2, **more)
-    inputs, labels = samples(space)
-    held = method.client_context(np.unique(labels))["held"]
-    params = double(method.init(np.random.default_rng(5)))
-    plans = {name: method.plan(name, labels.numpy(), 2, np.random.default_rng(6)) for name in ("softmax", "")}
-    context = {"semantics": method.semantics, "text": method.text.double()}
-    trainer = Trainer(method.phases(), inputs, labels, context, lambda gradient: gradient)
-    task = Task(params, np.arange(len(labels)), plans, {"held": held}, {})
-    ours = trainer.one(task)
-    loop = Loop(method, params, held)
-    loop.run(plans, inputs, labels)
-    for name, value in loop.params().items():
-        torch.testing.assert_close(ours.params[name], value, rtol=1e-5, atol=1e-6)  # Adam magnifies the smallest
-        # The bias of the critic's values cancels out of its loss.
-        assert name == "critic.1.bias" or not torch.equal(value, params[name])
-    assert set(ours.terms) == {"softmax", "critic", "wasserstein", "penalty", "generator", "classification"}
-    batched = trainer.together([task])[0]
-    torch.testing.assert_close(batched.params, ours.params, rtol=1e-5, atol=1e-6)
 
 
 def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space):

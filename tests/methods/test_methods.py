@@ -116,6 +116,31 @@ def test_what_a_strategy_contrasts_is_what_the_loss_has_computed(method):
             torch.testing.assert_close(terms["representation"], method.contrast(params, batch, context))
 
 
+TERMS = {
+    "apn": ("sce", "sce_p", "mse", "mse_p", "groups_v", "groups_p", "compactness"),
+    "gem": ("sce", "regression", "decorrelation", "compactness"),
+    "svip": ("sce", "kl", "decorrelation", "patches"),
+    "fedzsl": ("sce", "kl", "consistency"),
+    "distzsl": ("sce", "kl", "bilateral", "decorrelation"),
+}
+NEEDED = {("gem", "sce"), ("svip", "sce")}  # their weight is above 0
+
+
+@pytest.mark.parametrize(("name", "off"), [(n, t) for n in TERMS for t in TERMS[n] if (n, t) not in NEEDED])
+def test_a_term_of_weight_zero_is_not_computed_and_its_parameters_are_not_drawn(grouped, name, off):
+    shape, kind = (12, 2, 4) if find(name).takes == "maps" else (12,), find(name)
+    made = kind(kind.Settings(**{off: 0}), grouped, torch.from_numpy(grouped.semantics).float(), Backbone(shape))
+    params, context = made.init(np.random.default_rng(0)), made.context()
+    batch = {"inputs": torch.randn(4, *shape), "labels": torch.tensor([1, 3, 2, 1]), "weights": torch.ones(4)}
+    assert set(made.loss(params, batch, context)[1]) == {"loss", *TERMS[name], "representation"} - {off}
+    if "zsl" in name:
+        assert ("gamma" in context) is (off != "kl")
+        assert ("h.weight" in params) is (off not in ("consistency", "bilateral"))
+    if name == "svip":
+        assert any(key.startswith("fill.") for key in params) is (off != "kl")
+        assert any(key.startswith("patches.") for key in params) is (off != "patches")
+
+
 def test_it_is_trained_or_solved(method):
     assert bool(method.phases()) is method.trained
     names = list(method.init(np.random.default_rng(0)))

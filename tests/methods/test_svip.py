@@ -130,16 +130,6 @@ def test_no_gradient_goes_through_the_choice_of_blocks(grouped):
     assert all(not grads[name].any() for name in grads if name.startswith(("layers.", "g.", "fill.")))
 
 
-@pytest.mark.parametrize("off", ["kl", "decorrelation", "patches"])
-def test_a_term_of_weight_zero_is_not_computed(grouped, off):
-    method = method_of(grouped, **{off: 0})
-    params = params_of(method)
-    _, terms = method.loss(params, batch(), method.context())
-    assert set(terms) == {"loss", "sce", "kl", "decorrelation", "patches", "representation"} - {off}
-    assert any(name.startswith("fill.") for name in params) is (off != "kl")
-    assert any(name.startswith("patches.") for name in params) is (off != "patches")
-
-
 class Tokens(Backbone):
     """A vision transformer of one layer whose patches are columns of pixels."""
 
