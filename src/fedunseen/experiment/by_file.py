@@ -33,21 +33,7 @@ from fedunseen.strategies.summed import kept_sums
 
 
 class ByFile:
-    """A finished run, and what asks the parties for sums that change it.
-
-    Args:
-        run: in closed form.
-        parties: how many are asked.
-        masked: only the sum of all is known.
-
-    Attributes:
-        engine: writes plans and reads answers.
-        total: how many rounds there are.
-        rounds: those that were merged, as JSON values.
-
-    Raises:
-        ExperimentError: the run cannot be changed so.
-    """
+    """A finished run, and what asks the parties for sums that change it."""
 
     total = 1
 
@@ -139,14 +125,7 @@ class Adapting(ByFile):
 
 
 class Removing(ByFile):
-    """Removes samples of some parties, of which only the total is known under masks.
-
-    Args:
-        run: of whole sums.
-        parties: the names of all that are asked; those that remove nothing hide the others.
-        masked: only the sum of all is known.
-        removing: the names of those whose samples are removed.
-    """
+    """Removes samples of some parties, of which only the total is known under masks."""
 
     def __init__(self, run: Run, parties: Sequence[str], masked: bool, removing: Sequence[str]) -> None:
         check_removable(run, True)

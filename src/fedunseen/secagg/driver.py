@@ -31,17 +31,7 @@ ATTEMPTS = 5
 def masked_total(
     server: SecAggServer, names: Iterable[str], exchange: Exchange, length: Callable[[Sequence[str]], int]
 ) -> MaskedTotal:
-    """Lead the parties through an attempt, up to the masked total.
-
-    Args:
-        server: of a new attempt.
-        names: of the parties to ask.
-        exchange: reaches them.
-        length: gives the number of ring elements for the names that the roster adds to the layout.
-
-    Raises:
-        AttemptError: the attempt is over, and nothing was opened.
-    """
+    """Lead the parties through an attempt, up to the masked total."""
     request = {"plan": server.plan, "k": server.k, "attempt": server.attempt, "instruction": server.instruction}
     _ask(server, exchange, "keys", dict.fromkeys(names, request), server.take_keys)
     told = server.ask_shares()
@@ -87,16 +77,6 @@ def gather(
     """Repeat attempts until all members of a roster have sent masked elements.
 
     A party that is at fault, or that has failed two attempts, is no member of the next one.
-
-    Args:
-        start: begins the attempt of a number.
-        names: of the parties to ask.
-        exchange: reaches them.
-        length: see :func:`masked_total`.
-        left_out: gets party -> why it is no member of the roster, also when this raises.
-
-    Raises:
-        AttemptError: the last attempt has failed, or too few parties are left.
     """
     failed: dict[str, int] = {}
     first = time.time_ns() // 10**6  # larger than all attempts before a restart
@@ -129,11 +109,7 @@ _WHAT = {
 
 
 def open_total(total: MaskedTotal, exchange: Exchange) -> Elements:
-    """Open a masked total that has been stored. May be repeated, also after a restart, until enough parties answer.
-
-    Raises:
-        SecAggError: too few parties have answered; says why.
-    """
+    """Open a masked total that has been stored. May be repeated, also after a restart, until enough parties answer."""
     why: dict[str, str] = {}
     for name, answer in exchange("open", dict.fromkeys(total.roster, total.ask_open())):
         try:
@@ -159,17 +135,7 @@ def agree_on(plan: Plan, clients: Mapping[str, SecAggClient], samples: Mapping[s
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A sum of ring elements.
-
-    Attributes:
-        elements: the sum.
-        rho: of it.
-        extra: names that the roster has added to the layout.
-        roster: whose elements are in it.
-        left_out: party -> why its elements are not.
-        bytes_down, bytes_up: of all messages.
-        heard: everything that has reached the coordinator, in order: stage, party, message.
-    """
+    """A sum of ring elements."""
 
     elements: Elements
     rho: str
@@ -229,21 +195,7 @@ def in_one_process(
     drops: Callable[[Stage, str], bool] = lambda stage, name: False,
     change: Callable[[Stage, str, Any], Any] = lambda stage, name, message: message,
 ) -> Opened:
-    """Run a sum among parties that are all in this process, with as many attempts as it takes.
-
-    Args:
-        clients: who takes part; all have accepted the plan.
-        plan: the plan.
-        k: number of the sum, counted from 0.
-        instruction: digest of the instruction.
-        encode: gives a party's ring elements for a rho and the names that the roster adds to the layout.
-        extra: party -> names that it adds.
-        drops: whether a party does not answer at a stage.
-        change: what reaches the coordinator instead of a party's answer: a lie.
-
-    Raises:
-        SecAggError: too few parties are left, or too few open the sum.
-    """
+    """Run a sum among parties that are all in this process, with as many attempts as it takes."""
     wire = _Wire(clients, encode, extra or {}, drops, change)
     enrolment = next(iter(clients.values())).enrolment
 

@@ -58,23 +58,14 @@ def threshold(parties: int, colluding: int) -> int:
 
 @dataclass(frozen=True)
 class Enrolment:
-    """The parties of a federation.
+    """The parties of a federation."""
 
-    Attributes:
-        parties: name -> Ed25519 and X25519 public keys.
-        colluding: c, the number of parties that may work with the coordinator.
-        serial: grows with each change of the list.
-        authority: the Ed25519 public key that signs the list.
-        signature: of the list.
-        coordinator: the Ed25519 public key that signs plans by file; empty in lists made before there were any.
-    """
-
-    parties: Mapping[str, tuple[bytes, bytes]]
+    parties: Mapping[str, tuple[bytes, bytes]]  # name -> Ed25519 and X25519 public keys
     colluding: int
-    serial: int
+    serial: int  # grows with each change of the list
     authority: bytes
     signature: str = ""
-    coordinator: bytes = b""
+    coordinator: bytes = b""  # signs plans by file; empty in lists made before there were any
 
     @property
     def threshold(self) -> int:
@@ -114,11 +105,7 @@ class Enrolment:
 
     @classmethod
     def load(cls, folder: Path) -> Enrolment:
-        """Read ``federation.json`` from a credentials folder.
-
-        Raises:
-            RefusedError: it is missing, damaged, or not signed by the authority that it names.
-        """
+        """Read ``federation.json`` from a credentials folder."""
         path = folder / FEDERATION
         try:
             return cls.read(path.read_bytes(), str(path))
@@ -131,11 +118,7 @@ class Enrolment:
 
     @classmethod
     def read(cls, text: bytes, path: str) -> Enrolment:
-        """Read the content of ``federation.json``; ``path`` says in messages where it stands.
-
-        Raises:
-            RefusedError: it is damaged, or not signed by the authority that it names.
-        """
+        """Read the content of ``federation.json``; ``path`` says in messages where it stands."""
         try:
             told = json.loads(text)
             keys = {
@@ -158,13 +141,7 @@ class Enrolment:
 
 @dataclass(frozen=True)
 class Credentials:
-    """A party's own keys and the federation it belongs to.
-
-    Attributes:
-        name: of the party.
-        enrolment: the list of all parties.
-        signing, exchange: private keys, Ed25519 and X25519.
-    """
+    """A party's own keys and the federation it belongs to."""
 
     name: str
     enrolment: Enrolment
@@ -173,11 +150,7 @@ class Credentials:
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
-        """Read a party's credentials folder.
-
-        Raises:
-            RefusedError: a file is missing or damaged, or the keys are not the listed ones.
-        """
+        """Read a party's credentials folder."""
         enrolment, path = Enrolment.load(folder), folder / SECRET
         try:
             told = json.loads(path.read_bytes())
@@ -202,11 +175,7 @@ def in_memory(names: Sequence[str], colluding: int | None = None) -> dict[str, C
 
 
 def coordinator(folder: Path) -> tuple[Enrolment, bytes]:
-    """Read a coordinator's credentials folder: the list of parties, and its own private key, which signs plans.
-
-    Raises:
-        RefusedError: a file is missing or damaged, or the key is not the listed one.
-    """
+    """Read a coordinator's credentials folder: the list of parties, and its own private key, which signs plans."""
     enrolment, path = Enrolment.load(folder), folder / SECRET
     try:
         key = from_hex(json.loads(path.read_bytes())["ed25519"], 32)
@@ -234,14 +203,7 @@ def _new(names: Sequence[str], colluding: int | None) -> tuple[dict[str, Credent
 
 
 def enrol(out: Path, names: Sequence[str], colluding: int | None = None, authority: Path | None = None) -> None:
-    """Write the federation's files into the folders that ``fedunseen certs`` has made.
-
-    Args:
-        out: holds ``coordinator`` and a folder for each party.
-        names: of the parties.
-        colluding: c; None: the default for so many parties.
-        authority: the folder in which the authority is kept; None: its key is thrown away.
-    """
+    """Write the federation's files into the folders that ``fedunseen certs`` has made."""
     made, key, leading = _new(names, colluding)
     for own in made.values():
         _hand_over(out / own.name, own)
@@ -265,9 +227,6 @@ def change(authority: Path, out: Path, renew: Sequence[str] = (), remove: Sequen
 
     Every party and the coordinator must replace their ``federation.json`` by it. The folders of renewed parties get it
     with their new keys.
-
-    Raises:
-        DataError: the authority's key is missing, or fewer than three parties are left.
     """
     try:
         key = from_hex((authority / _AUTHORITY).read_text().strip(), 32)

@@ -26,21 +26,7 @@ _KEYS = frozenset({"key", "authority", "serial", "data", "plans", "rosters", "re
 
 
 class Ledger:
-    """A party's durable state.
-
-    Args:
-        folder: where it is written; None: it lives in memory, as in a simulation.
-        data: what tells this party's data folder from others, for example its path.
-        moved: the owner says that the data folder is the same one at another place.
-
-    Attributes:
-        plans: digest of a plan -> ``content``, ``signatures``, ``waiting`` (a sum whose masked elements were sent) and
-            ``opened`` (the last opened sum with its reply); the last two are None at first.
-        rosters: all rosters of opened sums.
-
-    Raises:
-        RefusedError: it is damaged, or belongs to another data folder.
-    """
+    """A party's durable state."""
 
     def __init__(self, folder: Path | None = None, data: str = "", moved: bool = False) -> None:
         self.folder = folder
@@ -78,11 +64,7 @@ class Ledger:
         return found
 
     def pin(self, enrolment: Enrolment) -> None:
-        """Keep the federation's authority, or check that it is the remembered one.
-
-        Raises:
-            RefusedError: the list is of another authority, or older than the remembered one.
-        """
+        """Keep the federation's authority, or check that it is the remembered one."""
         known, mine = self._content["authority"], enrolment.authority.hex()
         if known and known != mine:
             raise RefusedError(
@@ -97,11 +79,7 @@ class Ledger:
             self.write({"authority": mine, "serial": enrolment.serial})
 
     def write(self, changes: Mapping[str, Any]) -> None:
-        """Change keys of the ledger, durably. If writing fails, nothing has changed.
-
-        Raises:
-            RefusedError: another process has changed the ledger, and may have opened a sum.
-        """
+        """Change keys of the ledger, durably. If writing fails, nothing has changed."""
         content = {**self._content, **changes}
         if self.folder is not None:
             text, path = canonical(content), self._path("ledger.json")

@@ -55,14 +55,7 @@ def weight_of(strategy: Strategy, reply: Reply) -> int:
 
 @dataclass(frozen=True, eq=False)
 class MaskedSum:
-    """What a masked round leaves behind: the sum, and who took part.
-
-    Attributes:
-        reply: of all: the weighted mean of the updates, or the total of the statistics; mean losses.
-        clients: who is part of the sum, in ascending order.
-        refused: client -> why it is not.
-        bytes_down, bytes_up: of the protocol, without the parameters that are sent down.
-    """
+    """What a masked round leaves behind: the sum, and who took part."""
 
     reply: Reply
     clients: Sequence[int]
@@ -73,22 +66,13 @@ class MaskedSum:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """How the clients of a federation mask what they send.
-
-    Attributes:
-        range: the largest absolute value of an update.
-        clients: how many there are.
-        noisy: each client adds a part of the noise of private merging.
-        dropouts: rosters that differ by few clients are allowed.
-        threshold: t, of how many clients a sum is at least; None: as many as the default number of colluders takes.
-        classes: how many classes there are; a client holds no more.
-    """
+    """How the clients of a federation mask what they send."""
 
     range: float
     clients: int
-    noisy: bool = False
+    noisy: bool = False  # each client adds a part of the noise of private merging
     dropouts: bool = False
-    threshold: int | None = None
+    threshold: int | None = None  # of how many clients a sum is at least; None: as the default of colluders takes
     classes: int = 2**16
 
     def _heaviest(self, strategy: Strategy) -> float:
@@ -101,13 +85,7 @@ class Masks:
         return self.threshold or threshold(self.clients, colluders(self.clients))
 
     def layout(self, strategy: Strategy, expected: Params, losses: Iterable[str] = ()) -> Layout:
-        """Return which numbers of a reply stand where.
-
-        Args:
-            strategy: says how updates are weighted, and whether they are statistics.
-            expected: tensors of the names, shapes and types of the update.
-            losses: names of all losses of the round, of any client.
-        """
+        """Return which numbers of a reply stand where."""
         most = self.range * self._heaviest(strategy)
         fields = []
         for name, value in sorted(expected.items()):
@@ -123,9 +101,6 @@ class Masks:
         """Return a client's reply as ring elements, with its part of the noise if merging is private.
 
         No client opens a sum of fewer than ``least``; so many parts are noise enough.
-
-        Raises:
-            RangeError: a number is out of range.
         """
         if self.noisy:
             reply = strategy.add_local_noise(reply, self.least, round)
@@ -149,11 +124,7 @@ class Masks:
     def decode(
         self, strategy: Strategy, layout: Layout, elements: Elements, weights: Sequence[float], rho: bytes, like: Params
     ) -> Reply:
-        """Return the reply of all, from the sum of the ring elements of the clients with these weights.
-
-        Raises:
-            SecAggError: the elements are not the sum of what so many clients can send.
-        """
+        """Return the reply of all, from the sum of the ring elements of the clients with these weights."""
         sums = layout.decode(elements, len(weights), rho)
         weight = float(sum(weights))
         update: Params = {}
@@ -202,12 +173,7 @@ class Masks:
         return in_one_process(taking, plan, next(sums), digest(str(round).encode()).hex(), encode)
 
     def sum(self, strategy: Strategy, replies: Sequence[Reply], expected: Params, round: int = 0) -> MaskedSum:
-        """Return the sum of replies that are all in this process.
-
-        Raises:
-            SecAggError: there are too few, or they are others than in the round before.
-            RangeError: a number is out of range; says whose.
-        """
+        """Return the sum of replies that are all in this process."""
         layout = self.layout(strategy, expected, (name for reply in replies for name in reply.terms))
         done = self.opened(strategy, layout, replies, round)
         weights = [float(weight_of(strategy, reply)) for reply in replies]

@@ -50,11 +50,7 @@ def _signed_text(message: Mapping[str, Any]) -> bytes:
 
 
 def check_keys(message: object, name: str, enrolment: Enrolment) -> None:
-    """Refuse a keys message that ``name`` has not signed.
-
-    Raises:
-        SecAggError: says whose keys they are and what is wrong.
-    """
+    """Refuse a keys message that ``name`` has not signed."""
     if not isinstance(message, dict) or message.keys() != _FIELDS or message["party"] != name:
         raise SecAggError(f"the keys of {name} are damaged, or those of another party")
     if name not in enrolment.parties:
@@ -68,11 +64,7 @@ def check_keys(message: object, name: str, enrolment: Enrolment) -> None:
 
 
 def exchanged(private: bytes, message: Mapping[str, Any], key: str, purpose: bytes) -> bytes:
-    """Return the key that this side and the sender of a keys message have in common.
-
-    Raises:
-        SecAggError: the sender has signed what is not a public key, for example zero.
-    """
+    """Return the key that this side and the sender of a keys message have in common."""
     try:
         return agree(private, bytes.fromhex(message[key]), purpose)
     except SecAggError:
@@ -116,11 +108,7 @@ class _Attempt:
     answers: dict[str, tuple[bytes, Any]] = field(default_factory=dict)  # stage -> digest of the request, answer
 
     def answered(self, stage: str, told: bytes) -> Any:
-        """Return the stored answer to the same request, None before the first one.
-
-        Raises:
-            SecAggError: another request was answered at this stage.
-        """
+        """Return the stored answer to the same request, None before the first one."""
         if stage not in self.answers:
             return None
         request, answer = self.answers[stage]
@@ -130,14 +118,7 @@ class _Attempt:
 
 
 class SecAggClient:
-    """A party in the masked sums of a run.
-
-    Args:
-        credentials: its keys and the federation.
-        ledger: what it keeps over restarts.
-        consent: what its owner agrees to: "again" (release sums of the same data a second time), "dropouts" (rosters
-            that differ by few parties).
-    """
+    """A party in the masked sums of a run."""
 
     def __init__(self, credentials: Credentials, ledger: Ledger, consent: Iterable[str] = ()) -> None:
         self.credentials, self.ledger, self.consent = credentials, ledger, frozenset(consent)
@@ -149,15 +130,7 @@ class SecAggClient:
     # The plan
 
     def sign(self, plan: Plan, samples: Iterable[bytes] = ()) -> str:
-        """Return this party's signature of a plan; the caller has compared it with what this party expects.
-
-        Args:
-            plan: the plan.
-            samples: the bytes of each sample, where ``plan.once``.
-
-        Raises:
-            SecAggError: it is of another federation, or the owner has to consent first.
-        """
+        """Return this party's signature of a plan; the caller has compared it with what this party expects."""
         if plan.federation != self.enrolment.digest:
             raise SecAggError("the plan is of another federation.json than this party's: copy the newest one")
         if plan.weights and sorted(plan.weights) != self.enrolment.names:
@@ -180,11 +153,7 @@ class SecAggClient:
             )
 
     def accept(self, plan: Plan, signatures: object) -> None:
-        """Take part in a plan that enough parties have signed.
-
-        Raises:
-            SecAggError: there are fewer than t valid signatures, or an invalid one.
-        """
+        """Take part in a plan that enough parties have signed."""
         signed = signers(plan, signatures, self.enrolment)
         if len(signed) < self.enrolment.threshold or self.name not in signed:
             raise SecAggError(
@@ -204,18 +173,7 @@ class SecAggClient:
     # The four messages
 
     def keys(self, plan: str, k: int, attempt: int, instruction: str, extra: Sequence[str] = ()) -> Message:
-        """Return signed one-time keys for an attempt at sum ``k`` (counted from 0).
-
-        Args:
-            plan: digest of the plan.
-            k: number of the sum.
-            attempt: number of the attempt; larger than those before.
-            instruction: digest of the instruction and the model, which must be the same for all parties.
-            extra: names that become part of the layout, such as those of losses.
-
-        Raises:
-            SecAggError: this sum was opened before, or the attempt is an old one.
-        """
+        """Return signed one-time keys for an attempt at sum ``k`` (counted from 0)."""
         record = self._record(plan)
         if type(k) is not int or type(attempt) is not int or not 0 <= k < record["content"]["sums"] or attempt < 0:
             raise SecAggError("the plan has no such sum")
@@ -249,14 +207,7 @@ class SecAggClient:
         return self._attempt
 
     def shares(self, told: Mapping[str, Any]) -> Message:
-        """Return encrypted shares of this party's seed.
-
-        Args:
-            told: ``keys``: the signed keys of all members of the roster, a list.
-
-        Raises:
-            SecAggError: the roster is too small, differs from an opened one, or keys are not as signed.
-        """
+        """Return encrypted shares of this party's seed."""
         now = self._current()
         request = canonical(told)
         if (answer := now.answered("shares", request)) is not None:
@@ -331,13 +282,6 @@ class SecAggClient:
         """Return the ring elements under masks, or a complaint about a dealer whose share is bad.
 
         Before it returns elements, the shares that this party holds are written.
-
-        Args:
-            told: ``rho``; ``encrypted_shares`` and ``share_commitments``: dealer -> of the share for this party.
-            elements: to hide.
-
-        Raises:
-            SecAggError: a share is missing, or the request is of another roster.
         """
         now, request = self._current(), canonical(told)
         if (answer := now.answered("masked", request)) is not None:
@@ -374,11 +318,7 @@ class SecAggClient:
         return hidden
 
     def open(self, told: Mapping[str, Any]) -> Message:
-        """Return this party's shares of the seeds of all members of the roster, or the stored reply.
-
-        Raises:
-            SecAggError: another roster of this sum was opened, or this party has masked nothing under this rho.
-        """
+        """Return this party's shares of the seeds of all members of the roster, or the stored reply."""
         plan, k, rho = (told.get(key) for key in ("plan", "k", "rho"))
         record = self._record(plan)
         opened, waiting = record["opened"], record["waiting"]

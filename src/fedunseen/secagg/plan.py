@@ -17,33 +17,19 @@ _PURPOSE = b"fedunseen plan"
 
 @dataclass(frozen=True)
 class Plan:
-    """What all parties of a run agree on. Digests are hexadecimal digits of SHA-256.
-
-    Attributes:
-        federation: digest of the enrolment.
-        experiment: digest of the experiment that the coordinator has sent.
-        space: digest of the class space.
-        quantization: how features become integers; "none" for floating point.
-        layout: digest of the layout of the sums.
-        weights: party -> weight of its update; empty: all weights are 1.
-        model: digest of the first model.
-        sums: how many sums the run takes.
-        once: the sums may be released once for one set of data, as those of closed forms and of private merging.
-        dropouts: rosters that differ by few parties are allowed.
-        nonce: fresh for every plan.
-    """
+    """What all parties of a run agree on. Digests are hexadecimal digits of SHA-256."""
 
     federation: str
     experiment: str
     space: str
     quantization: str
     layout: str
-    weights: Mapping[str, float]
+    weights: Mapping[str, float]  # party -> weight of its update; empty: all are 1
     model: str
     sums: int
-    once: bool
-    dropouts: bool
-    nonce: str
+    once: bool  # the sums may be released once for one set of data, as those of closed forms and private merging
+    dropouts: bool  # rosters that differ by few parties are allowed
+    nonce: str  # fresh for every plan
 
     @staticmethod
     def fresh_nonce() -> str:
@@ -66,11 +52,7 @@ class Plan:
 
     @classmethod
     def read(cls, told: object) -> Plan:
-        """Read a plan from a message.
-
-        Raises:
-            SecAggError: it is none.
-        """
+        """Read a plan from a message."""
         names = [one.name for one in fields(cls)]
         if not isinstance(told, dict) or sorted(told) != sorted(names):
             raise SecAggError("the plan lacks fields, or has unknown ones")
@@ -100,16 +82,7 @@ class Plan:
 
 
 def signers(plan: Plan, signatures: object, enrolment: Enrolment) -> set[str]:
-    """Return which parties have signed a plan.
-
-    Args:
-        plan: the plan.
-        signatures: name -> signature.
-        enrolment: the parties.
-
-    Raises:
-        SecAggError: a signature is of an unknown party, or not of this plan.
-    """
+    """Return which parties have signed a plan."""
     if not isinstance(signatures, dict):
         raise SecAggError("the signatures of the plan are damaged")
     for name, signature in signatures.items():

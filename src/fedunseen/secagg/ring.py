@@ -40,14 +40,7 @@ class RangeError(SecAggError):
 
 @dataclass(frozen=True)
 class Field:
-    """A tensor of numbers of one kind.
-
-    Attributes:
-        name: of the tensor.
-        shape: of it.
-        kind: see the module.
-        most: ``number``: the largest absolute value.
-    """
+    """A tensor of numbers of one kind."""
 
     name: str
     shape: tuple[int, ...]
@@ -63,10 +56,6 @@ class Field:
 @dataclass(frozen=True)
 class Layout:
     """Which numbers stand where in a vector of ring elements, the same at all parties and at the coordinator.
-
-    Attributes:
-        fields: in order.
-        parties: how many may take part at most.
 
     Example:
         >>> layout = Layout((Field("w", (2,), "number", 8.0),), parties=3)
@@ -98,25 +87,13 @@ class Layout:
         return 1.0 if field.kind == "whole" else 2.0 ** (math.ceil(math.log2(field.most * self.parties)) - _BITS)
 
     def encode(self, values: Mapping[str, Any], rho: bytes) -> Elements:
-        """Return a party's numbers as ring elements.
-
-        Args:
-            values: name -> tensor, array or number, of the shape of its field.
-            rho: of the sum, which the check depends on.
-
-        Raises:
-            RangeError: a number is not finite, or out of range.
-        """
+        """Return a party's numbers as ring elements."""
         parts = [self._encoded(field, _flat(values[field.name])) for field in self.fields]
         found = np.concatenate(parts) if parts else np.zeros(0, dtype=np.uint64)
         return np.append(found, self._check(found, rho))
 
     def decode(self, elements: Elements, count: int, rho: bytes) -> dict[str, NDArray[Any]]:
-        """Return the sums, float64 (``whole``: int64), from the sum of the ring elements of ``count`` parties.
-
-        Raises:
-            SecAggError: the masks have not cancelled, or a number is larger than ``count`` parties can make it.
-        """
+        """Return the sums, float64 (``whole``: int64), from the sum of the ring elements of ``count`` parties."""
         if elements.shape != (self.length,) or self._check(elements[:-1], rho) != elements[-1]:
             raise SecAggError("the masks have not cancelled: a party has sent something else than the sum takes")
         return {field.name: self._decoded(field, part, count) for field, part in self._parts(elements)}

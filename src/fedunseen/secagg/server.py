@@ -49,11 +49,7 @@ def grouped(why: Mapping[str, str]) -> list[str]:
 
 
 class AttemptError(SecAggError):
-    """An attempt at a sum is over, and nothing was opened.
-
-    Attributes:
-        faulty: party -> what it did wrong. Parties that were merely absent are not in it.
-    """
+    """An attempt at a sum is over, and nothing was opened."""
 
     def __init__(self, text: str, faulty: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
@@ -62,16 +58,7 @@ class AttemptError(SecAggError):
 
 @dataclass(eq=False)
 class MaskedTotal:
-    """The total of all masked elements, which t parties can open. It is stored before the first is asked.
-
-    Attributes:
-        plan, k, rho: which sum it is.
-        threshold: how many shares restore a seed.
-        total: sum of the masked ring elements.
-        seeds: party -> commitment to its seed.
-        commitments: dealer -> holder -> commitment to a share.
-        extra: names that the roster has added to the layout.
-    """
+    """The total of all masked elements, which t parties can open. It is stored before the first is asked."""
 
     plan: str
     k: int
@@ -98,11 +85,7 @@ class MaskedTotal:
         return len(self.replies) >= self.threshold
 
     def take_open(self, name: str, reply: Message) -> None:
-        """Take a party's shares.
-
-        Raises:
-            SecAggError: a share is not the one that its dealer has committed to.
-        """
+        """Take a party's shares."""
         shares = reply.get("shares")
         if reply.get("rho") != self.rho or not isinstance(shares, dict) or shares.keys() != self.seeds.keys():
             raise SecAggError(f"{name} has opened another roster than it was asked for")
@@ -113,11 +96,7 @@ class MaskedTotal:
         self.replies[name] = found
 
     def sum(self) -> Elements:
-        """Return the sum of the parties' ring elements.
-
-        Raises:
-            SecAggError: too few parties have answered, or the shares of a dealer do not restore its seed.
-        """
+        """Return the sum of the parties' ring elements."""
         if not self.enough:
             raise SecAggError(f"{len(self.replies)} parties have opened the sum, and {self.threshold} must")
         total, roster = self.total.copy(), self.roster
@@ -139,11 +118,7 @@ class MaskedTotal:
 
     @classmethod
     def load(cls, path: Path) -> MaskedTotal | None:
-        """Read a stored total; None if there is none.
-
-        Raises:
-            RefusedError: it is damaged.
-        """
+        """Read a stored total; None if there is none."""
         if not path.exists():
             return None
         try:
@@ -155,16 +130,7 @@ class MaskedTotal:
 
 
 class SecAggServer:
-    """The coordinator in one attempt at a sum.
-
-    Args:
-        enrolment: the federation.
-        plan: digest of the plan.
-        k: number of the sum, counted from 0.
-        attempt: number of the attempt, larger than those before.
-        instruction: digest of the instruction, the same for all parties.
-        quorum: how many parties the sum must have, if more than the threshold.
-    """
+    """The coordinator in one attempt at a sum."""
 
     def __init__(
         self, enrolment: Enrolment, plan: str, k: int, attempt: int, instruction: str, quorum: int = 0
@@ -195,11 +161,7 @@ class SecAggServer:
     # 1. Keys
 
     def take_keys(self, name: str, message: Message) -> None:
-        """Take a party's keys.
-
-        Raises:
-            SecAggError: they are not those of this attempt, or not signed.
-        """
+        """Take a party's keys."""
         check_keys(message, name, self.enrolment)
         for key in ("seal", "pair"):
             exchanged(_TRIAL, message, key, b"trial")
@@ -216,11 +178,7 @@ class SecAggServer:
             raise self.end(why)
 
     def ask_shares(self) -> Message:
-        """Fix the roster, and return the request for all its members.
-
-        Raises:
-            AttemptError: too few parties have sent keys.
-        """
+        """Fix the roster, and return the request for all its members."""
         if len(self.keys) < self.quorum:
             raise self.end(f"{len(self.keys)} of the {self.quorum} parties that the sum takes are left")
         self.rho = rho_of(self.plan, self.k, self.keys.values())
@@ -229,11 +187,7 @@ class SecAggServer:
     # 2. Shares
 
     def take_shares(self, name: str, message: Message) -> None:
-        """Take a party's encrypted shares.
-
-        Raises:
-            SecAggError: they are not for this roster.
-        """
+        """Take a party's encrypted shares."""
         encrypted, commitments = message.get("encrypted_shares"), message.get("share_commitments")
         if (
             message.get("rho") != self.rho
@@ -250,11 +204,7 @@ class SecAggServer:
         self.shares[name] = message
 
     def ask_masked(self) -> dict[str, Message]:
-        """Return the request for each member of the roster.
-
-        Raises:
-            AttemptError: a member has dealt no shares.
-        """
+        """Return the request for each member of the roster."""
         self._all(self.shares, "not all members of the roster have dealt shares")
         return {
             name: {
@@ -273,11 +223,7 @@ class SecAggServer:
     # 3. Masked elements
 
     def take_masked(self, name: str, elements: Elements, length: int) -> None:
-        """Add a party's masked ring elements.
-
-        Raises:
-            SecAggError: there are not ``length``, or they came before.
-        """
+        """Add a party's masked ring elements."""
         if name in self.sent or name not in self.keys:
             raise SecAggError(f"{name} has sent its masked elements twice, or is not in the roster")
         if elements.dtype != np.uint64 or elements.shape != (length,):
@@ -312,11 +258,7 @@ class SecAggServer:
             self.blame(dealer, f"the share that it has dealt to {name} is bad")
 
     def total(self) -> MaskedTotal:
-        """Return the masked total, to be stored before it is opened.
-
-        Raises:
-            AttemptError: a member of the roster has sent no masked elements.
-        """
+        """Return the masked total, to be stored before it is opened."""
         self._all(self.sent, "not all members of the roster have sent masked elements")
         assert self._total is not None
         return MaskedTotal(

@@ -38,13 +38,7 @@ class OfflineSettings(DistributedSettings):
 
 @dataclass(frozen=True, eq=False)
 class Brought:
-    """What the files of a plan hold.
-
-    Attributes:
-        replies: of each party, or the one of all under masks.
-        masked: the sum under masks; None where each party's sums are in clear.
-        down, up: bytes of the plan for all parties, and of their answers.
-    """
+    """What the files of a plan hold."""
 
     replies: Sequence[Reply]
     masked: MaskedSum | None
@@ -80,11 +74,7 @@ class Offline(Distributed):
         return json.loads(json.dumps(hello)), tensors
 
     def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Brought:
-        """Return what the answers to a plan hold, once it can be merged.
-
-        Raises:
-            RefusedError: the answers do not belong together, or an answer holds impossible sums.
-        """
+        """Return what the answers to a plan hold, once it can be merged."""
         strategy = self.strategy
         sizes = len(plan.content) * len(answers), sum(len(one.content) for one in answers.values())
         masks, layout = layout_of(self.masks, strategy, len(answers), plan.instruction)
@@ -152,11 +142,7 @@ class Offline(Distributed):
 
 
 def withdrawn(paths: Iterable[Path], enrolment: Enrolment) -> list[Signed]:
-    """Read withdrawals.
-
-    Raises:
-        RefusedError: a file is damaged, or of another federation.
-    """
+    """Read withdrawals."""
     found = [read(path, "withdrawal") for path in paths]
     for one in found:
         if one.enrolment.authority != enrolment.authority:
@@ -167,11 +153,7 @@ def withdrawn(paths: Iterable[Path], enrolment: Enrolment) -> list[Signed]:
 def check_parties(
     enrolment: Enrolment, parties: Sequence[str], masked: bool, withdrawals: Sequence[Signed] = ()
 ) -> None:
-    """Refuse parties that no plan can ask.
-
-    Raises:
-        ExperimentError: says which, and why.
-    """
+    """Refuse parties that no plan can ask."""
     if stray := [name for name in parties if name not in enrolment.parties]:
         raise ExperimentError(f"--parties names {stray[0]!r}, which is not in federation.json")
     if masked and len(parties) < enrolment.threshold:
@@ -191,16 +173,7 @@ def make_plan(
     withdrawals: Sequence[Signed] = (),
     told: Instruction | None = None,
 ) -> bytes:
-    """Return the content of a plan.
-
-    Args:
-        engine: of the experiment.
-        enrolment: the federation.
-        private: the coordinator's key.
-        parties: who is asked.
-        withdrawals: of parties that answered no earlier plan and never will.
-        told: the first round's instruction; None: nothing, as for a closed form.
-    """
+    """Return the content of a plan."""
     nonce = Plan.fresh_nonce()
     hello, tensors = engine.greeting(parties, nonce[:16])
     strategy, told = engine.strategy, told or Instruction({})
@@ -222,11 +195,7 @@ def next_round(plan: Signed, told: Instruction, private: bytes) -> bytes:
 
 
 def check_same(engine: Offline, plan: Signed, told: Instruction, path: Path) -> None:
-    """Refuse to merge answers to a plan that the coordinator would not write now.
-
-    Raises:
-        RefusedError: the experiment, the run or the coordinator's data have changed.
-    """
+    """Refuse to merge answers to a plan that the coordinator would not write now."""
     hello, tensors = engine.greeting(plan["parties"], plan["hello"]["run"])
     tensors |= under("params/", dict(told.params))
     if hello != plan["hello"] or digest_of(tensors) != digest_of(plan.tensors):
@@ -234,12 +203,7 @@ def check_same(engine: Offline, plan: Signed, told: Instruction, path: Path) -> 
 
 
 def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:
-    """Read the answers to a plan, in the order of its parties; the plan itself may be among the files.
-
-    Raises:
-        RefusedError: a file is damaged, of another plan or federation, or the second of a party.
-        QuorumError: a party's answer is missing.
-    """
+    """Read the answers to a plan, in the order of its parties; the plan itself may be among the files."""
     found: dict[str, tuple[Path, Signed]] = {}
     gone: set[str] = set()
     for path in paths:

@@ -44,14 +44,7 @@ _FIELDS: dict[str, dict[str, type]] = {
 
 @dataclass(frozen=True, eq=False)
 class Signed:
-    """What a file says; its signature has been checked against the ``federation.json`` that it carries.
-
-    Attributes:
-        header: its JSON values.
-        tensors: its numbers.
-        content: its bytes.
-        enrolment: the list of parties that it carries.
-    """
+    """What a file says; its signature has been checked against the ``federation.json`` that it carries."""
 
     header: Mapping[str, Any]
     tensors: Params
@@ -108,26 +101,14 @@ def _id(header: Mapping[str, Any], tensors: Params) -> bytes:
 
 
 def signed(kind: str, fields: Mapping[str, Any], tensors: Params, enrolment: Enrolment, private: bytes) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        kind: of file.
-        fields: JSON values of its header.
-        tensors: its numbers.
-        enrolment: the federation.
-        private: the signer's key.
-    """
+    """Return the content of a file."""
     header = {"kind": kind, "version": installed(), "federation": enrolment.text().decode(), **fields}
     header = json.loads(json.dumps(header))
     return _FIRST + pack({**header, "signature": sign(private, _PURPOSE + _id(header, tensors))}, tensors)
 
 
 def withdrawals(plan: Signed, enrolment: Enrolment) -> dict[str, set[str]]:
-    """Return which plans each party has withdrawn from, by the signed withdrawals that a plan carries: name -> digests.
-
-    Raises:
-        RefusedError: a withdrawal is damaged, or not signed by its party.
-    """
+    """Return name -> digests of the plans that a party has withdrawn from, by the withdrawals that a plan carries."""
     found: dict[str, set[str]] = {}
     for one in plan["withdrawals"]:
         try:
@@ -141,11 +122,7 @@ def withdrawals(plan: Signed, enrolment: Enrolment) -> dict[str, set[str]]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file whole, or not at all.
-
-    Raises:
-        DataError: the path is taken by something else.
-    """
+    """Write a file whole, or not at all."""
     if path.exists() and (path.is_dir() or path.read_bytes() != content):
         raise DataError(f"{path} is there already: choose another --out")
     with replacing(path) as temporary:
@@ -153,16 +130,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
-    """Read a file.
-
-    Args:
-        path: of it.
-        kind: which it must be; None: any.
-        limit: bytes that it may have.
-
-    Raises:
-        RefusedError: it is missing, damaged, of another kind or version, or not signed by the one that it names.
-    """
+    """Read a file."""
     try:
         check_ordinary(path)
         if (size := path.stat().st_size) > limit:
@@ -192,11 +160,7 @@ def read(path: Path, kind: str | None = None, limit: int = _LIMIT) -> Signed:
 
 
 def _checked(header: Mapping[str, Any]) -> str:
-    """Return the kind of a file, whose fields are of the right types.
-
-    Raises:
-        WireError, SecAggError: they are not.
-    """
+    """Return the kind of a file, whose fields are of the right types."""
     kind = header.get("kind")
     if not isinstance(kind, str) or kind not in _FIELDS:
         raise WireError("its kind is unknown")

@@ -49,11 +49,7 @@ def layout_of(masks: Masks | None, strategy: Strategy, parties: int, told: Instr
 
 
 def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements) -> Elements:
-    """Return ring elements under a mask for each other party of the sum.
-
-    Raises:
-        SecAggError: the key of a party is invalid.
-    """
+    """Return ring elements under a mask for each other party of the sum."""
     hidden = elements.copy()
     for other in sorted(set(parties) - {own.name}):
         names = (name.encode() for name in sorted((own.name, other)))
@@ -70,11 +66,7 @@ def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, su
 
 
 def _own(plan: Signed, own: Credentials) -> None:
-    """Refuse a plan of another federation or coordinator, or one that does not ask this party.
-
-    Raises:
-        RefusedError: says what is wrong.
-    """
+    """Refuse a plan of another federation or coordinator, or one that does not ask this party."""
     mine = own.enrolment
     asked = plan["parties"]
     if plan.enrolment.authority != mine.authority or plan.enrolment.coordinator != mine.coordinator:
@@ -102,18 +94,7 @@ def _own(plan: Signed, own: Credentials) -> None:
 
 
 class Answering:
-    """One party that answers one plan.
-
-    Args:
-        plan: its file.
-        own: the party's credentials.
-        ledger: what it must keep.
-        consent: what its owner agrees to: "again", sums of the same data under another plan.
-        plain: its owner agrees to sums in clear.
-
-    Raises:
-        RefusedError: the plan is not one that this party may answer.
-    """
+    """One party that answers one plan."""
 
     def __init__(
         self, plan: Signed, own: Credentials, ledger: Ledger, consent: Iterable[str] = (), plain: bool = False
@@ -142,12 +123,7 @@ class Answering:
         return self.ledger.folder / f"answer-{self.plan.plan.digest}-{self.k}.fedunseen"
 
     def stored(self) -> bytes | None:
-        """Return the answer to this round that was given before; None if there is none.
-
-        Raises:
-            RefusedError: this party has answered another file of the plan or has not answered the round before, has
-                withdrawn, or has lost its answer.
-        """
+        """Return the answer to this round that was given before; None if there is none."""
         record = self.ledger.plans.get(self.plan.plan.digest, {"offline": _NEW})
         before = record.get("offline")
         if before is not None and before["withdrawn"]:
@@ -175,11 +151,7 @@ class Answering:
         return content
 
     def answer(self, ready: Ready) -> bytes:
-        """Return the content of the answer, once it is stored.
-
-        Raises:
-            RefusedError: the plan is not what this party makes of it, or its owner has to consent first.
-        """
+        """Return the content of the answer, once it is stored."""
         engine, plan = ready.engine, self.plan
         if engine is None or not engine.strategy.adds:
             raise RefusedError("the plan asks for more than one message: only methods in closed form work by file")
@@ -284,11 +256,7 @@ class Answering:
 
 
 def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
-    """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger holds it.
-
-    Raises:
-        RefusedError: this party has answered one of them, or has nothing to withdraw from.
-    """
+    """Return the content of a withdrawal from a plan, and from all that it follows, once the ledger holds it."""
     _own(plan, own)
     ledger.pin(own.enrolment)
     plans = sorted({plan.plan.digest}.union(*withdrawals(plan, own.enrolment).values()))
