@@ -69,17 +69,6 @@ def test_a_tie_goes_to_the_lower_class_and_to_the_seen_one():
     assert answers.generalised(1e-12).tolist() == [0, 0]
 
 
-def test_unseen_accuracy_rises_and_seen_accuracy_falls_with_the_factor():
-    answers = ask(*problem())
-    result = [accuracies(answers, factor) for factor in np.linspace(-8, 8, 101)]
-    unseen, seen = [m.gzsl_unseen for m in result], [m.gzsl_seen for m in result]
-    assert (np.diff(unseen) >= 0).all()
-    assert (np.diff(seen) <= 0).all()
-    assert (unseen[0], seen[-1]) == (0, 0)
-    assert unseen[-1] == result[0].zsl  # with seen classes out of reach, all that is left is ZSL
-    assert len({m.zsl for m in result}) == 1
-
-
 # Calibrated stacking
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedunseen.report.charts import Curve, Scale, histogram, line_chart, value_chart
 from fedunseen.report.maps import class_map, coverage_map, spread
-from fedunseen.report.svg import Frame, image_source, raster, ticks
+from fedunseen.report.svg import Frame, image_source, ticks
 
 NAN = float("nan")
 
@@ -60,15 +60,6 @@ def test_an_image_comes_back_from_its_address():
     assert np.asarray(Image.open(io.BytesIO(data))).tolist() == [[0, 128], [255, 255]]
     color = base64.b64decode(image_source(np.ones((2, 3, 3))).partition(",")[2])
     assert Image.open(io.BytesIO(color)).mode == "RGB"
-
-
-def test_a_matrix_shows_positive_negative_and_unknown_in_their_own_colors():
-    drawing = raster(np.array([[1.0, -0.5], [np.nan, 0.0]]), 0, 0, 10, 10)
-    assert re.findall(r'fill="var\(--(\w+)\)"', drawing) == ["blue", "orange", "unknown"]
-    assert re.findall(r'fill="var\(--(\w+)\)"', raster(np.eye(2), 0, 0, 10, 10)) == ["blue"]
-    masks, used = re.findall(r'mask id="(\w+)"', drawing), re.findall(r"url\(#(\w+)\)", drawing)
-    assert masks == used
-    assert len(set(masks)) == 3
 
 
 def circles(drawing):

@@ -81,17 +81,6 @@ def test_conclusions_follow_the_numbers(facts):
     ]
 
 
-def test_the_claim_holds_where_the_generator_alone_travels(facts):
-    facts["method"]["phases"]["critic"] = {"travels": [], "attacks": {}}
-    facts["method"]["pixels"] = None
-    said = conclusions(facts)
-    assert "Nothing of clswgan's critic travels, so that no one sees its gradient." in said
-    assert said[-1] == (
-        "FZSL's claim that only the attribute vector can be recovered holds for what travels here: no feature vector "
-        "enters it."
-    )
-
-
 def test_the_page_shows_sources_beside_what_was_recovered(facts, tensors, tmp_path):
     page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
     assert "<b>00" not in page  # class names are text

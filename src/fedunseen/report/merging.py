@@ -48,16 +48,10 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
         for round, defence, _ in said:
             if reason := defence["dropped"].get(str(k)):
                 why.setdefault(reason, []).append(round)
-        rows.append(
-            {
-                "client": client,
-                "replies": len(said),
-                "out": sum(not part for part in kept),
-                "shortened": sum(0 < part < 1 for part in kept),
-                "length": float(np.mean(lengths)) if lengths else None,
-                "why": "; ".join(f"{reason} ({_rounds(of)})" for reason, of in why.items()),
-            }
-        )
+        reasons = "; ".join(f"{reason} ({_rounds(of)})" for reason, of in why.items())
+        out, shortened = sum(not part for part in kept), sum(0 < part < 1 for part in kept)
+        row = {"client": client, "replies": len(said), "out": out, "shortened": shortened, "why": reasons}
+        rows.append({**row, "length": float(np.mean(lengths)) if lengths else None})
     x = axis(lines)
     norms = [[v for v in line["defence"]["norms"] if v is not None] or [np.nan] for line in lines]
     middle, high = (np.array([of(values) for values in norms], dtype=np.float64) for of in (np.median, np.max))
@@ -65,9 +59,7 @@ def _defence(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict
     return {
         "name": lines[0]["defence"]["name"],
         "rows": rows,
-        "replies": sum(row["replies"] for row in rows),
-        "out": sum(row["out"] for row in rows),
-        "shortened": sum(row["shortened"] for row in rows),
+        **{count: sum(row[count] for row in rows) for count in ("replies", "out", "shortened")},
         "nothing": [line["round"] for line in lines if not line["defence"]["merged"]],
         "chart": line_chart(curves, "Lengths of the updates as they came", x, legend=True),
     }
@@ -89,14 +81,9 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     x = axis(lines)
     curve = Curve(np.array([defence["epsilon"] for defence in spent], dtype=np.float64), "epsilon", "purple")
     updates = sum(len(line["participants"]) for line in lines)
-    return {
-        **spent[-1],
-        "rounds": len(lines),
-        "clipped": 100 * sum(defence["clipped"] for defence in spent) / max(updates, 1)
-        if "clipped" in spent[-1]
-        else None,
-        "chart": line_chart([curve], "epsilon spent", x),
-    }
+    known = "clipped" in spent[-1]
+    clipped = 100 * sum(line["clipped"] for line in spent) / max(updates, 1) if known else None
+    return {**spent[-1], "rounds": len(lines), "clipped": clipped, "chart": line_chart([curve], "epsilon spent", x)}
 
 
 def attacked(facts: Facts) -> Content:

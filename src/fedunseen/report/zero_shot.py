@@ -93,15 +93,12 @@ def _images(facts: Facts) -> Content:
     images, labels, answers = (facts.tensors[name] for name in ("images", "image_labels", "image_answers"))
     cards = [
         {
-            "source": image_source(pixels),
-            "height": pixels.shape[0],
-            "width": pixels.shape[1],
-            "true": facts.names[label],
+            "source": image_source(pixels), "height": pixels.shape[0], "width": pixels.shape[1],
+            "true": facts.names[label], "right": best[0] == label,
             "answers": [{"name": facts.names[c], "right": c == label} for c in best[:3]],
-            "right": best[0] == label,
         }
         for pixels, label, best in zip(images, labels.tolist(), answers.tolist(), strict=True)
-    ]
+    ]  # fmt: skip
     return {"images": {"cards": cards, "right": sum(card["right"] for card in cards)}}
 
 

@@ -97,8 +97,6 @@ class Recognizer:
         if self.by_sentence:
             self.imagine(self.run.space.names[0])
 
-    # What it is.
-
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of one sample, as the model takes it."""
@@ -127,12 +125,10 @@ class Recognizer:
         """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
         entries: list[dict[str, Any]] = []
-        if not self.from_examples_alone:
-            for c, name in enumerate(space.names):
-                kind = "seen" if c in space.seen else "unseen"
-                told_by = attributes and c not in space.undescribed
-                more = {"attributes": space.semantics[c].tolist()} if told_by else {}
-                entries.append({"name": name, "kind": kind, "lasting": True, **more})
+        for c, name in enumerate(() if self.from_examples_alone else space.names):
+            described = attributes and c not in space.undescribed
+            more = {"attributes": space.semantics[c].tolist()} if described else {}
+            entries.append({"name": name, "kind": "seen" if c in space.seen else "unseen", "lasting": True, **more})
         for added in self.added.values():
             item: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
             if added.examples is not None:
@@ -141,8 +137,6 @@ class Recognizer:
                 item["attributes"] = added.attributes.tolist()
             entries.append(item)
         return entries
-
-    # Classes that come and go.
 
     def imagine(self, words: str) -> NDArray[np.float64]:
         """Return what the run's text encoder makes of a class's name or a few words (attributes,)."""
@@ -175,8 +169,7 @@ class Recognizer:
             raise DataError(
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
             )
-        taken = list(self.added) if self.from_examples_alone else [*self.run.space.names, *self.added]
-        for other in taken:
+        for other in (*(() if self.from_examples_alone else self.run.space.names), *self.added):
             if plain(other) == plain(name):
                 raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
         if len(self.added) >= ADDED:
@@ -196,8 +189,7 @@ class Recognizer:
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
-        left = {other: added for other, added in self.added.items() if other != name}
-        self._keep(left, self.added[name].lasting)
+        self._keep({key: added for key, added in self.added.items() if key != name}, self.added[name].lasting)
 
     def _keep(self, added: dict[str, Added], lasting: bool) -> None:
         """Take these as the added classes; write those that last if one of them came or went."""
@@ -232,14 +224,11 @@ class Recognizer:
                 self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
         self._asked = self._with(self.added)
 
-    # Questions.
-
     def read(self, path: Path) -> NDArray[Any]:
         """Read a file as samples (n, ...), as the run takes them."""
         if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
-            raise DataError(
-                f"{path}: this run takes feature vectors: give a file that ends in {', '.join(FEATURE_SUFFIXES)}"
-            )
+            ends = ", ".join(FEATURE_SUFFIXES)
+            raise DataError(f"{path}: this run takes feature vectors: give a file that ends in {ends}")
         return self.run.read(path)
 
     def samples(self, rows: Any) -> NDArray[Any]:

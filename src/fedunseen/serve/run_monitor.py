@@ -152,13 +152,9 @@ class RunMonitor(Monitor):
         }
 
     def _numbers(self) -> dict[str, int]:
-        return {
-            "round": self._round,
-            "rounds": self._rounds,
-            "connected": sum(one.connected for one in self._parties),
-            "clients": len(self._parties),
-            "left_out": self._left_out,
-        }
+        connected = sum(one.connected for one in self._parties)
+        counts = {"round": self._round, "rounds": self._rounds, "connected": connected}
+        return {**counts, "clients": len(self._parties), "left_out": self._left_out}
 
     def _now_phase(self) -> Phase:
         settings = self.experiment.engine
@@ -181,15 +177,10 @@ class RunMonitor(Monitor):
     def _party(self, client: int, one: PartyStatus) -> dict[str, Any]:
         missed = self._refused.get(client)
         return {
-            "name": one.name,
-            "connected": one.connected,
-            "classes": one.classes,
-            "samples": one.samples,
-            "rounds": self._merged.get(client, 0),
-            "seconds": self._seconds.get(client),
-            "refused": one.refused,
+            "name": one.name, "connected": one.connected, "classes": one.classes, "samples": one.samples,
+            "rounds": self._merged.get(client, 0), "seconds": self._seconds.get(client), "refused": one.refused,
             "missed": None if missed is None else {"round": missed[0], "why": missed[1]},
-        }
+        }  # fmt: skip
 
     def _add(self, stage: str, rounds: int, line: Mapping[str, Any], when: str | None) -> None:
         """Keep a round's line of metrics; call it with the lock held."""
@@ -259,13 +250,9 @@ class SiteMonitor(Monitor):
 
     def _history(self) -> dict[str, Any]:
         """Return traffic, spent privacy and the newest lines of the history; infinite epsilon is None."""
-        epsilon = self.site.releases.spent(self.site.data)[0]
-        return {
-            "received": self.site.received,
-            "sent": self.site.sent,
-            "epsilon": None if math.isinf(epsilon) else epsilon,
-            "releases": self.site.releases.lines[-_RELEASES:],
-        }
+        site, epsilon = self.site, _finite(self.site.releases.spent(self.site.data)[0])
+        newest = site.releases.lines[-_RELEASES:]
+        return {"received": site.received, "sent": site.sent, "epsilon": epsilon, "releases": newest}
 
 
 def _now(seconds: float | None = None) -> str:
