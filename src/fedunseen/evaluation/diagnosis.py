@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,10 +53,8 @@ def diagnose(
             own = np.isin(labels, unseen)
             asked, answered = labels[own], answers["zsl_answers"][own]
             trained = any(line.get("losses") for line in lines)
-            found += [
-                at_chance(asked, answered, len(unseen), trained, scaled),
-                never_answered(asked, answered, names, "unseen"),
-            ]
+            found.append(at_chance(asked, answered, len(unseen), trained, scaled))
+            found.append(never_answered(asked, answered, names, "unseen"))
         tested = None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
         found += [emptied(result, tested), outdone(result)]
         if "silhouettes" in answers:
@@ -64,53 +62,42 @@ def diagnose(
     return [item for item in found if item is not None]
 
 
-def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
     """Warn of pictures in one class's folder that look like another's."""
-    result = []
     for group in groups[:LISTED]:
         files, place, like = group["files"], group["place"], group["like"]
         listed = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
-        result.append(
-            Finding(
-                f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed}.",
-                f"To an encoder that knows neither class they are like the pictures of {like!r}.",
-                "Look at them, move those that lie in the wrong folder, and run it again.",
-            )
+        yield Finding(
+            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed}.",
+            f"To an encoder that knows neither class they are like the pictures of {like!r}.",
+            "Look at them, move those that lie in the wrong folder, and run it again.",
         )
-    return result
 
 
-def adapted(note: Mapping[str, Any]) -> list[Finding]:
-    """Return what is odd about unlabelled samples: test samples, refused classes, a class that got almost all."""
-    findings, table = [], note["classes"]
+def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
+    """Warn of unlabelled samples: test samples, refused classes, a class that got almost all."""
+    table = note["classes"]
     if share := note.get("test_share"):
-        findings.append(
-            Finding(
-                f"{100 * share:.0f} % of the unlabelled samples are test samples.",
-                "Accuracies after adapting are transductive.",
-                "Give other samples, or compare with transductive results alone.",
-            )
+        yield Finding(
+            f"{100 * share:.0f} % of the unlabelled samples are test samples.",
+            "Accuracies after adapting are transductive.",
+            "Give other samples, or compare with transductive results alone.",
         )
     if refused := note["refused"]:
         more = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
-        findings.append(
-            Finding(
-                f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
-                "They lie too far from where the descriptions put these classes.",
-                "Check that they are of these classes, and correct the descriptions.",
-            )
+        yield Finding(
+            f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
+            "They lie too far from where the descriptions put these classes.",
+            "Check that they are of these classes, and correct the descriptions.",
         )
     got = [0.0 if seen else samples for seen, samples in zip(table["seen"], table["samples"], strict=True)]
     if table["seen"].count(False) > 1 and max(got) > ALMOST_ALL * sum(got):
-        findings.append(
-            Finding(
-                f"Class {table['class'][got.index(max(got))]!r} got {100 * max(got) / sum(got):.0f} % of the "
-                "unlabelled samples that unseen classes got.",
-                "Its prototype may have moved to samples of other classes.",
-                "Check that the samples are of several unseen classes.",
-            )
+        yield Finding(
+            f"Class {table['class'][got.index(max(got))]!r} got {100 * max(got) / sum(got):.0f} % of the "
+            "unlabelled samples that unseen classes got.",
+            "Its prototype may have moved to samples of other classes.",
+            "Check that the samples are of several unseen classes.",
         )
-    return findings
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:

@@ -72,16 +72,13 @@ def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any
         source = "ZSL measured with test samples as examples is"
     if not after - before >= GAIN:
         return ""
-    bound = (
-        ""
-        if np.isnan(predicted).any() or EXAMPLES not in tried
-        else (f" (classes left out of the sums predict {predicted[0]:.1f} and at most {predicted[1]:.1f} %)")
-    )
-    run = str(result.get("run", "RUN"))
+    known = EXAMPLES in tried and not np.isnan(predicted).any()
+    low, high = (f"{value:.1f}" for value in predicted)
+    bound = f" (classes left out of the sums predict {low} and at most {high} %)" if known else ""
+    run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
         f"Show {EXAMPLES} examples of each unseen class: {source} {after:.1f} % instead of {before:.1f} %{bound}. "
-        f"fedunseen learn {shlex.quote(run)} --support FOLDER --out "
-        f"{shlex.quote(run + '-shown')}, with a folder of examples for each class in FOLDER."
+        f"fedunseen learn {run} --support FOLDER --out {out}, with a folder of examples for each class in FOLDER."
     )
 
 
@@ -105,12 +102,9 @@ def summarize(
     if (plain != gzsl).any():
         text.append(_cost(result, falls))
     text += [advice] if (advice := examples_advice(result, answers)) and described else []
-    tables: dict[str, Sequence[Weak | Fall]] = {
-        "weak_unseen": weak_unseen,
-        "weak_seen": weak_seen,
-        "calibration_falls": falls,
-    }
-    return {**{name: [item._asdict() for item in rows] for name, rows in tables.items()}, "text": text}
+    found: dict[str, Sequence[Weak | Fall]] = {"weak_unseen": weak_unseen, "weak_seen": weak_seen}
+    found["calibration_falls"] = falls
+    return {**{name: [item._asdict() for item in rows] for name, rows in found.items()}, "text": text}
 
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:

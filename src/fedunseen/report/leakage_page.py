@@ -134,26 +134,16 @@ def _phase(facts: Facts, name: str, phase: Facts, tensors: Mapping[str, Tensor])
     tables = []
     for kind, title in titles.items():
         rows = [
-            {
-                "name": TITLES[key],
-                "labels": attack.get("labels") if kind == "inputs" else None,
-                **_numbers(attack[kind]),
-            }
+            {"name": TITLES[key], "labels": attack.get("labels") if kind == "inputs" else None,
+             **_numbers(attack[kind])}
             for key, attack in phase["attacks"].items()
             if kind in attack
-        ]
+        ]  # fmt: skip
         if rows:
-            guesses = method["guesses"][kind]
-            tables.append(
-                {
-                    "title": title,
-                    "rows": [*rows, *_guess_rows(guesses)],
-                    "unit": method["unit"][kind],
-                    "source": guesses["source"]["matches"],
-                    "depends": phase["depends"].get(kind, True),
-                    "labelled": any(row["labels"] is not None for row in rows),
-                }
-            )
+            guesses, labelled = method["guesses"][kind], any(row["labels"] is not None for row in rows)
+            table = {"title": title, "rows": [*rows, *_guess_rows(guesses)], "unit": method["unit"][kind]}
+            table |= {"source": guesses["source"]["matches"], "depends": phase["depends"].get(kind, True)}
+            tables.append({**table, "labelled": labelled})
     pictures = []
     if method["pixels"]:
         attacks = [key for key in phase["attacks"] if f"method.{name}.{key}.inputs" in tensors]

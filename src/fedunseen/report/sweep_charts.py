@@ -47,16 +47,15 @@ def sweep_charts(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -
     drawn = []
     for values, members in grouped(done, others).items():
         lines = grouped(members, figure.lines)
-        # A metric may be missing: of the other kind of run, or of an older version, which does not say what travels.
-        metrics = [name for name in columns_of(sweep, figure) if any(name in row.mean for row in members)]
+        metrics = [  # one of the other kind of run is missing
+            name
+            for name in columns_of(sweep, figure)
+            if any(name in row.mean for row in members) and (figure.x != "round" or name not in _ONCE)
+        ]
         drawn.append(
             {
                 "title": " · ".join(part for part in (figure.title, *map(labelled_value, others, values)) if part),
-                "charts": [
-                    _chart(sweep, figure, lines, name, out)
-                    for name in metrics
-                    if figure.x != "round" or name not in _ONCE
-                ],
+                "charts": [_chart(sweep, figure, lines, name, out) for name in metrics],
                 "axes": " · ".join(figure.lines),
                 "legend": [(" · ".join(line), _color(i)) for i, line in enumerate(lines)] if figure.lines else [],
                 "caption": _caption(figure, members) if set(figure.metrics) - set(MEASURES) else "",
