@@ -127,14 +127,9 @@ class Benchmark:
         features, label, in_test = _joined(inputs, labels, test, ids)
         seen = np.unique(label[~in_test])
         draws = isinstance(validation, int)
-        space = ClassSpace(
-            names=tuple(str(key) for key in ids),
-            semantics=semantics,
-            attribute_names=attribute_names,
-            seen=seen,
-            validation=draw_validation(seen, cast(int, validation), seed) if draws else _class_ids(validation, ids),
-            unseen=np.setdiff1d(np.arange(len(ids)), seen),
-        )
+        chosen = draw_validation(seen, cast(int, validation), seed) if draws else _class_ids(validation, ids)
+        unseen = np.setdiff1d(np.arange(len(ids)), seen)
+        space = ClassSpace(tuple(map(str, ids)), semantics, attribute_names, seen, chosen, unseen)
         return cls(
             name=name,
             space=space,

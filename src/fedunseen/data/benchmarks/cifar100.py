@@ -106,14 +106,8 @@ def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
             raise DataError(f"the files name no class {name!r}, which CIFAR-100 has: unpack them again")
     semantics, attributes = describe(names, settings.text_encoder, settings.prompt)
     parts = np.array([part_of.get(name, "seen") for name in names])
-    return ClassSpace(
-        names=tuple(names),
-        semantics=semantics,
-        attribute_names=attributes,
-        seen=np.flatnonzero(parts != "unseen"),
-        validation=np.flatnonzero(parts == "validation"),
-        unseen=np.flatnonzero(parts == "unseen"),
-    )
+    held, unseen = (np.flatnonzero(parts == part) for part in ("validation", "unseen"))
+    return ClassSpace(tuple(names), semantics, attributes, np.flatnonzero(parts != "unseen"), held, unseen)
 
 
 class _CifarSplit(FewShotBenchmark):

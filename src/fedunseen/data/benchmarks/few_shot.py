@@ -93,14 +93,8 @@ def few_shot_space(
     names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
 ) -> ClassSpace:
     """Return a class space that nothing describes: its classes are learned from examples alone."""
-    return ClassSpace(
-        names=tuple(names),
-        semantics=np.zeros((len(names), 0)),
-        attribute_names=(),
-        seen=np.array([*training, *validation], dtype=np.int64),
-        validation=np.array(validation, dtype=np.int64),
-        unseen=np.array(novel, dtype=np.int64),
-    )
+    seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))
+    return ClassSpace(tuple(names), np.zeros((len(names), 0)), (), seen, held, unseen)
 
 
 class MiniImageNet(FewShotBenchmark):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -26,15 +26,6 @@ from fedunseen.data.io.images import list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
-
-
-class _Look(NamedTuple):
-    """What the class table's names and the folders say: ``folders`` with the class id and the half of each."""
-
-    root: Path
-    table: Path
-    halves: list[str]
-    folders: list[tuple[Path, int, str]]
 
 
 class ImageFolder(ImageBenchmark):
@@ -68,12 +59,11 @@ class ImageFolder(ImageBenchmark):
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
         """List the images; see :meth:`ImageBenchmark.listing`."""
-        look = cls._look(settings)
-        root, table, halves = look.root, look.table, look.halves
+        root, table, halves, folders = cls._look(settings)
         files: list[str] = []
         labels: list[int] = []
         in_test: list[bool] = []
-        for folder, c, half in look.folders:
+        for folder, c, half in folders:
             for file in list_images(folder):
                 files.append((folder.relative_to(root) / file).as_posix())
                 labels.append(c)
@@ -111,7 +101,7 @@ class ImageFolder(ImageBenchmark):
         cls._look(settings)
 
     @classmethod
-    def _look(cls, settings: Settings) -> _Look:
+    def _look(cls, settings: Settings) -> tuple[Path, Path, list[str], list[tuple[Path, int, str]]]:
         """Read the class table's names and find the classes' folders."""
         root = existing_folder(settings.root.expanduser(), "correct data.root")
         table = settings.classes.expanduser() if settings.classes is not None else root / "classes.csv"
@@ -128,7 +118,7 @@ class ImageFolder(ImageBenchmark):
         folders = [
             (folder, c, half) for half in halves or [""] for folder, c in _class_folders(root / half, ids, names, table)
         ]
-        return _Look(root, table, halves, folders)
+        return root, table, halves, folders
 
     @classmethod
     def holds(cls, folder: Path) -> bool:

@@ -96,15 +96,9 @@ class PublishedBenchmark(ImageBenchmark):
         validation = split.validation
         if validation is None or settings.validation_classes is not None:
             validation = draw_validation(split.seen, settings.validation_classes, seed)
-        space = ClassSpace(
-            names=tuple(tables.names),
-            semantics=unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics,
-            attribute_names=tuple(tables.attribute_names),
-            seen=split.seen,
-            validation=validation,
-            unseen=split.unseen,
-            attribute_groups=tables.groups,
-        )
+        names, columns = tuple(tables.names), tuple(tables.attribute_names)
+        semantics = unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
+        space = ClassSpace(names, semantics, columns, split.seen, validation, split.unseen, tables.groups)
         test = split.test if split.test is not None else draw_test(labels, split.seen, TEST_SHARE, SPLIT_SEED)
         return Listing(cls.dataset, tables.root, tables.files, labels, space, test, split.used, tables.boxes)
 
@@ -182,16 +176,10 @@ class Awa2(PublishedBenchmark):
         of_class = [file.partition("/")[0] for file in files]
         if unknown := sorted(set(of_class) - set(ids)):
             raise DataError(f"{folder / unknown[0]} is not a class of {classes.name}{did_you_mean(unknown[0], ids)}")
-        return Tables(
-            root=folder,
-            files=files,
-            labels=np.array([ids[name] for name in of_class], dtype=np.int64),
-            names=names,
-            semantics=_read_matrix(matrix, len(names), len(attributes)),
-            attribute_names=attributes,
-            groups=builtin_groups("AWA2", len(attributes)),
-            split=class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt"),
-        )
+        labels = np.array([ids[name] for name in of_class], dtype=np.int64)
+        semantics, groups = _read_matrix(matrix, len(names), len(attributes)), builtin_groups("AWA2", len(attributes))
+        split = class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt")
+        return Tables(folder, files, labels, names, semantics, attributes, groups, split=split)
 
 
 class Sun(PublishedBenchmark):

@@ -77,23 +77,10 @@ class Xlsa17(BenchmarkLoader):
             validation = draw_validation(seen, settings.validation_classes, seed)
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         groups = groups or builtin_groups(folder.name, semantics.shape[1])
-        names_of = ("train", "test_seen", "test_unseen")
-        splits_of: dict[str, Any] = {name: index[key] for name, key in zip(names_of, LOCATIONS, strict=True)}
-        return Benchmark(
-            name=f"xlsa17/{settings.dataset}",
-            space=ClassSpace(
-                names=names,
-                semantics=semantics.astype(np.float64),
-                attribute_names=attribute_names,
-                seen=seen,
-                validation=validation,
-                unseen=np.unique(labels[index["test_unseen_loc"]]),
-                attribute_groups=groups,
-            ),
-            features=features,
-            labels=labels,
-            **splits_of,
-        )
+        unseen = np.unique(labels[index["test_unseen_loc"]])
+        space = ClassSpace(names, semantics.astype(np.float64), attribute_names, seen, validation, unseen, groups)
+        train, test_seen, test_unseen = (index[key] for key in LOCATIONS)
+        return Benchmark(f"xlsa17/{settings.dataset}", space, features, labels, train, test_seen, test_unseen)
 
     @classmethod
     def find(cls, folder: Path) -> list[Path]:
