@@ -6,8 +6,7 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.registry import find, names
-from fedunseen.methods import METHODS
-from known_names import known, refuses
+from known_names import refuses
 
 MODULE = """
 from typing import Literal
@@ -105,11 +104,3 @@ def test_a_method_of_another_package_that_cannot_be_loaded_is_one_sentence(make)
         "'my_missing_module'): fix or update that package"
     ):
         make({"method.name": "broken"})
-
-
-@pytest.mark.usefixtures("package")
-def test_an_unknown_name_is_compared_with_those_of_other_packages_too(make):
-    with refuses(
-        f"method.name: unknown method 'mnie': did you mean 'mine'? {known({*METHODS, 'broken', 'mine'}, 'mnie')}"
-    ):
-        make({"method.name": "mnie"})

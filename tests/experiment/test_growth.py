@@ -190,14 +190,6 @@ def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path)
     assert same(dict(run(make(plain), tmp_path / "plain").params), dict(done.params))
 
 
-def test_the_stored_class_space_is_the_one_in_force(grown):
-    stored = sorted((grown.path / "spaces").iterdir())
-    assert [path.name for path in stored] == ["000000.json", "000002.json"]
-    last = Version.from_dict(json.loads(stored[-1].read_text()))
-    assert last.hash() == grown.metrics[-1]["space"]["hash"]
-    assert last.space.hashes() == grown.space.hashes()
-
-
 def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
     cut_short(make(CLOSED), tmp_path / "run", after=3)
     path = tmp_path / "run" / "spaces" / "000002.json"

@@ -130,15 +130,6 @@ def test_untargeted_attacks_harm(make, tmp_path, name):
     assert done.result["gzsl_seen"] < honest.result["gzsl_seen"]
 
 
-def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
-    done = run(make({**LAST, "attack.name": "nan", "attack.rounds": "2"}), tmp_path / "run")
-    first, second, *_ = done.metrics
-    assert "dropped" not in first
-    assert second["dropped"] == {"0": "the update is not finite"}
-    assert second["participants"] == [1, 2]
-    assert all(np.isfinite(line["zsl"]) for line in done.metrics)
-
-
 def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
     told = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
     done = run(make({**LAST, **told}), tmp_path / "run")
