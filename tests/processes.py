@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import io
+import json
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
@@ -77,6 +80,25 @@ def command(*words):
     """Call the command in this process, where it must do what it is told. Fixtures of a whole module need this one."""
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
+
+
+def sets(settings):
+    """Return the words that give a command these settings."""
+    return [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
+
+
+def same_model(one, other):
+    """Assert that two run directories hold the same bits."""
+    one, other = (load_file(path / "model.safetensors") for path in (one, other))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+TRAINED = {
+    "data.train_per_class": 6, "data.test_per_class": 3, "method.hidden": [16], "evaluation.selection": "last",
+    "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
+"""With these settings a round of digit-pairs takes a second."""
 
 
 def free_port():
@@ -265,3 +287,25 @@ class Machine:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+class Deployment:
+    """A coordinator and its parties with credentials, all in one folder: each a process of its own."""
+
+    def __init__(self, machine, engine, names, data, *host, join=()):
+        command("certs", "--engine", engine, "--parties", ",".join(names), "--out", machine.folder / "kits")
+        self.machine, self.names, self.data, self.more = machine, names, data, join
+        self.port = free_port()
+        self.words = ["host", *host, "--kit", "kits/coordinator", "--address", f"127.0.0.1:{self.port}", "--out", "run"]
+
+    def host(self, *more, killed_in=None):
+        return self.machine.start("host.log", *self.words, *more, killed_in=killed_in)
+
+    def join(self, name, killed_in=None, port=None):
+        words = ["join", f"127.0.0.1:{port or self.port}", "--data", self.data / name, "--kit", f"kits/{name}"]
+        return self.machine.start(f"{name}.log", *words, *self.more, killed_in=killed_in)
+
+    def end(self, coordinator, parties):
+        """Wait until all of them have ended well; ``parties``: name -> process."""
+        for name, process in {"host": coordinator, **parties}.items():
+            assert self.machine.ended(process) == 0, self.machine.said(f"{name}.log")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import load_data
 from fedunseen.serve import Recognizer
 
@@ -95,8 +94,3 @@ def test_a_service_adapts_only_where_it_is_asked_to(trained):
     again = adapting.rank(rows)
     assert again != first
     assert load_run(trained / "run").predict(rows[:2]) == done.predict(rows[:2])
-
-
-def test_a_service_of_a_method_without_class_means_does_not_adapt(digits):
-    with pytest.raises(ExperimentError, match="no class means"):
-        Recognizer(load_run(digits), adapts=True)

@@ -5,11 +5,9 @@ import signal
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
-from processes import ENGINES, command, free_port
+from processes import ENGINES, Deployment, command, same_model, sets
 
 NAMES = ("north", "south", "west")
 SETTINGS = {
@@ -47,43 +45,26 @@ def alone(place):
     return run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, SETTINGS), place / "alone")
 
 
-def same(one, other):
-    one, other = (load_file(path / "model.safetensors") for path in (one, other))
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["masked", "plain"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_killed_processes_adapt_to_the_bits_of_one_process(engine, aggregation, machine, place, alone, tmp_path):
     """South dies in the second iteration, the coordinator after it has merged it."""
-    command("certs", "--engine", engine, "--parties", ",".join(NAMES), "--out", tmp_path / "kits")
-    at = f"127.0.0.1:{free_port()}"
     settings = {**SETTINGS, "data.root": str(place / "data" / "coordinator"), "data.part": True}
     settings["privacy.aggregation"] = aggregation
-    words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-    host = ["host", place / "mine.toml", *words, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
-
-    def join(name, killed_in=None):
-        given = ["join", at, "--data", place / "data" / name, "--kit", f"kits/{name}"]
-        return machine.start(f"{name}.log", *given, killed_in=killed_in)
-
-    coordinator = machine.start("host.log", *host, killed_in=1)
-    parties = {name: join(name, 1 if name == "south" else None) for name in NAMES}
+    deployment = Deployment(machine, engine, NAMES, place / "data", place / "mine.toml", *sets(settings))
+    coordinator = deployment.host(killed_in=1)
+    parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
-    parties["south"] = join("south")
+    parties["south"] = deployment.join("south")
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1
     assert (tmp_path / "run" / "adapting" / "metrics.jsonl").read_text().count("\n") == 1
-    coordinator = machine.start("host.log", *host, "--resume")
-    assert machine.ended(coordinator) == 0, machine.said("host.log")
-    for name, party in parties.items():
-        assert machine.ended(party) == 0, machine.said(f"{name}.log")
-    assert same(tmp_path / "run", alone.path)
+    deployment.end(deployment.host("--resume"), parties)
+    same_model(tmp_path / "run", alone.path)
     result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
-    assert {k: v for k, v in result["adapted"].items() if k in ("samples", "classes", "refused", "rounds")} == {
-        k: v for k, v in alone.result["adapted"].items() if k in ("samples", "classes", "refused", "rounds")
-    }
+    for key in ("samples", "classes", "refused", "rounds"):
+        assert result["adapted"][key] == alone.result["adapted"][key]
     assert result["gzsl_harmonic"] == alone.result["gzsl_harmonic"]
     for name in NAMES:  # the adapted model went home
-        assert same(tmp_path / "runs" / name, alone.path)
+        same_model(tmp_path / "runs" / name, alone.path)

@@ -28,8 +28,3 @@ def test_json_has_the_same_unrounded(command, digits, better):
     assert told["run"] == str(better)
     assert told["differences"]["zsl"]["difference"] == pytest.approx(results[0]["zsl"] - results[1]["zsl"])
     assert told["differences"]["zsl"]["ci95"] > 0
-
-
-def test_what_is_no_run_is_refused(refused, digits, tmp_path):
-    assert str(tmp_path) in refused("compare", digits, tmp_path)
-    assert str(tmp_path) in refused("compare", tmp_path, digits)

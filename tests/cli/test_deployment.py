@@ -7,39 +7,27 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
-from processes import ENGINES, command, free_port
+from processes import ENGINES, TRAINED, Deployment, command, free_port, same_model, sets
 
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
 ROUNDS = 4
-SMALL = {
-    "data.train_per_class": 6,
-    "data.test_per_class": 3,
-    "partition.clients": 3,
-    "strategy.rounds": ROUNDS,
-    "strategy.name": "scaffold",  # whose clients keep something
-    "method.hidden": [16],
-    "evaluation.selection": "last",
-    "evaluation.theory": False,
-    "evaluation.embedding": False,
-}
-SET = [f"--set={key}={json.dumps(value)}" for key, value in SMALL.items()]
+SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": ROUNDS, "strategy.name": "scaffold"}  # clients keep c
+SET = sets(SMALL)
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """The parties' folders."""
     out = tmp_path_factory.mktemp("dealt") / "data"
-    command("data", "deal", "digit-pairs", *SET[:3], "--parties", ",".join(NAMES), "--out", out)
+    command("data", "deal", "digit-pairs", *SET, "--parties", ",".join(NAMES), "--out", out)
     return out
 
 
@@ -53,33 +41,20 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data, undisturbed, tmp_path):
     """A party dies when it has trained for round 2, the coordinator when it has merged round 3."""
-    command("certs", "--engine", engine, "--parties", ",".join(NAMES), "--out", tmp_path / "kits")
-    at = f"127.0.0.1:{free_port()}"
-    host = ["host", "digit-pairs", *SET, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
-
-    def join(name, killed_in=None):
-        words = ["join", at, "--data", data / name, "--kit", f"kits/{name}"]
-        return machine.start(f"{name}.log", *words, killed_in=killed_in)
-
-    coordinator = machine.start("host.log", *host, killed_in=2)
-    parties = {name: join(name, 1 if name == "south" else None) for name in NAMES}
+    deployment = Deployment(machine, engine, NAMES, data, "digit-pairs", *SET)
+    coordinator = deployment.host(killed_in=2)
+    parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
     missed = ("south has not answered", "south is gone")
     machine.until(lambda: any(words in machine.said("host.log") for words in missed), coordinator)
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1  # all three are needed: it waits
-    parties["south"] = join("south")
+    parties["south"] = deployment.join("south")
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
-    coordinator = machine.start("host.log", *host, "--resume", "--json")
-    assert machine.ended(coordinator) == 0, machine.said("host.log")
-    for name, party in parties.items():
-        assert machine.ended(party) == 0, machine.said(f"{name}.log")
-    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "run", undisturbed.path))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    deployment.end(deployment.host("--resume", "--json"), parties)
+    same_model(tmp_path / "run", undisturbed.path)
     for name in NAMES:  # the model went home, and names a sample there
-        home = load_file(tmp_path / "runs" / name / "model.safetensors")
-        assert all(torch.equal(home[name], other[name]) for name in other)
+        same_model(tmp_path / "runs" / name, undisturbed.path)
         command("predict", tmp_path / "runs" / name, data / name / "features.npz", "--top", 1)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]
@@ -91,8 +66,15 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
 def test_a_late_reply_counts(engine, machine, data, tmp_path):
     """Of two parties one is held until two merges are done without it; its update of the first model counts then."""
     at, more = f"127.0.0.1:{free_port()}", {"strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1}
-    told = [*SET, *(f"--set={key}={json.dumps(value)}" for key, value in more.items())]
-    host = ["host", "digit-pairs", *told, "--insecure", "--parties", "north,south", f"--set=engine.name={engine}"]
+    host = [
+        "host",
+        "digit-pairs",
+        *sets({**SMALL, **more}),
+        "--insecure",
+        "--parties",
+        "north,south",
+        f"--set=engine.name={engine}",
+    ]
     coordinator = machine.start("host.log", *host, "--address", at, "--out", "run")
     lines = tmp_path / "run" / "metrics.jsonl"
 

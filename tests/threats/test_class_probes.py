@@ -115,12 +115,6 @@ def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard
     assert float(state["defence/rule/length"]) <= 2 * typical * 1.001
 
 
-def test_the_same_round_has_the_same_probes():
-    item, two = (round_of(probing(), [honest(k) for k in range(CLIENTS)]) for _ in range(2))
-    assert torch.equal(item[1]["w"], two[1]["w"])
-    assert item[2] == two[2]
-
-
 def test_probes_answer_their_class_with_confidence_and_stop_there():
     start = torch.from_numpy(np.random.default_rng(0).normal(size=(600, CLASSES)).astype("f"))
     labels = torch.arange(600) % CLASSES

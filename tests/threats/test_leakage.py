@@ -161,10 +161,6 @@ def test_of_two_samples_only_the_columns_that_they_share_are_read(rng):
     assert misfit[:2].min() > 0.01
 
 
-def test_a_layer_without_gradient_says_nothing():
-    assert layer_inputs(torch.zeros(3, 2), torch.zeros(3)) is None
-
-
 def critic_gradient(rng, activation, hidden=64):
     """The gradient of a Wasserstein critic with gradient penalty, the penalty by automatic differentiation."""
     layers = linear_layer("critic.0", WIDE + ATTRIBUTES, hidden, rng) | linear_layer("critic.1", hidden, 1, rng)

@@ -42,6 +42,7 @@ def backdoor(probability=0.5, deviation=0.0, **settings):
     ("text", "attacked"),
     [
         ("20", [20]),
+        (7, [7]),
         ("20-24", [20, 21, 22, 23, 24]),
         ("48-", [48, 49, 50]),
         ("1, 3 - 4,50", [1, 3, 4, 50]),
@@ -53,10 +54,6 @@ def test_rounds_are_counted_from_one(text, attacked):
     assert [round + 1 for round in range(50) if attack.active(4, round)] == attacked
     assert not any(attack.active(0, round) for round in range(50))
     assert attack.first == (attacked[0] if attacked else None)
-
-
-def test_a_single_round_may_be_a_number():
-    assert AttackSettings(name="x", rounds=7).rounds == "7"
 
 
 @pytest.mark.parametrize("text", ["", "0", "5-4", "a", "-3", "2.5", "1,,2", "20--", "never,3"])
@@ -79,15 +76,6 @@ def test_model_replacement_multiplies_all_but_running_statistics():
     sent = Attack(AttackSettings(name="x", scale=10)).forge(UPDATE, rng())
     torch.testing.assert_close(sent["w"], 10 * UPDATE["w"])
     torch.testing.assert_close(sent["f.norm0.running_var"], UPDATE["f.norm0.running_var"])
-
-
-def test_a_scale_of_one_sends_the_update_itself():
-    assert Attack(AttackSettings(name="x", scale=1)).forge(UPDATE, rng()) is UPDATE
-
-
-def test_the_base_poisons_nothing():
-    data = local()
-    assert Attack(AttackSettings(name="x")).poison(0, data, rng()) is data
 
 
 def test_labels_are_those_of_the_next_class_that_is_held():
@@ -115,11 +103,6 @@ def test_random_updates_are_as_large_as_the_honest_one():
 
 def test_an_update_of_nan_is_nan():
     assert all(value.isnan().all() for value in NaN(NaN.Settings()).forge(UPDATE, rng()).values())
-
-
-def test_without_probability_nothing_is_poisoned():
-    data = local()
-    assert backdoor(0.0).poison(2, data, rng()) is data
 
 
 def test_every_place_can_be_poisoned_but_no_padding():

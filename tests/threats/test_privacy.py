@@ -181,15 +181,7 @@ def test_noise_comes_from_the_seed_or_from_the_system():
 
 
 @pytest.mark.usefixtures("free")
-def test_what_is_not_finite_is_left_out():
-    strategy = private({0: 1.0, 1: 1.0}, rate=1.0)
-    bad, good = reply(0, [float("nan"), 1.0]), reply(1, [1.0, 1.0])
-    item, two = (strategy.merge({}, {"w": torch.zeros(2)}, given, 0)[1]["w"] for given in ([bad, good], [good]))
-    assert torch.equal(item, two)
-
-
-@pytest.mark.usefixtures("free")
-@pytest.mark.parametrize("size", [1e25, 1e31, 1e37, 3e38])
+@pytest.mark.parametrize("size", [1e25, 1e31, 1e37, 3e38, float("nan")])
 def test_no_update_changes_more_than_it_may_however_long_it_is(size):
     strategy = private({0: 1.0}, rate=1.0, clip=1.0)
     start, update = {"w": torch.zeros(1000)}, {"w": torch.full((1000,), size)}

@@ -77,10 +77,6 @@ def test_every_picture_is_taken_whole_before_a_piece_is_cut():
     assert pieces([wide], 1, (4, 4), rng()).min() == 1  # around its centre
 
 
-def test_small_pictures_are_enlarged():
-    assert pieces([np.ones((3, 2, 3), dtype=np.float32)], 2, (8, 8), rng()).shape == (2, 3, 8, 8)
-
-
 def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
     for name, colour in (("b.png", (255, 0, 0)), ("a.jpg", (0, 0, 255))):
         Image.new("RGB", (10, 6), colour).save(tmp_path / name, quality=100)
