@@ -33,37 +33,15 @@ PAGES.remove(ROOT / "CHANGELOG.md")  # of what there was, too
 RUN = {"presets", "sweeps", "settings", "data list", "data deal", "certs"}
 """Commands that run for real, with the options that the pages show."""
 
-NOT_RUN = {
-    "fedunseen": "changes the files of the shell; runs in tests/cli",
-    "run": "minutes; its experiment is put together with every setting",
-    "estimate": "trains for seconds; runs in tests/cli",
-    "sweep": "minutes to hours; its grid is read with every setting",
-    "attack backdoor": "minutes; its experiment is put together with every setting",
-    "attack leakage": "minutes; its experiment is put together with every setting",
-    "predict": "needs the page's run and inputs; those of the guide and of any-shot run in test_documents",
-    "learn": "needs the page's run; those of any-shot run in test_documents",
-    "forget": "needs the page's run; that of any-shot runs in test_documents",
-    "adapt": "needs the page's run and samples; runs in tests/cli",
-    "sums": "needs the page's run and a party's folder; runs in tests/cli",
-    "compare": "needs runs of five seeds; runs in tests/cli",
-    "export": "needs the page's run; runs in tests/cli",
-    "report": "needs the page's run; runs in tests/cli",
-    "init": "needs a folder of pictures; runs in tests/cli",
-    "new": "writes a whole project; runs in tests/cli",
-    "data encode": "needs a frozen encoder and pictures; runs in tests/cli",
-    "data check": "needs a folder of pictures; runs in tests/cli",
-    "doctor": "says what this machine has; runs in tests/cli",
-    "serve": "continues until it is stopped; tests/serve run it as a process",
-    "host": "continues until its parties have trained; tests/engines run it as a process",
-    "join": "continues until its coordinator ends; tests/engines run it as a process",
-    "offline plan": "is the first of four steps, all of which run in tests/cli/test_offline.py",
-    "offline answer": "needs the page's plan; runs in tests/cli",
-    "offline merge": "needs the page's answers; runs in tests/cli",
-    "offline withdraw": "needs the page's plan; runs in tests/cli",
-    "offline show": "needs the page's plan; runs in tests/cli",
-    "ledger": "reads a party's folder; runs in tests/cli",
-    "health": "asks a federation that runs; tests/cli run it",
+REASONS = {
+    "its experiment or its grid is put together with every setting": "run, sweep, attack backdoor, attack leakage",
+    "those of the guide and of any-shot run in test_documents": "predict, learn, forget",
+    "continues until it is stopped; tests/serve, tests/cli and tests/engines run it as a process": "serve, host, join",
+    "needs or changes files that a page does not have; runs in tests/cli": "fedunseen, estimate, adapt, sums, compare, "
+    "export, report, init, new, data encode, data check, doctor, offline plan, offline answer, offline merge, "
+    "offline withdraw, offline show, ledger, health",
 }
+NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}
 
 ELSEWHERE = {
     "README.md": "test_documents: one block, and what it prints",

@@ -10,6 +10,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main
+from fedunseen.core.toml import toml_text
 from processes import Machine
 
 
@@ -92,8 +93,5 @@ def small(make_folder, tmp_path):
         "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
         "strategy": {"name": "fedavg", "rounds": 2},
     }
-    lines = []
-    for section, content in sections.items():
-        lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
-    (tmp_path / "small.toml").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "small.toml").write_text(toml_text(sections), "utf-8")
     return tmp_path / "small.toml"

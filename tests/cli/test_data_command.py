@@ -8,13 +8,9 @@ from fedunseen.data import BENCHMARKS
 from published_layouts import (
     BIRDS,
     write_awa2,
-    write_cifar_archive,
     write_cub,
-    write_deepfashion,
     write_image,
-    write_miniimagenet,
     write_mnist,
-    write_omniglot,
     write_sentiment140,
     write_splits,
 )
@@ -62,22 +58,6 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
     assert [told[key] for key in ("samples", "train", "test_seen", "test_unseen")] == [70, 30, 20, 20]
     out = command("data", "check", tmp_path / "digits").out
     assert "  attributes: none, the classes are learned from examples (few-shot)\n" in out
-    write_miniimagenet(tmp_path / "photos")
-    assert check(tmp_path / "photos")[1]["benchmark"] == "miniimagenet"
-    (tmp_path / "photos" / "images" / "n0100000000.jpg").unlink()
-    code, told = check(tmp_path / "photos")
-    assert code == 2
-    assert told["problems"][0].startswith(f"{tmp_path / 'photos' / 'images' / 'n0100000000.jpg'} is missing (1 of 15")
-    write_cifar_archive(tmp_path / "small", ("apple", "baby"), 1)
-    code, told = check(tmp_path / "small")
-    assert (code, told["benchmark"]) == (2, "cifar-fs")
-    (problem,) = told["problems"]
-    assert problem == (
-        f"cifar-fs names the class 'aquarium_fish', which {tmp_path / 'small'} does not have: unpack its images there"
-    )
-    write_omniglot(tmp_path / "drawn", {"Greek": 1}, drawings=1)
-    code, told = check(tmp_path / "drawn")
-    assert (code, told["benchmark"]) == (2, "omniglot")
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("good 1 0\nbad 0 1\n")
     write_sentiment140(tmp_path / "tweets" / "mine.csv")
@@ -151,16 +131,6 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     assert code == 0
     assert len(told["unreadable"]) == 2
     assert told["bytes"] == 30 * 3 * 32 * 32
-
-    fashion = tmp_path / "DeepFashion"
-    files, *_ = write_deepfashion(fashion)
-    for i in (2, 5):
-        (fashion / "Img" / files[i]).unlink()
-    code, told = check(fashion, "--set", "data.unseen_classes=2")
-    assert code == 2
-    assert told["problems"] == [
-        f"{fashion / 'Img' / files[2]} is missing (2 of 30 images are): unpack the images again"
-    ]
 
 
 def test_your_own_images(check, tmp_path):

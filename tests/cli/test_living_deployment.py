@@ -4,7 +4,6 @@ Real processes over loopback; and the same story told in one process ends with t
 """
 
 import importlib.util
-import json
 import signal
 
 import numpy as np
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import app
+from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
@@ -29,21 +29,16 @@ METHODS = {
     "gaussian": {"name": "gaussian", "shrinkage": 0.1},
     "fedzsl": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0},
 }
-STORIES = [("nvflare", "gaussian"), ("flower", "fedzsl")]
 LIBRARIES = {"nvflare": "nvflare", "flower": "flwr"}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(
-            story,
-            marks=pytest.mark.skipif(importlib.util.find_spec(LIBRARIES[story[0]]) is None, reason=f"no {story[0]}"),
-            id="-".join(story),
-        )
-        for story in STORIES
-    ],
-)
+def telling(engine, method):
+    missing = importlib.util.find_spec(LIBRARIES[engine]) is None
+    skip = pytest.mark.skipif(missing, reason=f"no {engine}")
+    return pytest.param((engine, method), marks=skip, id=f"{engine}-{method}")
+
+
+@pytest.fixture(scope="module", params=[telling("nvflare", "gaussian"), telling("flower", "fedzsl")])
 def story(request):
     """What carries the messages, and the method: one in closed form, one that is trained."""
     return request.param
@@ -93,21 +88,10 @@ def deal(tree, out):
 
 def toml(tree, path, root):
     """Write the experiment for `host`, which finds its own data elsewhere."""
-    sections = {**tree, "data": {**tree["data"], "root": str(root), "part": True}, "partition": {}}
-    del sections["engine"]
+    sections = {key: content for key, content in tree.items() if key not in ("name", "engine")}
+    sections["data"] = {**tree["data"], "root": str(root), "part": True}
     sections["partition"] = {"join": {"2": 2}, "leave": {"1": 4}}
-    text = "".join(
-        f"[{section}]\n" + "".join(f"{key} = {value(one)}\n" for key, one in content.items())
-        for section, content in sections.items()
-        if section != "name"
-    )
-    path.write_text(text, "utf-8")
-
-
-def value(one):
-    if isinstance(one, dict):
-        return "{ " + ", ".join(f'"{key}" = {value(inner)}' for key, inner in one.items()) + " }"
-    return json.dumps(one)
+    path.write_text(toml_text(sections), "utf-8")
 
 
 def same(one, other):

@@ -58,18 +58,6 @@ def test_people_get_a_list(command, digits):
     assert len(lines) == 3
 
 
-def test_feature_files_are_ranked_row_by_row(command, digits, tmp_path):
-    rows = np.random.default_rng(0).uniform(size=(3, 128))
-    np.save(tmp_path / "rows.npy", rows)
-    np.savez(tmp_path / "rows.npz", features=rows)
-    for name in ("rows.npy", "rows.npz"):
-        found = ranked(command("predict", digits, tmp_path / name, "--json", "--top", 100))
-        assert [one["input"] for one in found] == [f"{tmp_path / name}[{i}]" for i in range(3)]
-        expected = load_run(digits).predict(rows)
-        for one, ranking in zip(found, expected, strict=True):
-            assert [c["name"] for c in one["classes"]] == [p.name for p in ranking]
-
-
 def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(command, digits, tmp_path):
     for i, image in enumerate(IMAGES):
         (tmp_path / "new" / str(i)).mkdir(parents=True)
@@ -143,33 +131,9 @@ def test_simple_mistakes_are_answered_before_pytorch_is_loaded(digits, tmp_path)
         assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
 
 
-def test_classes_are_added_and_replaced_without_training(command, digits, tmp_path):
-    image = EXAMPLES / "47.png"
-    file = write_classes(tmp_path / "new.csv", {"forty-seven again": (4, 7), "00": (4, 7)})
-    plain = {
-        c["name"]: c["score"] for c in ranked(command("predict", digits, image, "--json", "--top", 200))[0]["classes"]
-    }
-    found = ranked(command("predict", digits, image, "--classes", file, "--json", "--top", 200))[0]["classes"]
-    scores = {c["name"]: c["score"] for c in found}
-    assert set(scores) == {*plain, "forty-seven again"}
-    assert scores["forty-seven again"] == pytest.approx(plain["47"], abs=1e-5)
-    assert scores["00"] == pytest.approx(plain["47"], abs=1e-5)  # 00 was seen, with no calibration in this run
-    assert all(scores[name] == plain[name] for name in plain if name != "00")
-    given = ranked(command("predict", digits, image, "--classes", file, "--among", "given", "--json"))[0]["classes"]
-    assert {c["name"] for c in given} == {"forty-seven again", "00"}
-
-
 def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
     missing = tmp_path / "none.png"
     assert refused("predict", digits, missing) == f"{missing} is missing"
-    np.save(tmp_path / "wide.npy", np.zeros((2, 64)))
-    assert refused("predict", digits, tmp_path / "wide.npy") == (
-        f"{tmp_path / 'wide.npy'}: its vectors have 64 numbers, but the model takes 128"
-    )
-    (tmp_path / "text.png").write_text("no picture")
-    assert refused("predict", digits, tmp_path / "text.png").startswith(
-        f"{tmp_path / 'text.png'} is not a readable image"
-    )
     assert refused("predict", digits, IMAGES[0], "--top", 0) == "--top 0: ask for at least 1 class"
     assert refused("predict", digits, IMAGES[0], "--among", "sene") == "--among sene: choose all, unseen or given"
     assert refused("predict", digits, IMAGES[0], "--among", "given") == (
@@ -181,23 +145,6 @@ def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
     )
     assert refused("predict", digits, IMAGES[0], "--support", tmp_path / "no") == (
         f"--support {tmp_path / 'no'}: there is no such folder"
-    )
-
-
-def test_bad_classes_are_one_sentence(refused, digits, tmp_path):
-    none = tmp_path / "none.csv"
-    assert refused("predict", digits, IMAGES[0], "--classes", none) == f"{none} is missing"
-    columns = [f"{side} {digit}" for side in ("left", "right") for digit in range(10)]
-    file = write_classes(tmp_path / "a.csv", {"x": (1, 2)}, [*columns[:-1], "rihgt 9"])
-    message = refused("predict", digits, IMAGES[0], "--classes", file)
-    assert message.startswith(f"{file}: unknown attribute column 'rihgt 9': did you mean '")
-    file = write_classes(tmp_path / "b.csv", {"x": (1, 2)}, columns[:-1])
-    assert refused("predict", digits, IMAGES[0], "--classes", file) == (
-        f"{file}: the attribute column 'right 9' is missing"
-    )
-    file = write_classes(tmp_path / "c.csv", {"x": (99, 99)})
-    assert refused("predict", digits, IMAGES[0], "--classes", file) == (
-        f"{file}: the class 'x' has only zeros as attributes: describe it, or leave it out"
     )
 
 
@@ -216,34 +163,6 @@ def test_names_tell_nothing_where_attributes_describe(refused, digits, tmp_path)
     )
     assert refused("predict", digits, IMAGES[0], "--set", "method.lr=1") == (
         "--set method.lr: a finished run takes settings of data and encoder alone"
-    )
-
-
-def test_bad_runs_are_one_sentence(refused, digits, tmp_path):
-    assert refused("predict", tmp_path, IMAGES[0]) == (
-        f"{tmp_path} is not a run directory: name one that `fedunseen run` has made"
-    )
-    copy = tmp_path / "copy"
-    shutil.copytree(digits, copy)
-    (copy / "result.json").unlink()
-    assert refused("predict", copy, IMAGES[0]) == (
-        f"{copy}: this run is not complete: resume it with --out {copy} --resume"
-    )
-    shutil.copy(digits / "result.json", copy)
-    (copy / "model.safetensors").write_bytes(b"half")
-    message = refused("predict", copy, IMAGES[0])
-    assert message.startswith(f"{copy / 'model.safetensors'} cannot be read (")
-    assert message.endswith("): resume the run to make it again")
-
-
-def test_a_classifier_takes_no_classes(command, refused, fast, tmp_path):
-    done = run(Experiment.load("digit-pairs-classifier", fast), tmp_path / "run")
-    assert done.result["gzsl_unseen"] < 5
-    assert command("predict", done.path, IMAGES[0]).code == 0
-    file = write_classes(tmp_path / "new.csv", {"x": (1, 2)})
-    assert refused("predict", done.path, IMAGES[0], "--classes", file) == (
-        "method.name = 'classifier' knows only the classes that it was trained on: run a zero-shot method, "
-        "for example fedzsl, to predict others"
     )
 
 

@@ -84,19 +84,6 @@ def test_a_client_that_flips_labels_trains_as_one_whose_labels_are_flipped():
     assert (flipped.terms, flipped.step_lengths) == (attacked.terms, attacked.step_lengths)
 
 
-@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
-def test_who_ignores_the_screening_sends_what_a_worker_without_one_would(mode):
-    strict = Magnitude.Settings(percentile=50)
-    plain = round_of(worker(mode="one-at-a-time"))[EVIL][0]
-    screened = round_of(worker(attack(Attack, ignore_defence=True), strict, mode))
-    assert same(plain.update, screened[EVIL][0].update)
-    assert screened[EVIL][0].notes == {}
-    honest = round_of(worker(None, strict, mode))
-    for client in (0, 2):
-        assert same(honest[client][0].update, screened[client][0].update)
-        assert honest[client][0].notes == screened[client][0].notes
-
-
 def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on():
     class Adds(Attack):
         """Trains on enormous samples beside its own."""
@@ -127,11 +114,6 @@ def test_a_screened_round_counts_by_hand():
     dropped = 2 * (sums.astype(np.float32) < np.float32(threshold)).sum()  # in each of two passes
     assert reply.notes == pytest.approx(dict(zip(COUNTS, (28, dropped, 0, 0), strict=True)) | {"threshold": threshold})
     assert not any(name.startswith("screening") for name in reply.terms)
-
-
-def test_a_screening_that_leaves_no_sample_leaves_the_model():
-    for reply, _ in round_of(worker(None, Magnitude.Settings(threshold=1e9))):
-        assert not any(value.any() for value in reply.update.values())
 
 
 def test_the_trainer_without_its_screening_is_the_one_before():

@@ -14,6 +14,7 @@ from fedunseen.secagg.masks import Masks
 from fedunseen.secagg.primitives import SecAggError
 from fedunseen.strategies import FedAvg, Pipeline, Reply
 from fedunseen.threats.privacy import PrivacySettings, Private
+from processes import TRAINED
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="no dp-accounting")
 CLASSES = (1, 2, 3, 1, 3)
@@ -75,19 +76,8 @@ def test_a_sum_of_too_few_parts_is_refused():
 
 
 def test_a_run_counts_its_epsilon(tmp_path):
-    settings = {
-        "data.train_per_class": 6,
-        "data.test_per_class": 3,
-        "partition.clients": 4,
-        "strategy.rounds": 2,
-        "method.hidden": [16],
-        "evaluation.selection": "last",
-        "evaluation.theory": False,
-        "evaluation.embedding": False,
-        "privacy.name": "client-level",
-        "privacy.clip": 1.0,
-        "privacy.noise": 2.0,
-    }
+    noise = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 2.0}
+    settings = {**TRAINED, "partition.clients": 4, "strategy.rounds": 2, **noise}
     plain, masked = (
         run(Experiment.load("digit-pairs", {**settings, **more}), tmp_path / name)
         for name, more in (("plain", {}), ("masked", {"privacy.aggregation": "masked"}))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import ExperimentName, Json, Overrides, overrides_of, say
+from fedunseen.cli import options as opt
 from fedunseen.cli.console import chosen as read_experiment
+from fedunseen.cli.console import overrides_of, print_json, say
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder
 
@@ -18,8 +18,8 @@ attack_app = typer.Typer(help="What the curious can find out, and what the malic
 
 @attack_app.command()
 def leakage(
-    experiment: ExperimentName,
-    overrides: Overrides = None,
+    experiment: opt.ExperimentName,
+    overrides: opt.Overrides = None,
     images: Annotated[int, typer.Option(help="How many training samples are attacked.")] = 4,
     method: Annotated[str, typer.Option(help="Which search: dlg, cosine or both.")] = "both",
     steps: Annotated[
@@ -35,7 +35,7 @@ def leakage(
     out: Annotated[
         Path | None, typer.Option(help="The directory of the results (default: runs/leakage-NAME-seedN, or a new one).")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Recover samples from their gradients: from a classifier that sees images, and from the experiment's method."""
     if images < 1:
@@ -59,14 +59,13 @@ def leakage(
     write_json(out / "leakage.json", facts)
     write_leakage_report(facts, tensors, out / "leakage.html")
     say(*conclusions(facts), f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
-    if as_json:
-        print(json.dumps({"out": str(out), "report": str(out / "leakage.html"), **summary(facts)}), flush=True)
+    print_json(as_json, {"out": str(out), "report": str(out / "leakage.html"), **summary(facts)})
 
 
 @attack_app.command()
 def backdoor(
-    experiment: ExperimentName,
-    overrides: Overrides = None,
+    experiment: opt.ExperimentName,
+    overrides: opt.Overrides = None,
     defences: Annotated[
         str, typer.Option(help="Which defences, with commas: magnitude,norm-clip (default: all there are).")
     ] = "",
@@ -77,7 +76,7 @@ def backdoor(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the runs that --out holds; its defences stay in the table.")
     ] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Run an experiment honestly and attacked, without and with each defence."""
     from fedunseen.experiment.parsing import glance
@@ -103,8 +102,7 @@ def backdoor(
     write_json(out / "backdoor.json", facts)
     write_backdoor_report(facts, out / "backdoor.html", out / "runs")
     say(*conclusions(facts), f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}")
-    if as_json:
-        print(json.dumps({"out": str(out), "report": str(out / "backdoor.html"), **summary(facts)}), flush=True)
+    print_json(as_json, {"out": str(out), "report": str(out / "backdoor.html"), **summary(facts)})
 
 
 def _sums(text: str | None) -> list[int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -74,8 +74,9 @@ def live_page(command: Callable[..., None]) -> Callable[..., None]:
     return with_page
 
 
-@contextmanager
-def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) -> Iterator[RunMonitor | None]:
+def watched(
+    listen_at: BindAddress | None, experiment: Experiment, out: Path
+) -> AbstractContextManager[RunMonitor | None]:
     """Show a run live while the block lasts, and yield its monitor; None without a page."""
 
     def make() -> RunMonitor:
@@ -83,8 +84,7 @@ def watched(listen_at: BindAddress | None, experiment: Experiment, out: Path) ->
 
         return RunMonitor(experiment, out)
 
-    with live(listen_at, make) as monitor:
-        yield monitor
+    return live(listen_at, make)
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import ExperimentName, Json, Overrides, chosen, overrides_of, show
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import chosen, overrides_of, show
 from fedunseen.core.registry import find
 
 data_app = typer.Typer(
@@ -23,7 +24,7 @@ def data_list(
     root: Annotated[
         Path | None, typer.Option(help="Where to look (default: $FEDUNSEEN_DATA, or data in this folder).")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """List the benchmarks: what they are, who publishes them, which files they need, whether they are here."""
     from fedunseen.tools.data import data_folder, examine
@@ -40,7 +41,7 @@ def data_check(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the data: data.splits=FOLDER")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Say what a folder holds or lacks, and an experiment that runs on it; exit code 2 if nothing could use it."""
     from fedunseen.tools.data import check
@@ -53,13 +54,13 @@ def data_check(
 
 @data_app.command("deal")
 def data_deal(
-    experiment: ExperimentName,
+    experiment: opt.ExperimentName,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the folders are made: a new or an empty folder.")],
-    overrides: Overrides = None,
+    overrides: opt.Overrides = None,
     parties: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="The clients' names (default: client-0, client-1 ...).")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Write an experiment's samples in folders: each client's training samples, the coordinator's test samples."""
     plan = chosen(experiment, overrides)
@@ -72,10 +73,10 @@ def data_deal(
 
 @data_app.command("encode")
 def data_encode(
-    experiment: ExperimentName,
+    experiment: opt.ExperimentName,
     out: Annotated[Path, typer.Option(metavar="FOLDER", help="The data set's folder: a new or an empty one.")],
-    overrides: Overrides = None,
-    as_json: Json = False,
+    overrides: opt.Overrides = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Write what an experiment's frozen encoder makes of its images, in the xlsa17 layout (.mat files)."""
     plan = chosen(experiment, overrides)

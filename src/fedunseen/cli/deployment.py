@@ -12,26 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedunseen.cli import options as opt
 from fedunseen.cli.bind_address import BindAddress
-from fedunseen.cli.console import (
-    Consent,
-    Data,
-    EpsilonLimit,
-    ExperimentName,
-    Json,
-    Out,
-    Overrides,
-    Own,
-    Plugins,
-    Resume,
-    State,
-    Track,
-    check_consent,
-    finish,
-    overrides_of,
-    say,
-    sole_user,
-)
+from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole_user
 from fedunseen.cli.dashboard import both, live, live_page, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
@@ -139,17 +122,17 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
 
 @live_page
 def host(
-    experiment: ExperimentName,
-    overrides: Overrides = None,
-    plugins: Plugins = None,
-    out: Out = None,
-    resume: Resume = False,
+    experiment: opt.ExperimentName,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
+    out: opt.Out = None,
+    resume: opt.Resume = False,
     address: Annotated[str, typer.Option(help="Where to listen: HOST or HOST:PORT.")] = f"127.0.0.1:{PORT}",
     kit: Kit = None,
     insecure: Insecure = False,
-    track: Track = None,
+    track: opt.Track = None,
     parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
     *,
     listen_at: BindAddress | None,
 ) -> None:
@@ -205,18 +188,18 @@ _DROPOUTS = (
 @live_page
 def join(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help=f"The coordinator's: HOST or HOST:PORT ({PORT}).")],
-    data: Data,
+    data: opt.Data,
     kit: Kit = None,
-    state: State = None,
+    state: opt.State = None,
     out: Annotated[Path | None, typer.Option(help="The merged model's run directory (default: runs/NAME).")] = None,
     masked: Annotated[bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates.")] = False,
-    consent: Consent = None,
+    consent: opt.Consent = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
-    overrides: Own = None,
-    plugins: Plugins = None,
-    epsilon_limit: EpsilonLimit = None,
+    overrides: opt.Own = None,
+    plugins: opt.Plugins = None,
+    epsilon_limit: opt.EpsilonLimit = None,
     patience: Annotated[float, typer.Option(help="Seconds to look for a coordinator that is gone.")] = 300.0,
     *,
     listen_at: BindAddress | None,

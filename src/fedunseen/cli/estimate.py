@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fedunseen.cli.console import ExperimentName, Json, Overrides, chosen, show
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import chosen, show
 
 if TYPE_CHECKING:
     from fedunseen.tools.estimate import Estimate
 
 
-def estimate(experiment: ExperimentName, overrides: Overrides = None, as_json: Json = False) -> None:
+def estimate(experiment: opt.ExperimentName, overrides: opt.Overrides = None, as_json: opt.Json = False) -> None:
     """Say what a run will take in time, memory and traffic, from a few of its batches."""
     plan = chosen(experiment, overrides)
     from fedunseen.tools.estimate import estimate as estimated

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Client, Json, RunPath, open_run, say
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import open_run, print_json, say
 from fedunseen.core.errors import ArgumentError
 
 
 def export(
-    path: RunPath,
+    path: opt.RunPath,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")] = None,
     latex: Annotated[
         Path | None, typer.Option("--latex", metavar="DIR", help="The folder to write the tables to, as LaTeX.")
@@ -21,8 +21,8 @@ def export(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
     ] = None,
-    client: Client = None,
-    as_json: Json = False,
+    client: opt.Client = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""
     if csv is None and latex is None and out is None:
@@ -46,8 +46,5 @@ def export(
         from fedunseen.experiment.tables import write_latex
 
         written += write_latex(run, latex)
-    if as_json:
-        print(json.dumps({"files": [str(exported) for exported in written]}), flush=True)
-        return
-    for file in written:
-        say(f"wrote {file}")
+    print_json(as_json, {"files": [str(exported) for exported in written]})
+    say(*(f"wrote {file}" for file in ([] if as_json else written)))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import Json
+from fedunseen.cli import options as opt
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import holding, parse_json
 
@@ -43,7 +43,7 @@ def health(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A coordinator's run directory, or a party's --state folder.")
     ],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Say whether a coordinator or a party is at work in a folder; exit code 1 if it is not, or if it is cut off."""
     status = examined(folder)

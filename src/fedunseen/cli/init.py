@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedunseen.cli.console import Json, say
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import say
 from fedunseen.core.errors import ExperimentError
 
 
@@ -29,7 +30,7 @@ def init(
             "--force", help="Write the experiment file again if it is there, and a class table of names alone."
         ),
     ] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
     from fedunseen.core.files import write_text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedunseen.cli.console import Client, Described, Json, Named, RunPath, Support, check_named, open_run, say
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import check_named, open_run, print_json, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run dir
 
 
 def learn(
-    path: RunPath,
+    path: opt.RunPath,
     out: New,
-    classes: Described = None,
-    named: Named = None,
-    support: Support = None,
+    classes: opt.Described = None,
+    named: opt.Named = None,
+    support: opt.Support = None,
     sums: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),
     ] = None,
-    client: Client = None,
-    as_json: Json = False,
+    client: opt.Client = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
     if sums and (named or classes is not None or support is not None):
@@ -52,19 +52,18 @@ def learn(
     write_card(done)
     added = done.result["learnt"]
     say(f"learned: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
-    if as_json:
-        print(json.dumps({"run": str(done.path), "learnt": added, "classes": len(done.space.names)}), flush=True)
+    print_json(as_json, {"run": str(done.path), "learnt": added, "classes": len(done.space.names)})
 
 
 def adapt(
-    path: RunPath,
+    path: opt.RunPath,
     inputs: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Unlabelled samples: a folder of pictures or an array.")
     ],
     out: New,
     among: Annotated[str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")] = "all",
-    client: Client = None,
-    as_json: Json = False,
+    client: opt.Client = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
     if among not in ("all", "unseen"):
@@ -89,12 +88,11 @@ def say_adapted(done: Run, as_json: bool) -> None:
         before = note["before"]
         say(f"harmonic mean before {before['gzsl_harmonic']:.1f} %, after {done.result['gzsl_harmonic']:.1f} %")
     say(done.headline(), f"run:    {done.path}")
-    if as_json:
-        print(json.dumps(done.result), flush=True)
+    print_json(as_json, done.result)
 
 
 def sums(
-    path: RunPath,
+    path: opt.RunPath,
     data: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Your samples, as a party's: classes.csv with features or images.")
     ],
@@ -102,7 +100,7 @@ def sums(
     removal: Annotated[bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")] = False,
     samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
     from fedunseen.experiment import load_run
@@ -119,12 +117,11 @@ def sums(
     say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
     if alone := [name for name, count in counts.items() if count == 1]:
         say(f"the sum of a single sample is that sample: {', '.join(alone)}")
-    if as_json:
-        print(json.dumps({"file": str(out), "samples": counts}), flush=True)
+    print_json(as_json, {"file": str(out), "samples": counts})
 
 
 def forget(
-    path: RunPath,
+    path: opt.RunPath,
     out: New,
     party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")],
     samples: Annotated[
@@ -132,7 +129,7 @@ def forget(
     ] = None,
     removal: Annotated[Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")] = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
     from fedunseen.experiment import load_run
@@ -149,5 +146,4 @@ def say_forgotten(done: Run, as_json: bool) -> None:
     say(f"forgotten: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
     if "sums_sha256" in done.result:
         say("note: whoever kept the sums of before and sees those of now learns exactly the sums of what was removed")
-    if as_json:
-        print(json.dumps(done.result), flush=True)
+    print_json(as_json, done.result)

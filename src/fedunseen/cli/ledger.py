@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import Json, say
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import print_json, say
 from fedunseen.core.errors import DataError
 
 
@@ -17,7 +17,7 @@ def ledger(
     state: Annotated[
         Path, typer.Argument(metavar="STATE", help="A party's --state folder, for example fedunseen-north.")
     ],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """List what a party has sent: when, for which run, what kind, how many bytes; and the privacy that it spent."""
     from fedunseen.engines.remote.releases import Releases
@@ -27,8 +27,7 @@ def ledger(
     lines = Releases(state).lines
     found = summary(lines)
     if as_json:
-        print(json.dumps({**found, "releases": lines}), flush=True)
-        return
+        return print_json(True, {**found, "releases": lines})
     for line in lines:
         print("  ".join(_cells(line)))
     say(f"sent:   {found['messages']} messages, {found['bytes']:,} bytes, in {found['runs']} runs")

@@ -13,22 +13,10 @@ import typer
 import typer.core
 
 from fedunseen import __version__
+from fedunseen.cli import options as opt
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.bind_address import BindAddress
-from fedunseen.cli.console import (
-    ExperimentName,
-    Json,
-    Out,
-    Overrides,
-    Plugins,
-    Resume,
-    RunPath,
-    Track,
-    chosen,
-    finish,
-    say,
-    show,
-)
+from fedunseen.cli.console import chosen, finish, say, show
 from fedunseen.cli.dashboard import both, live_page, watched
 from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
@@ -119,13 +107,13 @@ def begin(
 @app.command()
 @live_page
 def run(
-    experiment: ExperimentName,
-    overrides: Overrides = None,
-    plugins: Plugins = None,
-    out: Out = None,
-    resume: Resume = False,
-    track: Track = None,
-    as_json: Json = False,
+    experiment: opt.ExperimentName,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
+    out: opt.Out = None,
+    resume: opt.Resume = False,
+    track: opt.Track = None,
+    as_json: opt.Json = False,
     *,
     listen_at: BindAddress | None,
 ) -> None:
@@ -158,7 +146,7 @@ def run(
 
 
 @app.command()
-def report(path: RunPath, as_json: Json = False) -> None:
+def report(path: opt.RunPath, as_json: opt.Json = False) -> None:
     """Write a run's report.html again."""
     from fedunseen.experiment import load_run
     from fedunseen.report import write_report
@@ -173,7 +161,7 @@ def report(path: RunPath, as_json: Json = False) -> None:
 def compare(
     path: Annotated[Path, typer.Argument(metavar="RUN", help="The run directory that the others are compared with.")],
     others: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories of the same seeds.")],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
     from fedunseen.evaluation.measures import SHORT
@@ -218,7 +206,7 @@ def settings() -> None:
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: opt.Json = False) -> None:
     """Say what is installed, which devices and data are there, what is missing and how to get it."""
     from fedunseen.cli.doctor import examine, render
 

@@ -11,22 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import (
-    Consent,
-    Data,
-    EpsilonLimit,
-    ExperimentName,
-    Json,
-    Overrides,
-    Own,
-    Plugins,
-    State,
-    check_consent,
-    finish,
-    overrides_of,
-    say,
-    sole_user,
-)
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole_user
 from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
@@ -56,7 +42,7 @@ def plan_(
     credentials: Kit,
     parties: Annotated[str, typer.Option(help="Who is asked: a,b,c.")],
     out: Annotated[Path, typer.Option(help="The file to write, for every party the same.")],
-    experiment: ExperimentName = "",
+    experiment: opt.ExperimentName = "",
     adapt: Annotated[
         Path | None, typer.Option(metavar="RUN", help="In place of EXPERIMENT: adapt a run to unlabelled samples.")
     ] = None,
@@ -64,8 +50,8 @@ def plan_(
         Path | None, typer.Option(metavar="RUN", help="In place of EXPERIMENT: remove samples of --removing parties.")
     ] = None,
     removing: Annotated[str, typer.Option(help="Whose samples are removed: a,b.")] = "",
-    overrides: Overrides = None,
-    plugins: Plugins = None,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
     plain: Annotated[bool, typer.Option("--plain", help="Ask for sums in clear, which the coordinator sees.")] = False,
     withdrawals: Annotated[
         list[Path] | None, typer.Option("--withdrawal", help="A file of a party that has withdrawn; repeatable.")
@@ -191,16 +177,16 @@ def _party(
 @offline_app.command()
 def answer(
     plan: PlanFile,
-    data: Data,
+    data: opt.Data,
     credentials: Kit,
     out: Annotated[Path, typer.Option(help="The file to write, for the coordinator.")],
-    state: State = None,
-    consent: Consent = None,
+    state: opt.State = None,
+    consent: opt.Consent = None,
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
     samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
-    epsilon_limit: EpsilonLimit = None,
-    overrides: Own = None,
-    plugins: Plugins = None,
+    epsilon_limit: opt.EpsilonLimit = None,
+    overrides: opt.Own = None,
+    plugins: opt.Plugins = None,
 ) -> None:
     """Party: write your one answer to a plan, from your own data, which stay here."""
     from fedunseen.cli.progress import preparation_bars
@@ -251,11 +237,11 @@ def answer(
 @offline_app.command()
 def withdraw(
     plan: PlanFile,
-    data: Data,
+    data: opt.Data,
     credentials: Kit,
     out: Annotated[Path, typer.Option(help="The file to write, for the coordinator's next plan.")],
-    state: State = None,
-    consent: Consent = None,
+    state: opt.State = None,
+    consent: opt.Consent = None,
 ) -> None:
     """Party: sign that you have not answered a plan and never will, so that the others may answer one without you."""
     from fedunseen.engines.offline import party
@@ -279,8 +265,8 @@ def merge(
     credentials: Annotated[
         Path | None, typer.Option("--credentials", help="Your folder: it signs the next round's plan.")
     ] = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
+    plugins: opt.Plugins = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Coordinator: add up the answers of all parties, and write the run."""
     from fedunseen.engines.offline import coordinator, files

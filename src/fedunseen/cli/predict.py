@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedunseen.cli.console import (
-    Client,
-    Described,
-    Json,
-    Named,
-    Overrides,
-    Plugins,
-    RunPath,
-    Support,
-    check_named,
-    open_run,
-    overrides_of,
-    say,
-)
+from fedunseen.cli import options as opt
+from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
 
@@ -31,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def predict(
-    path: RunPath,
+    path: opt.RunPath,
     inputs: Annotated[
         list[Path],
         typer.Argument(
             metavar="INPUT...", help="Images, folders of them, or arrays: features or images (.npy .npz .csv)."
         ),
     ],
-    classes: Described = None,
-    named: Named = None,
+    classes: opt.Described = None,
+    named: opt.Named = None,
     among: Annotated[
         str, typer.Option(help="Rank all classes, only unseen ones, or only those given by --classes or --class.")
     ] = "all",
-    support: Support = None,
+    support: opt.Support = None,
     top: Annotated[int, typer.Option(help="How many classes to show.")] = 5,
     proba: Annotated[
         bool,
@@ -57,10 +44,10 @@ def predict(
         Path | None,
         typer.Option(metavar="FILE", help="Where the encoder's weights are, if they are not found by their content."),
     ] = None,
-    client: Client = None,
-    overrides: Overrides = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
+    client: opt.Client = None,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     _check(path, inputs, classes, named, support, table, among, top)
@@ -80,9 +67,8 @@ def predict(
     if table is not None:
         _write(answers, table, proba)
         say(f"{table}: {len(answers)} inputs, {sum(len(prediction['classes']) for prediction in answers)} lines")
-    if as_json:
-        print(json.dumps(answers), flush=True)
-    elif table is None:
+    print_json(as_json, answers)
+    if table is None and not as_json:
         for prediction in answers:
             print(prediction["input"])
             for place, answer in enumerate(prediction["classes"], 1):

@@ -24,11 +24,7 @@ EVERY = 20.0  # seconds between two lines
 
 @contextmanager
 def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Yield what hears of every round and shows it on standard error.
-
-    On a terminal that is a bar for each stage. With ``--log-format json`` it is a line a round. Elsewhere (a file, a
-    pipe, a batch system) it is a line, at most one every 20 seconds: a short run says nothing there.
-    """
+    """Yield what hears of every round and shows it on standard error."""
     if is_json():
         log = logging.getLogger("fedunseen.federation")
 

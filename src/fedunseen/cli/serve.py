@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Annotated
 
 import typer
 
+from fedunseen.cli import options as opt
 from fedunseen.cli.bind_address import BindAddress, read_token
-from fedunseen.cli.console import Client, Json, RunPath, open_run, say
+from fedunseen.cli.console import open_run, print_json, say
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
@@ -20,7 +20,7 @@ _GRACE = 5  # seconds in which answers that are under way are finished
 
 
 def serve(
-    path: RunPath,
+    path: opt.RunPath,
     host: Annotated[str, typer.Option(help="Address to listen at; anything but loopback needs a token.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes a free one.")] = PORT,
     token_file: Annotated[
@@ -38,9 +38,9 @@ def serve(
     adapt: Annotated[
         bool, typer.Option("--adapt", help="Adapt the model to what it is asked about, without keeping it.")
     ] = False,
-    client: Client = None,
+    client: opt.Client = None,
     log_format: LogFormat = Format.text,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Serve a run's model over HTTP, and a page to try it on; Ctrl-C or SIGTERM ends it."""
     speak(log_format)
@@ -73,7 +73,6 @@ def serve(
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)
         say(f"serving {path} at {url} (Ctrl-C ends it)")
-        if as_json:
-            print(json.dumps({"run": str(path), "url": url}), flush=True)
+        print_json(as_json, {"run": str(path), "url": url})
         uvicorn.Server(config).run([listening])
     say("stopped")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedunseen.cli import options as opt
 from fedunseen.cli.completion import sweeps as shipped
-from fedunseen.cli.console import Json, Overrides, Plugins, overrides_of, say
+from fedunseen.cli.console import overrides_of, print_json, say
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import sweep_names, sweep_source
 
@@ -30,8 +31,8 @@ def sweep(
         list[str] | None,
         typer.Option("--data", metavar="NAME", help="Take this data set of the file; may be repeated."),
     ] = None,
-    overrides: Overrides = None,
-    plugins: Plugins = None,
+    overrides: opt.Overrides = None,
+    plugins: opt.Plugins = None,
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
     ] = None,
@@ -45,7 +46,7 @@ def sweep(
         int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run nothing.")] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Run a grid of experiments, and show the results beside the paper's."""
     sweep_source(source)  # an unknown name is refused before PyTorch is loaded, which takes seconds
@@ -67,8 +68,7 @@ def sweep(
     failed = [row for row in done if row.cell.folder in chosen and row.status == "failed"]
     if failed:
         say(*_reasons(failed), f"{len(failed)} of {len(cells)} cells failed; with --resume they are tried again")
-    if as_json:
-        print(json.dumps(_summary(read, done, out)), flush=True)
+    print_json(as_json, _summary(read, done, out))
     if failed:
         raise SystemExit(1)
 

@@ -21,12 +21,9 @@ from fedunseen.core.parameters import Params
 GradientOf = Callable[[Params], Params]
 """From dummy data (name -> tensor) to the gradient that they would give, differentiable by the dummy data."""
 
-_MATCHED = 1e-9
-"""A squared distance of gradients, relative to the true one's square, below which single precision finds no better."""
-_EXPLAINED = 1e-4
-"""Such a distance below which a search counts as successful, so that no other start is tried."""
-_PATIENCE = 30
-"""The search ends after so many calls of L-BFGS in a row that do not lower the distance by a hundredth."""
+_MATCHED = 1e-9  # a squared distance of gradients, relative to the true one's square: single precision ends there
+_EXPLAINED = 1e-4  # such a distance below which a search counts as successful, so that no other start is tried
+_PATIENCE = 30  # calls of L-BFGS in a row that do not lower the distance by a hundredth end a search
 
 
 @dataclass(frozen=True)

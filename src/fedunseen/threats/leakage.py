@@ -695,10 +695,7 @@ def _search_facts(search: Recovery) -> Facts:
 
 
 def _guesses(judge: Judge, source: Tensor, true: Sequence[int], classes: NDArray[np.int64], seed: int) -> Facts:
-    """Judge guesses that need no gradient: the average, and the mean of a class drawn at random.
-
-    ``source`` judges the true samples themselves: no attack can be expected to name the right class more often.
-    """
+    """Judge guesses that need no gradient: the average, and the mean of a class drawn at random."""
     drawn = [int(stream(seed, "leakage guess", i).integers(len(classes))) for i in range(len(true))]
     return {
         "average": judge.summary([judge(judge.average, source[i], label) for i, label in enumerate(true)]),

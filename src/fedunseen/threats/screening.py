@@ -131,11 +131,7 @@ class Magnitude(Screening):
 
 @dataclass(frozen=True, eq=False)
 class ScreenedTrainer(Trainer):
-    """A trainer whose losses leave out the samples that the screening drops, also in what a strategy adds to a loss.
-
-    A client's threshold is calibrated before it trains, unless its task has one. What was dropped is counted in the
-    notes of the result; where no sample was left, the parameters stay as they were.
-    """
+    """A trainer whose losses leave out the samples that the screening drops, also in what a strategy adds to a loss."""
 
     screening: Screening = field(kw_only=True)
 

@@ -38,11 +38,7 @@ def sky(count: int, shape: tuple[int, int, int], rng: np.random.Generator) -> Im
 
 
 def before_sky(images: Images, rng: np.random.Generator) -> Images:
-    """Put a sky behind images: where they look like their own border, and over their upper part.
-
-    The sky's share of a pixel is 1 where it equals the border's median, falls to 0 with a difference of a quarter, and
-    is at least 0.8 in the top row, falling to 0 half way down.
-    """
+    """Put a sky behind images: where they look like their own border, and over their upper part."""
     count, channels, height, width = images.shape
     border = np.concatenate([images[:, :, 0], images[:, :, -1], images[:, :, :, 0], images[:, :, :, -1]], axis=2)
     ground = np.median(border, axis=2)[:, :, None, None]
@@ -54,11 +50,7 @@ def before_sky(images: Images, rng: np.random.Generator) -> Images:
 
 
 def as_cartoon(images: Images, rng: np.random.Generator) -> Images:
-    """Draw images like cartoons: flat areas of few, strong colors with dark outlines.
-
-    Smoothed by a 3 x 3 mean, stretched to the whole range, three levels a channel; black where neighbors in the
-    smoothed image differ by more than the 90th percentile of such differences.
-    """
+    """Draw images like cartoons: flat areas of few, strong colors with dark outlines."""
     smooth = F.avg_pool2d(F.pad(torch.from_numpy(images), (1, 1, 1, 1), mode="replicate"), 3, stride=1)
     low = smooth.amin((1, 2, 3), keepdim=True)
     stretched = (smooth - low) / (smooth.amax((1, 2, 3), keepdim=True) - low).clamp_min(1e-6)
@@ -96,11 +88,7 @@ def read_folder(folder: Path, channels: int) -> list[Images]:
 
 
 def pieces(pictures: list[Images], count: int, size: tuple[int, int], rng: np.random.Generator) -> Images:
-    """Return ``count`` samples: every picture whole, then random pieces, from the pictures in turn.
-
-    A whole picture is only cut to the shape of a sample, around its centre, as a benchmark's own pictures are. A piece
-    is a third to all of the side that fits, half of them mirrored.
-    """
+    """Return ``count`` samples: every picture whole, then random pieces, from the pictures in turn."""
     result = []
     for i in range(count):
         picture, whole = pictures[i % len(pictures)], i < len(pictures)

@@ -24,10 +24,7 @@ def tried(out: Path) -> list[str]:
 
 
 def attacked(source: str, told: Mapping[str, Any]) -> Experiment:
-    """Return an experiment with a backdoor in it, and nothing chosen or drawn that only takes time.
-
-    Where nothing is said of the attack: client 0, the paper's round 20 (or, of fewer rounds, half way), beta = 10.
-    """
+    """Return an experiment with a backdoor in it, and nothing chosen or drawn that only takes time."""
     last = {"evaluation.selection": "last", "evaluation.choose": {}}
     own = {key: value for key, value in told.items() if not key.startswith(("attack.", "evaluation."))}
     plain = Experiment.load(source, {**own, **last, "attack.name": "none"})

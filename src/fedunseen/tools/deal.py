@@ -19,13 +19,7 @@ from fedunseen.tools.names import COORDINATOR, party_names
 
 
 def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:
-    """Write a folder for every client of an experiment, and one for the coordinator.
-
-    The samples are as the benchmark has them, before any encoder and any scaling, and dealt as a run with
-    ``run.seed`` deals them. A client's folder holds its training samples, in ascending order of their ids, and its part
-    of the unlabelled ones; the coordinator's all test samples and no other. Each has the whole class table. All have
-    the layout of the benchmark ``folder``, to be read with ``part = true``.
-    """
+    """Write a folder for every client of an experiment, and one for the coordinator."""
     out = out.expanduser()
     free_folder(out)
     names = _checked(parties, experiment.partition.clients)

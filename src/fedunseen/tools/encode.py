@@ -19,13 +19,7 @@ _MOST = 2**31  # bytes of a variable in the file format of MATLAB 5
 
 
 def encode(experiment: Experiment, out: Path) -> dict[str, Any]:
-    """Write a benchmark's features in the layout of the "proposed split": ``res101.mat`` and ``att_splits.mat``.
-
-    The features are those that a run of the experiment would train on before scaling: a frozen encoder's, or the
-    benchmark's own vectors. ``att`` holds the descriptions at unit length, ``original_att`` as they are. ``train_loc``
-    and ``val_loc`` divide trainval by its validation classes, without any test sample. ``predicates.txt`` names the
-    attributes, with their groups.
-    """
+    """Write a benchmark's features in the layout of the "proposed split": ``res101.mat`` and ``att_splits.mat``."""
     out = out.expanduser().resolve()
     free_folder(out)
     benchmark = load_data(experiment, experiment.run.seed)

@@ -42,12 +42,7 @@ class Estimate:
 
 
 def estimate(experiment: Experiment) -> Estimate:
-    """Train a few batches and score a few test samples as a run does, and say what all of it will take.
-
-    Time grows with the samples that clients train on, so a round is estimated from one in which two clients have three
-    batches each. Left out are what a run does once (loading, encoding, its report) and what grows with the number of
-    clients alone.
-    """
+    """Train a few batches and score a few test samples as a run does, and say what all of it will take."""
     task = task_of(experiment)
     benchmark = load_data(experiment, experiment.run.seed)
     partition = partition_of(experiment, benchmark, experiment.run.seed)

@@ -22,9 +22,6 @@ _PAIRED = 500  # points of which all pairs are looked at
 _TOLERANCE = 1e-9  # of inequalities that rounding may turn round, relative
 
 
-# --- Clients: Lemma 1 and Theorem 2 -----------------------------------------------------------------------------------
-
-
 def log_distribution(logits: Floats, temperature: float) -> Floats:
     r"""Return :math:`\log p(\cdot|x;\tau) = \log\mathrm{softmax}(z/\tau)` (Eq. 10), for logits (..., C)."""
     scaled = np.asarray(logits, dtype=np.float64) / temperature
@@ -43,21 +40,13 @@ def distance(p: Floats, q: Floats) -> Floats:
 
 
 def alignment_error(log_target: Floats, log_p: Floats, temperature: float) -> Floats:
-    r"""Return (n,) :math:`\tau^2\,KL(p_\Gamma(\cdot|y;\tau)\,\|\,p_k(\cdot|x;\tau))` of each sample (Eq. 12).
-
-    Its mean over a client's samples is :math:`\varepsilon_k`.
-    """
+    r"""Return (n,) :math:`\tau^2\,KL(p_\Gamma(\cdot|y;\tau)\,\|\,p_k(\cdot|x;\tau))` of each sample (Eq. 12)."""
     return temperature**2 * divergence(log_target, log_p)
 
 
 def client_bound(error: float, temperature: float) -> float:
     r"""Return :math:`\sqrt{2\varepsilon_k/\tau^2}`, what Eq. 13 allows :math:`\|p_k-p_\Gamma\|_1` to be."""
     return float(np.sqrt(2.0 * error) / temperature)
-
-
-def pair_bound(first: float, second: float, temperature: float) -> float:
-    r"""Return :math:`\sqrt{2\varepsilon_j/\tau^2}+\sqrt{2\varepsilon_k/\tau^2}`, the bound of Lemma 1 (Eq. 14)."""
-    return client_bound(first, temperature) + client_bound(second, temperature)
 
 
 def mixture(log_p: Floats, weights: Floats) -> Floats:
@@ -85,66 +74,38 @@ class Client:
 
 
 def alignment(
-    clients: Sequence[Client],
-    global_logits: Floats,
-    labels: Ids,
-    gamma: Floats,
-    temperature: float,
+    clients: Sequence[Client], global_logits: Floats, labels: Ids, gamma: Floats, temperature: float,
     most_pairs: int = 30,
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Measure Lemma 1 and Theorem 2."""
     target = log_distribution(gamma, temperature)
     common = target[labels]
     logs = [log_distribution(item.logits, temperature) for item in clients]
-    rows, own, shared = [], [], []
+    rows: list[dict[str, Any]] = []
     for item, log_p in zip(clients, logs, strict=True):
-        mean = float(
-            alignment_error(target[item.own_labels], log_distribution(item.own_logits, temperature), temperature).mean()
-        )
+        own = alignment_error(target[item.own_labels], log_distribution(item.own_logits, temperature), temperature)
         error = float(alignment_error(common, log_p, temperature).mean())
-        apart = distance(np.exp(log_p), np.exp(common))
-        bound = client_bound(error, temperature)
-        rows.append(
-            {
-                "client": item.number,
-                "samples": item.samples,
-                "epsilon_own": mean,
-                "epsilon_common": error,
-                "bound": bound,
-                "observed": float(apart.mean()),
-                "over": float((apart > bound).mean()),
-            }
-        )
-        own.append(mean)
-        shared.append(error)
-    counts = np.array([item.samples for item in clients], dtype=np.float64)
-    return {
-        "clients": rows,
-        "pairs": _pair_rows([item.number for item in clients], logs[:most_pairs], shared, own, temperature),
-        "server": _server(np.stack(logs), counts / counts.sum(), log_distribution(global_logits, temperature), common),
-    }
-
-
-def _pair_rows(
-    numbers: Sequence[int], logs: Sequence[Floats], shared: Sequence[float], own: Sequence[float], temperature: float
-) -> list[dict[str, Any]]:
-    """Measure Lemma 1 for each pair of clients, from log-probabilities and errors on common and on own samples."""
+        who = {"client": item.number, "samples": item.samples}
+        errors = {"epsilon_own": float(own.mean()), "epsilon_common": error}
+        rows.append({**who, **errors, **_compared(log_p, common, client_bound(error, temperature))})
     pairs = []
-    probabilities = [np.exp(log_p) for log_p in logs]
-    for j in range(len(probabilities)):
-        for k in range(j):
-            apart = distance(probabilities[j], probabilities[k])
-            bound = pair_bound(shared[j], shared[k], temperature)
-            pairs.append(
-                {
-                    "clients": [numbers[k], numbers[j]],
-                    "bound": bound,
-                    "bound_own": pair_bound(own[j], own[k], temperature),
-                    "observed": float(apart.mean()),
-                    "over": float((apart > bound).mean()),
-                }
+    for j in range(min(len(logs), most_pairs)):
+        for k in range(j):  # Lemma 1 (Eq. 14), from errors on common and on own samples
+            bound, bound_own = (
+                client_bound(rows[j][error], temperature) + client_bound(rows[k][error], temperature)
+                for error in ("epsilon_common", "epsilon_own")
             )
-    return pairs
+            pair = {"clients": [clients[k].number, clients[j].number], "bound_own": bound_own}
+            pairs.append({**pair, **_compared(logs[j], logs[k], bound)})
+    counts = np.array([item.samples for item in clients], dtype=np.float64)
+    merged = log_distribution(global_logits, temperature)
+    return {"clients": rows, "pairs": pairs, "server": _server(np.stack(logs), counts / counts.sum(), merged, common)}
+
+
+def _compared(log_p: Floats, log_q: Floats, bound: float) -> dict[str, float]:
+    """Return a bound, the mean distance, and the share of samples over the bound."""
+    apart = distance(np.exp(log_p), np.exp(log_q))
+    return {"bound": bound, "observed": float(apart.mean()), "over": float((apart > bound).mean())}
 
 
 def _server(logs: Floats, weights: Floats, merged: Floats, target: Floats) -> dict[str, float]:
@@ -173,14 +134,8 @@ def _server(logs: Floats, weights: Floats, merged: Floats, target: Floats) -> di
     }
 
 
-# --- The decoder: A1, A2, Lemmas 3 and 4 ------------------------------------------------------------------------------
-
-
 def linear_part(decode: Callable[[Floats], Floats], attributes: int) -> Floats | None:
-    """Return the matrix (d, attributes) of ``decode`` if it is linear, up to a constant; otherwise None.
-
-    It is asked for the images of the unit vectors and then has to agree with them on points in between.
-    """
+    """Return the matrix (d, attributes) of ``decode`` if it is linear, up to a constant; otherwise None."""
     images = decode(np.concatenate([np.zeros((1, attributes)), np.eye(attributes)]))
     constant, matrix = images[0], (images[1:] - images[0]).T
     between = np.cos(np.arange(8.0 * attributes)).reshape(8, attributes)
@@ -255,9 +210,6 @@ def decoder(
 def _slack(values: Floats) -> float:
     """Return what rounding of the samples themselves, float32 from the model, may turn round."""
     return 1e-6 * float(np.abs(values).max(initial=1e-300))
-
-
-# --- Classes: Theorem 5 -----------------------------------------------------------------------------------------------
 
 
 def common_length(prototypes: Floats) -> tuple[Floats, bool]:

@@ -48,10 +48,7 @@ class NormClipSettings(_ClipSettings):
 
 
 class NormClip(Defence):
-    r""":math:`\Delta_k \leftarrow \Delta_k / \max(1, \lVert\Delta_k\rVert / M)`, then the strategy merges.
-
-    With half of the clients honest the median of the lengths is within those of honest clients.
-    """
+    r""":math:`\Delta_k \leftarrow \Delta_k / \max(1, \lVert\Delta_k\rVert / M)`, then the strategy merges."""
 
     Settings: ClassVar[type[DefenceSettings]] = NormClipSettings
 

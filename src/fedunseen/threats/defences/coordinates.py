@@ -23,10 +23,7 @@ _NUMBERS = 2**22  # sorted at once: bounds memory
 
 
 def by_coordinate(updates: Sequence[Mapping[str, Tensor]], rule: Callable[[Tensor], Tensor]) -> Params:
-    """Apply a rule (n, m) -> (m,) to the n updates, some coordinates at a time.
-
-    Needs all updates at once, and beside them memory for one model and a block.
-    """
+    """Apply a rule (n, m) -> (m,) to the n updates, some coordinates at a time."""
     step = max(1, _NUMBERS // len(updates))
     result: Params = {}
     for name, like in updates[0].items():

@@ -1,0 +1,87 @@
+"""Arguments and options that mean the same in every command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedunseen.cli.completion import presets, settings
+from fedunseen.core.presets import experiment_text
+from fedunseen.core.registry import announce
+
+
+def _known(experiment: str) -> str:
+    """Refuse the name of no preset and no file at once: everything else of an experiment needs PyTorch."""
+    if experiment:
+        experiment_text(experiment)
+    return experiment
+
+
+ExperimentName = Annotated[
+    str,
+    typer.Argument(
+        metavar="EXPERIMENT", help="A preset's name, or a TOML file.", autocompletion=presets, callback=_known
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Replace a setting, for example strategy.rounds=10; repeatable.",
+        autocompletion=settings,
+    ),
+]
+Own = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Your own way: run.device=cuda, encoder.model=FILE"),
+]
+Described = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Classes to add or replace: a CSV file of name, attributes..., or of names alone."
+    ),
+]
+Named = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--class", metavar="NAME", help="A class to add by its name, where a text encoder describes; repeatable."
+    ),
+]
+Support = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="A folder with a folder of examples for each class.")
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        help="A Python file that registers a method, a strategy ... of your own; repeatable.",
+        callback=announce,
+    ),
+]
+Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
+EpsilonLimit = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Refuse a run that would spend more privacy on these data, over all runs together."),
+]
+Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
+State = Annotated[
+    Path | None, typer.Option(help="Where to keep what must not be lost: the ledger (default: fedunseen-NAME).")
+]
+Consent = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), dropouts "
+        "(where a coordinator hosts: sums that differ by few parties), removal (by file: of few parties or samples)."
+    ),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
+Client = Annotated[
+    int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")
+]
