@@ -7,10 +7,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from known_names import DIGITS_MAML
+from processes import sets
 
-TINY = ["digit-pairs"]
-for setting in ("data.train_per_class=2", "data.test_per_class=1", "method.kl=0", "method.consistency=0"):
-    TINY += ["--set", setting]
+FEW = {"data.train_per_class": 2, "data.test_per_class": 1, "method.kl": 0, "method.consistency": 0}
+TINY = ["digit-pairs", *sets(FEW)]
 
 
 @pytest.mark.slow

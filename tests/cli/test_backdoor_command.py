@@ -8,12 +8,12 @@ from fedunseen.experiment import Experiment
 from fedunseen.experiment.defence_study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
 from known_names import known
+from processes import sets
 
 pytestmark = pytest.mark.slow
 
-TINY = ["digit-pairs"]
-for setting in ("strategy.rounds=4", "data.train_per_class=10", "data.test_per_class=4", "method.kl=0"):
-    TINY += ["--set", setting]
+FEW = {"strategy.rounds": 4, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0}
+TINY = ["digit-pairs", *sets(FEW)]
 
 
 def test_an_attack_is_run_against_each_defence(command, tmp_path):
@@ -66,10 +66,9 @@ def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
     )
 
 
-@pytest.mark.parametrize("settings", [["attack.rounds=never"], ["attack.rounds=1", "strategy.fraction=0.1"]])
+@pytest.mark.parametrize("settings", [{"attack.rounds": "never"}, {"attack.rounds": 1, "strategy.fraction": 0.1}])
 def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
-    sets = [word for setting in settings for word in ("--set", setting)]
-    small = [*TINY, "--set", "strategy.rounds=2", "--set", "attack.clients=[9]", *sets, "--out", tmp_path / "out"]
+    small = [*TINY, *sets({"strategy.rounds": 2, "attack.clients": [9], **settings}), "--out", tmp_path / "out"]
     done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
@@ -81,18 +80,9 @@ def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
 
 @pytest.mark.parametrize(("seed", "drawn"), [(1, [False, True]), (2, [True, False])])
 def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
-    sets = [
-        "--set",
-        f"run.seed={seed}",
-        "--set",
-        "run.seeds=2",
-        "--set",
-        "strategy.fraction=0.5",
-        "--set",
-        "attack.rounds=1",
-    ]
+    drawing = {"run.seed": seed, "run.seeds": 2, "strategy.fraction": 0.5, "attack.rounds": 1, "strategy.rounds": 1}
     out = tmp_path / "out"
-    done = command("attack", "backdoor", *TINY, "--set", "strategy.rounds=1", *sets, "--out", out,
+    done = command("attack", "backdoor", *TINY, *sets(drawing), "--out", out,
                    "--defences", "norm-clip", "--json")  # fmt: skip
     assert done.code == 0, done.err
     each = [json.loads(path.read_text()) for path in sorted(out.glob("runs/none-attacked/seed-*/result.json"))]
@@ -132,14 +122,10 @@ def test_several_seeds_give_means_and_deviations(command, tmp_path):
     told = json.loads(done.out)
     assert told["seeds"] == [0, 1]
     row = told["defences"]["none"]["attacked"]
-    each = [
-        json.loads((tmp_path / "out" / "runs" / "none-attacked" / f"seed-{seed}" / "result.json").read_text())
-        for seed in (0, 1)
-    ]
-    assert row["backdoor_attacked"] == pytest.approx(sum(one["backdoor_attacked"] for one in each) / 2)
-    assert row["backdoor_attacked_sd"] == pytest.approx(
-        abs(each[0]["backdoor_attacked"] - each[1]["backdoor_attacked"]) / 2**0.5
-    )
+    paths = sorted(tmp_path.glob("out/runs/none-attacked/seed-*/result.json"))
+    each = [json.loads(path.read_text())["backdoor_attacked"] for path in paths]
+    assert row["backdoor_attacked"] == pytest.approx(sum(each) / 2)
+    assert row["backdoor_attacked_sd"] == pytest.approx(abs(each[0] - each[1]) / 2**0.5)
 
 
 @pytest.mark.parametrize(

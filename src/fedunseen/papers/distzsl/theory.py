@@ -265,15 +265,13 @@ def half_way(predicted: Floats, positions: Ids, prototypes: Floats) -> Floats:
 
 
 def class_margins(
-    predicted: Floats,
-    labels: Ids,
-    prototypes: Floats,
-    candidates: Ids,
-    names: Sequence[str],
-    answers: Ids,
+    predicted: Floats, labels: Ids, prototypes: Floats, candidates: Ids, names: Sequence[str], answers: Ids,
     visual: Decoder | None = None,
-) -> list[dict[str, Any]]:
-    """Measure Theorem 5 for every class that has samples."""
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Measure Theorem 5 for every class that has samples, worst accuracy first; without a decoder, no Eq. 20.
+
+    ``prototypes`` (C, a) are of one length; ``candidates`` (m,) are the ids of the classes that may be answered.
+    """
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
     distances = _apart(prototypes[candidates])
@@ -300,16 +298,10 @@ def class_margins(
             "half_way": float(np.minimum(away[mine], 1e6).mean()),
             "eq_59": float((away[mine] < 1).mean()),
         }
-        records.append(record | (_margin(visual.of(mine), float(room[at])) if visual is not None else {}))
+        if visual is not None:
+            off_visual, right = visual.delta + visual.epsilon[mine], visual.smallest * record["room"]
+            left = visual.delta + float(visual.epsilon[mine].mean())
+            record |= {"left": left, "right": right, "ratio": left / right if right > 0 else None}
+            record["eq_20"] = float((off_visual < right).mean())
+        records.append(record)
     return sorted(records, key=lambda item: (item["accuracy"], -item["half_way"], item["class"]))
-
-
-def _margin(visual: Decoder, room: float) -> dict[str, Any]:
-    """Return both sides of Eq. 20 for the mean sample of a class, and for how many of its samples it holds."""
-    left, right = visual.delta + float(visual.epsilon.mean()), visual.smallest * room
-    return {
-        "left": left,
-        "right": right,
-        "ratio": left / right if right > 0 else None,
-        "eq_20": float((visual.delta + visual.epsilon < right).mean()),
-    }
