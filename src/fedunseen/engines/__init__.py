@@ -24,15 +24,7 @@ ENGINES = {
     "offline": "fedunseen.engines.offline.coordinator:Offline",
 }
 
-__all__ = [
-    "ENGINES",
-    "Distributed",
-    "DistributedSettings",
-    "EngineSettings",
-    "InProcess",
-    "RoundResult",
-    "Worker",
-]
+__all__ = ["ENGINES", "Distributed", "DistributedSettings", "EngineSettings", "InProcess", "RoundResult", "Worker"]
 
 _REMOTE = {name: f"fedunseen.engines.remote.coordinator:{name}" for name in ("Distributed", "DistributedSettings")}
 _LOCAL = {name: f"fedunseen.engines.local.in_process:{name}" for name in ("EngineSettings", "InProcess")}

@@ -68,12 +68,7 @@ class Buffered(InProcess):
         self.takes = durations(settings, [len(rows) for rows in worker.samples], seed)
 
     def round(
-        self,
-        round: int,
-        state: Params,
-        params: Params,
-        client_states: ClientStates,
-        clients: Sequence[int],
+        self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]
     ) -> RoundResult:
         """Run until merge ``round`` (counted from 0), with ``clients``, in ascending order."""
         clock = within("clock/", state)

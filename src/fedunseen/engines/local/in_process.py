@@ -70,12 +70,7 @@ class InProcess:
         """Do nothing, as :meth:`finish`."""
 
     def round(
-        self,
-        round: int,
-        state: Params,
-        params: Params,
-        client_states: ClientStates,
-        clients: Sequence[int],
+        self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 

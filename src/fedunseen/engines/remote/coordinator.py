@@ -23,16 +23,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
-from fedunseen.core.parameters import (
-    ClientStates,
-    Params,
-    finite,
-    is_statistic,
-    length,
-    to_device,
-    under,
-    wire_size,
-)
+from fedunseen.core.parameters import ClientStates, Params, finite, is_statistic, length, to_device, under, wire_size
 from fedunseen.core.settings import NamedSettings
 from fedunseen.engines.remote.link import Link
 from fedunseen.engines.remote.requests import PendingRequests, exchange
@@ -450,12 +441,7 @@ class Distributed:
         return arrived.hidden(replace(masked, reply=reply))
 
     def _masked_sum(
-        self,
-        session: SecAggSession,
-        told: Instruction,
-        round: int,
-        client_states: ClientStates,
-        clients: Sequence[int],
+        self, session: SecAggSession, told: Instruction, round: int, client_states: ClientStates, clients: Sequence[int]
     ) -> tuple[MaskedSum, int]:
         """Return the sum of a masked round, and how many instructions were sent."""
         from fedunseen.secagg.primitives import SecAggError
