@@ -582,7 +582,9 @@ class Distributed:
         """See who is connected, and greet those that have joined or come back."""
         connected = dict(self.meeting.link.present())
         if isinstance(self.job, Deployment):
-            new = [p for p in self.parties if p.name in connected and self._is_new(p.name, connected[p.name])]
+            greeted, now = self.meeting.greeted, time.monotonic()
+            names = {name for name, token in connected.items() if greeted.get(name) != token}
+            new = [p for p in self.parties if p.name in names and now > self._deaf.get(p.name, 0.0)]
             if new:
                 self._greet(new, self.job, connected)
         for party in self.parties:
@@ -594,9 +596,6 @@ class Distributed:
             refused = session.agree({party.name: connected[party.name] for party in self.parties if party.connected})
             for party in self.parties:
                 party.refused = refused.get(party.name, party.refused)
-
-    def _is_new(self, name: str, token: str) -> bool:
-        return self.meeting.greeted.get(name) != token and time.monotonic() > self._deaf.get(name, 0.0)
 
     def _hello(self, job: Deployment) -> tuple[dict[str, Any], Params]:
         """Return what all parties are greeted with."""

@@ -125,7 +125,8 @@ class Connection:
         while True:
             try:
                 if self.place.kit is None:
-                    self._register()
+                    with contextlib.suppress(httpx.HTTPStatusError):  # known already, or activation says what is wrong
+                        self.client.RegisterNode(private.RegisterNodeFleetRequest(public_key=self.public))
                 request = private.ActivateNodeRequest(public_key=self.public, heartbeat_interval=KEPT)
                 self.node = private.Node(node_id=self.client.ActivateNode(request).node_id)
                 self.unaccepted = 0
@@ -140,10 +141,6 @@ class Connection:
                 more = f"trying for {patience - passed:.0f} s more"
                 _said.warning("no coordinator at %s (%s): %s", self.where, reason, more, extra=LOOKING)
             time.sleep(min(0.5, patience - passed))
-
-    def _register(self) -> None:
-        with contextlib.suppress(httpx.HTTPStatusError):  # the key is known already, or activation says what is wrong
-            self.client.RegisterNode(private.RegisterNodeFleetRequest(public_key=self.public))
 
     def _judged(self, error: Exception) -> tuple[float, str]:
         """Return for how long to try again after an error, and why; raise if trying again is no use."""

@@ -81,7 +81,7 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
 def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurvePublicKey]:
     """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are revoked are left out."""
     _check_engine(kit / "parties.json")
-    gone = _revoked(kit)
+    gone = revoked(kit, read_certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for name in parties:
         path = kit / f"{name}.pub"
@@ -109,10 +109,6 @@ def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str
                 raise RefusedError(f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit")
             ends[name] = certificate.not_valid_after_utc
     return ends
-
-
-def _revoked(kit: Path) -> frozenset[int]:
-    return revoked(kit, read_certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
 
 
 def _serial(public: ec.EllipticCurvePublicKey) -> int:
