@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
+from fedunseen.engines.offline import files
 from fedunseen.experiment import load_run
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
@@ -105,13 +106,22 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, co
     assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2]
 
 
-def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused):
+def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused, monkeypatch):
     offline.merged()
     offline.plan("one", "--adapt", "run")
     offline.round("one", "two.fedunseen")
     assert "give --credentials" in offline.merge("one", "x", call=refused, more=())
     first = Path("north-one.fedunseen").read_bytes()
     assert "round 1 of the plan, and this is round 2" in offline.merge("two", "x", "north-one.fedunseen", call=refused)
+    with monkeypatch.context() as patch:  # its samples are others than in the first round
+        patch.setattr("fedunseen.experiment.client_data._raw", lambda *told: iter([b"another sample"]))
+        assert "changed since the round before" in offline.answer("north", "two", call=refused)
+    two = files.read(Path("two.fedunseen"))
+    fields = {key: two[key] for key in ("plan", "k", "masked", "elements", "hello", "withdrawals")}
+    key = bytes.fromhex(json.loads((place / "kits/coordinator/secagg.key").read_text())["ed25519"])
+    turned = files.signed("plan", {**fields, "parties": [*NAMES][::-1]}, two.tensors, two.enrolment, key)
+    Path("turned.fedunseen").write_bytes(turned)
+    assert "asks other parties than in the round before" in offline.answer("north", "turned", call=refused)
     offline.answer("north", "two")
     for plan in ("one", "two"):  # the same bytes, whenever it is asked again
         offline.answer("north", plan, f"again-{plan}")
@@ -128,6 +138,8 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline,
     # A second plan over the same samples needs consent, and later rounds have the data of the first.
     offline.plan("other", "--adapt", "run")
     assert "released under another plan" in offline.answer("north", "other", call=refused)
+    firsts = [f"{name}-one.fedunseen" for name in NAMES]
+    assert "belongs to another plan" in offline.merge("other", "x", *firsts, call=refused)
     assert "cannot withdraw" in refused(
         "offline", "withdraw", "one.fedunseen", "--data", place / "data/north", "--credentials", place / "kits/north",
         "--out", "gone.fedunseen",
