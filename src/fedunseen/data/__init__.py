@@ -1,4 +1,4 @@
-"""Benchmarks (one file each), the class space, scalings, episodes."""
+"""Benchmarks, the class space, scalings, episodes."""
 
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
