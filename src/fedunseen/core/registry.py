@@ -2,15 +2,9 @@
 
 A name is one of this package, one of another package's entry points, or one that a Python file registers.
 
-A package adds a method with one line of its own ``pyproject.toml``::
-
-    [project.entry-points."fedunseen.methods"]
-    mine = "my_package.mine:Mine"
-
-A file adds one with ``@fedunseen.register`` above a class: ``fedunseen run digit-pairs --plugin my_loss.py --set
-method.name=mine`` reads the file before it looks for the name. Every process that a run starts does so too, because the
-environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run directory names no file to load: predicting with such
-a run needs ``--plugin`` again.
+A file adds a class with ``@fedunseen.register`` above it, and ``--plugin FILE`` loads it. Every process that a run
+starts does so too: the environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run directory names no file to
+load: predicting with such a run needs ``--plugin`` again.
 """
 
 from __future__ import annotations

@@ -26,11 +26,7 @@ LOW, COST = 10.0, 3.0  # percent, percentage points: see :func:`verdict`
 
 
 def guards(chosen: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return the chosen defences, or all, by name, with the settings that switch them on; ``none`` comes first.
-
-    :func:`study` switches off the experiment's own defences before it applies these settings. ``magnitude`` and
-    :data:`LEFT_OUT` run at the clients (``[screening]``), all others at the server (``[defence]``).
-    """
+    """Return the chosen defences, or all, by name, with the settings that switch them on; ``none`` comes first."""
     known: dict[str, dict[str, Any]] = {
         "none": {},
         "magnitude": {"screening.name": "magnitude", "attack.ignore_defence": False},

@@ -65,10 +65,7 @@ class _Found:
 
 
 def start(kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False) -> dict[str, dict[str, Any]]:
-    """Return what a first experiment begins with where classes are described: scalings of data and all other sections.
-
-    ``fedunseen init`` and ``fedunseen data check`` both ask here.
-    """
+    """Return the sections of a first experiment on described classes, for ``init`` and ``data check``."""
     scaled, last = ["centre", "l2"], seen < _FEW or not spare
     return {
         "data": {

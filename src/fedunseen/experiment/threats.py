@@ -123,8 +123,7 @@ def _armed(attack: Backdoor, scene: Scene) -> Attack:
             raise ExperimentError(f"attack.targets: {named!r} is neither a seen nor an unseen class: name another")
         rng = stream(scene.experiment.run.seed, "triggers", client)
         made = _triggers(scene, settings, kind, client, target, rng)
-        alone = list(kinds.values()).count(kind) == 1
-        name = kind if alone else f"{kind} {client}"
+        name = kind if list(kinds.values()).count(kind) == 1 else f"{kind} {client}"
         probes.append(Probe(name, client, target, made.tested, made.trained, made.shown, made.source))
         poisons[client] = Poison(made.trained, target, scene.deviation(client, settings.noise))
     return Backdoor(settings, probes, poisons)

@@ -54,10 +54,7 @@ def _check_data(cells: Sequence[Cell]) -> None:
 
 
 def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
-    """Build what each cell's experiment names, before the first of them trains.
-
-    Data are loaded (and encoded) once for all cells that share them, and only one set of them is held at a time.
-    """
+    """Build what each cell names, before one trains; return folder -> why a cell is refused. Data are loaded once."""
     from fedunseen.experiment.assemble import check, load_data
 
     alike: dict[str, list[Cell]] = {}
