@@ -285,18 +285,15 @@ def test_poor_data_make_a_model_of_finite_numbers(space, what):
 
 def test_what_cannot_be_is_refused_in_one_sentence(space):
     method, x, labels = problem(space)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="^the sums are of no sample at all: at least one party needs samples$"):
         method.solve(method.init(np.random.default_rng(0)))
-    assert str(caught.value) == "the sums are of no sample at all: at least one party needs samples"
     model = method.solve(method.statistics(x, labels))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(
+        DataError, match=r"^3 descriptions, 3 counts and sums of shape \(3, 5\) do not fit a model of 8"
+    ):
         method.extend(model, method.semantics[:3], torch.zeros(3), torch.zeros(3, WIDTH))
-    assert str(caught.value) == (
-        "3 descriptions, 3 counts and sums of shape (3, 5) do not fit a model of 8 classes with features of 5 numbers"
-    )
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="^the examples hold numbers that are not finite: leave those out$"):
         method.extend(model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
-    assert str(caught.value) == "the examples hold numbers that are not finite: leave those out"
 
 
 def aligned(classes=30, wide=24, seed=0, apart=1.0):

@@ -92,39 +92,19 @@ def other_space(space):
 def test_what_does_not_add_up_is_refused():
     inputs, labels, space = digits()
     good = statistics(inputs, labels, space)
-
-    def said(call):
-        with pytest.raises(DataError) as caught:
-            call()
-        return str(caught.value)
-
     elsewhere = statistics(inputs, labels, other_space(space))
-    assert said(lambda: add([good, elsewhere], space)) == (
-        "the sums are of another class space or another quantization: all parties need the same classes with the same "
-        "descriptions, in the same order, and the same [data]"
-    )
-    assert said(lambda: add([good, statistics(inputs[:, :9], labels, space)], space)) == (
-        "sums over features of 9 numbers do not add to sums over 64: let all parties make their features in the same "
-        "way"
-    )
-    wrong = good | {"total": torch.full_like(good["total"], torch.nan)}
-    assert said(lambda: add([wrong], space)) == (
-        "the sums hold numbers that are not finite: leave the party that sent them out"
-    )
-    assert said(lambda: add([good | {"square": good["square"][1:]}], space)) == (
-        "the sums are damaged, their parts do not fit together: let the party send them again"
-    )
-    assert said(lambda: statistics(torch.zeros(1, 20_000), labels[:1], space)) == (
-        "features of 20000 numbers make a matrix of 3 GiB: reduce them to 16384 numbers at most, for example by a "
-        "random projection that all parties share"
-    )
-    assert said(lambda: add([], space)) == "there are no sums to add: at least one party must send some"
-    assert said(lambda: subtract(good, add([good, good], space), space)) == (
-        "the sums to take away hold more samples of '3' than there are: they were never part of these"
-    )
-    assert said(lambda: statistics(inputs / 0, labels, space)) == (
-        "the sums over samples are not finite: leave out those that are not, or scale the features (data.features)"
-    )
+    for call, words in (
+        (lambda: add([good, elsewhere], space), "^the sums are of another class space or another quantization: all"),
+        (lambda: add([good, statistics(inputs[:, :9], labels, space)], space), "^sums over features of 9 numbers do"),
+        (lambda: add([good | {"total": 0 / (0 * good["total"])}], space), "^the sums hold numbers that are not finite"),
+        (lambda: add([good | {"square": good["square"][1:]}], space), "^the sums are damaged, their parts do not fit"),
+        (lambda: statistics(torch.zeros(1, 20_000), labels[:1], space), "make a matrix of 3 GiB: reduce them to 16384"),
+        (lambda: add([], space), "^there are no sums to add: at least one party must send some$"),
+        (lambda: subtract(good, add([good, good], space), space), "^the sums to take away hold more samples of '3'"),
+        (lambda: statistics(inputs / 0, labels, space), "^the sums over samples are not finite: leave out those"),
+    ):
+        with pytest.raises(DataError, match=words):
+            call()
 
 
 def test_sums_of_longer_samples_than_agreed_are_told():
