@@ -285,14 +285,12 @@ def test_poor_data_make_a_model_of_finite_numbers(space, what):
 
 def test_what_cannot_be_is_refused_in_one_sentence(space):
     method, x, labels = problem(space)
-    with pytest.raises(DataError, match="^the sums are of no sample at all: at least one party needs samples$"):
+    with pytest.raises(DataError, match=r"^the sums are of no sample at all: at least one party needs samples$"):
         method.solve(method.init(np.random.default_rng(0)))
     model = method.solve(method.statistics(x, labels))
-    with pytest.raises(
-        DataError, match=r"^3 descriptions, 3 counts and sums of shape \(3, 5\) do not fit a model of 8"
-    ):
+    with pytest.raises(DataError, match=r"^3 descriptions, 3 counts and sums of shape \(3, 5\) do not fit a model"):
         method.extend(model, method.semantics[:3], torch.zeros(3), torch.zeros(3, WIDTH))
-    with pytest.raises(DataError, match="^the examples hold numbers that are not finite: leave those out$"):
+    with pytest.raises(DataError, match=r"^the examples hold numbers that are not finite: leave those out$"):
         method.extend(model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
 
 
