@@ -1,7 +1,7 @@
 """The base of the benchmarks: a class for each, which finds its files, reads them and says what it is.
 
 A new benchmark is one file with such a class, and one line in ``fedunseen.data.BENCHMARKS`` or an entry point of
-another package. The command needs no change: whatever it says of a benchmark, it asks its class.
+another package. The command needs no change: it asks the benchmark's class.
 """
 
 from __future__ import annotations

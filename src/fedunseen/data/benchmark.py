@@ -26,7 +26,7 @@ class DataSettings(NamedSettings):
 
     features: tuple[Scaling, ...] | None = None
     """Scalings of the features, in order, fitted on training samples only: `l2` (unit length), `centre`, `standard`
-    (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset: what keeps the method stable whatever the
+    (zero mean, unit deviation), `min-max`, `x10` (ten times as long). Unset: what keeps the method stable for any
     features' length, `["centre", "l2"]` for most trained methods; gray values in [0, 1] stay. None at all: `[]`."""
     quantization: Annotated[int, Field(ge=2, le=16)] | Literal["none"] | None = None
     """Bits of a feature in a method in closed form, which adds up whole numbers: exact in any order, half the upload.
@@ -251,7 +251,7 @@ class Benchmark:
         """Return the benchmark on which rounds, calibration and settings are chosen.
 
         The validation classes play the unseen ones. The real unseen classes and every test sample vanish from
-        the splits: whatever is chosen here has seen neither. Class ids, sample ids and the features array
+        the splits, so that no choice has seen either. Class ids, sample ids and the features array
         stay the same.
 
         Args:
@@ -304,7 +304,7 @@ def empty_split(name: str, split: str) -> str:
 
 def described(classes: Any) -> tuple[dict[Any, int], tuple[str, ...], NDArray[np.float64]]:
     """Return the id of each class's name, the attributes' names, and the semantics of shape (classes, attributes)."""
-    if hasattr(classes, "index") and hasattr(classes, "columns"):  # a data frame, of whatever library
+    if hasattr(classes, "index") and hasattr(classes, "columns"):  # a data frame of any library
         keys, columns, values = list(classes.index), [str(column) for column in classes.columns], classes.to_numpy()
     elif isinstance(classes, Mapping) and classes:
         keys, rows = list(classes), list(classes.values())

@@ -104,7 +104,7 @@ class Quantization:
 
     @property
     def digest(self) -> bytes:
-        """What tells this quantization from others."""
+        """What identifies this quantization."""
         parts = (np.array([self.bits]).astype("<i8"), self.step.astype("<f4"), self.offset.astype("<f4"))
         return b"".join(part.tobytes() for part in parts)
 

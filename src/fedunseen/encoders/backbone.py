@@ -86,7 +86,7 @@ class Encoder:
         output: what the method takes.
 
     Attributes:
-        reads: ``images``, or ``sequences``, of which ``image_shape`` is (1, steps, width).
+        reads: ``images``, or ``sequences``, whose ``image_shape`` is (1, steps, width).
         trained: goes into the model through :meth:`backbone`; otherwise frozen, used through :meth:`encode`.
         setting: the setting that names the weights, of an encoder that has any in files.
         installed: every installation has its weights, so that no run directory has to carry them.

@@ -38,7 +38,7 @@ class ConvSettings(EncoderSettings):
     MAML does, and transductive, since queries then help one another) or `none`."""
     pool: Literal["flatten", "average"] = "flatten"
     """How a method that takes vectors gets the map: `flatten` keeps where things are (the left and the right digit),
-    `average` forgets it."""
+    `average` drops it."""
     outputs: PositiveInt | None = None
     """A linear layer to so many features at the end, for a method that takes vectors; 2 can be drawn in a plane."""
 

@@ -72,7 +72,7 @@ class GRUBackbone(Backbone):
         words, h = as_floats(inputs), self.hidden
         given = F.linear(words, params["f.gru.weight_ih"], params["f.gru.bias_ih"])
         padding = (words == 0).all(-1, keepdim=True)
-        # Where there is no word the update gate is told to keep the state: sigmoid(1e4) is exactly one.
+        # Where there is no word the update gate keeps the state: sigmoid(1e4) is exactly one.
         # Cut by split and unbind, not by slices, each of whose gradients is as large as the whole.
         gates, news = torch.split(given, [2 * h, h], -1)
         of_update = torch.arange(2 * h, device=words.device) >= h

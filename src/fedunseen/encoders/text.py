@@ -134,7 +134,7 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     model = load_model(class_of, folder, ignore=("pooler.",))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # whatever the files of a dozen kinds of tokenizers can have wrong
+    except Exception as error:  # any fault in the files of a dozen kinds of tokenizers
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}") from None
     longest = min(tokenizer.model_max_length, _LONGEST)

@@ -29,7 +29,7 @@ from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettin
 from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
-_ENCODED_AT_ONCE = 32  # images; more is no faster
+_ENCODED_AT_ONCE = 32  # images; more is not faster
 _LEAST = 224  # pixels: what the known networks were trained on
 
 # Architectures that need no file where nothing pretrained is wanted.

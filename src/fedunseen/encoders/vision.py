@@ -21,7 +21,7 @@ from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
 from fedunseen.encoders.frozen import device, encoded, in_portions
 from fedunseen.encoders.images import CLIP, HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
-_AT_ONCE = 32  # images; more is no faster
+_AT_ONCE = 32  # images; more is not faster
 
 
 class _Kind(NamedTuple):

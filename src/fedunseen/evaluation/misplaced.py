@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedunseen.data import Benchmark
 
 LEAST = 3  # samples of a group
-ENOUGH = 8  # samples of a class of which a median and a spread can be told
+ENOUGH = 8  # samples of a class that give a median and a spread
 MANY = 20_000  # samples: of more, none are looked for
 STRENGTH = 0.01  # of the ridge regression, times the number of samples
 FREEDOM = 3.0  # degrees of freedom of the Student distributions

@@ -29,7 +29,7 @@ def plane(points: Floats, kind: str) -> NDArray[np.float32]:
 
 
 def silhouette(points: Floats, labels: NDArray[np.int64]) -> float:
-    """Return the mean silhouette of points (n, d) by their classes (n,), of which there are at least two."""
+    """Return the mean silhouette of points (n, d) by their classes (n,), at least two."""
     centered = points - points.mean(axis=0)
     norms = (centered**2).sum(axis=1)
     squared = np.maximum(norms[:, None] + norms - 2 * centered @ centered.T, 0.0)

@@ -90,7 +90,7 @@ class Adapting(ByFile):
         self.total = self.strategy.rounds
         assert isinstance(self.engine.job, Deployment)
         told = self.engine.job.experiment
-        told = {**told, "data": {**told["data"], "unlabelled": "summed"}}  # parties read it, whatever the data here are
+        told = {**told, "data": {**told["data"], "unlabelled": "summed"}}  # parties read it, for any data here
         self.engine.job = replace(self.engine.job, experiment=told)
         self.state, self.params = self.strategy.init(run.params, parties), run.params
 
@@ -125,7 +125,7 @@ class Adapting(ByFile):
 
 
 class Removing(ByFile):
-    """Removes samples of some parties, of which only the total is known under masks."""
+    """Removes samples of some parties; under masks only their total is known."""
 
     def __init__(self, run: Run, parties: Sequence[str], masked: bool, removing: Sequence[str]) -> None:
         check_removable(run, True)

@@ -1,4 +1,4 @@
-"""What a deployment does by default where a simulation does something else, and the sentences that say so."""
+"""What a deployment does by default where a simulation does something else, and the sentences about it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def deployed(experiment: Experiment, given: Mapping[str, Any]) -> Experiment:
 
 
 def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:
-    """Return the coordinator's benchmark with every sample for tests that nothing else needs.
+    """Return the coordinator's benchmark with all otherwise unused samples as tests.
 
     Only of its own part (``data.part``): parties may train on the training samples of a whole benchmark. Where a
     scaling is fitted, a fifth of each class's training samples remain for that.

@@ -46,7 +46,7 @@ def forget(
     Of a method in closed form it is that run bit for bit, and nothing is trained again. A trained method is trained
     again, from the last state that the party had no share in, if that was kept (``run.forgettable``), or from the
     start. That is the run without the party, bit for bit, unless the rounds before were drawn (``strategy.fraction``)
-    from clients of whom the party was one. What features were scaled by stays.
+    from clients that included the party. What features were scaled by stays.
 
     Args:
         run: one seed; its data are read again.

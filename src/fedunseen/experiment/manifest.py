@@ -1,4 +1,4 @@
-"""What a run directory records, so that ``predict`` needs neither the data nor whoever trained the model.
+"""What a run directory records, so that ``predict`` needs neither the data nor the parties.
 
 The coordinator of a deployment hands every party the merged model when the run is over. The party makes the run
 directory itself (:func:`bring_home`), from its own settings, files and class table: nothing that the coordinator sends
@@ -108,7 +108,7 @@ def clients_of(federation: Federation) -> list[PartyStatus]:
 
 
 def free_directory(experiment: Experiment, kind: str = "") -> Path:
-    """Return where a run goes that is not told where: ``runs/NAME-seedN``, with a number added while that is taken."""
+    """Return the default directory of a run: ``runs/NAME-seedN``, with a number added while that is taken."""
     return unused(Path("runs") / f"{kind}{experiment.name}-seed{experiment.run.seed}")
 
 

@@ -52,7 +52,7 @@ class _Scaled(nn.Module):
                     rows = rows / getattr(self, f"{i}_deviation")
         if not self.levels:
             return rows
-        width: Tensor = getattr(self, "quantize_step")  # noqa: B009  # a buffer, of which mypy knows nothing
+        width: Tensor = getattr(self, "quantize_step")  # noqa: B009  # a buffer, unknown to mypy
         offset: Tensor = getattr(self, "quantize_offset")  # noqa: B009
         codes = (rows - offset) / torch.where(width > 0, width, torch.inf)
         return codes.round().clamp(-self.levels, self.levels) * width

@@ -1,7 +1,7 @@
 """Removal from the sums of a finished run: statistics of a party, or of samples that it names, are subtracted exactly.
 
 Quantized statistics are whole numbers, so nothing of what was removed remains in plain or in masked totals. Limitation:
-whoever kept the total from before and sees the one after learns exactly what was removed. So single samples are removed
+an observer of the totals before and after learns exactly what was removed. So single samples are removed
 in batches (``method.removal_batch``), or with explicit consent.
 """
 

@@ -1,7 +1,7 @@
 """What a run does between rounds: measure, record, keep the best model, checkpoint, stop early, grow, personalize.
 
 The order of the list is the order in which a round becomes durable: its metrics, its model if it is the chosen one, its
-checkpoint. A resume starts from the newest checkpoint and drops the metrics of later rounds, so whatever a kill left in
+checkpoint. A resume starts from the newest checkpoint and drops the metrics of later rounds, so what a kill left in
 between is done again with the same result.
 """
 

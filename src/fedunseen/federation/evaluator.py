@@ -96,7 +96,7 @@ class Evaluator(ABC):
         """Return after how many rounds there is a measured one: ``evaluation.every``, or what suits the method."""
         if self.evaluation.every is not None:
             return self.evaluation.every
-        # Which rounds can be chosen is no matter of speed, and an attack or new classes are followed round by round.
+        # Speed does not decide which rounds can be chosen, and an attack or new classes are followed round by round.
         free = choice.round is not None and self.federation.attack is None and not self.groups
         return _SELDOM if free and self.federation.method.generates else 1
 

@@ -42,7 +42,7 @@ class GrowthSettings(Settings):
     class is known from the start, and is unseen until its first holder takes part. `unknown`: no one knows a class that
     clients hold until its first holder takes part; in a deployment, parties may bring classes of their own."""
     arrive: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
-    """Class -> the first round, counted from 0, in which it is known; whoever holds it does not train on it before."""
+    """Class -> the first round, counted from 0, in which it is known; its holder does not train on it before."""
     corrected: dict[str, Path] = Field(default_factory=dict)
     """Round ("3", counted from 0) -> CSV of classes that are described again from that round on: name, attributes..."""
 
@@ -202,7 +202,7 @@ def next_version(
 def _with_classes(
     space: ClassSpace, names: tuple[str, ...], semantics: NDArray[np.float64], seen: Ids, round: int
 ) -> ClassSpace:
-    """Return a class space with more classes, of which ``seen`` are seen and neither seen nor unseen ones stay so."""
+    """Return a class space with more classes; those in ``seen`` are seen, and the others keep their kind."""
     neither = np.setdiff1d(np.arange(len(space.names)), np.union1d(space.seen, space.unseen))
     unseen = np.setdiff1d(np.arange(len(names)), np.union1d(seen, neither))
     if not len(seen) or not len(unseen):

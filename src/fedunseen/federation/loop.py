@@ -73,7 +73,7 @@ class Loop:
 
     @property
     def rounds_since_best(self) -> int:
-        """How many rounds ago the best score was reached first: a round that is only as good is no gain."""
+        """How many rounds ago the best score was reached first: an equal score does not count as a gain."""
         scores = self.scores
         return len(scores) - 1 - scores.index(max(scores)) if scores else 0
 

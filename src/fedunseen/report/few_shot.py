@@ -1,4 +1,4 @@
-"""The page of a few-shot run: how well new classes are told apart after a few examples, and beside what."""
+"""The page of a few-shot run: accuracy on new classes after a few examples, beside baselines."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def spread(places: Floats, widths: Floats, height: float) -> Floats:
 
 
 def _flat_plane(points: Floats, title: str, width: int = 420) -> tuple[Floats, Frame, list[str]]:
-    """Return points (n, 2), of which only distances matter, turned to lie flat; their frame; and what is below them."""
+    """Return points (n, 2), whose distances alone matter, turned to lie flat; their frame; and what is below them."""
     centered = points - points.mean(axis=0)
     points = centered @ np.linalg.svd(centered, full_matrices=False)[2].T
     low, high = points.min(axis=0), points.max(axis=0)
@@ -198,7 +198,7 @@ def holdings_map(
     idle_words: str = "not trained on",
     counted: bool = False,
 ) -> str:
-    """Draw who holds how much of which class."""
+    """Draw how much of each class each client holds."""
     rows, columns = counts.shape
     css = ["tick" if j < held else "tick none" for j in range(columns)]
     marks, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
@@ -253,7 +253,7 @@ def _cell_counts(counts: Ids, x: float, y: float, cell: tuple[float, float]) -> 
 
 
 def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:
-    """Draw who covers how much of which attribute (FZSL, Fig. 3 b)."""
+    """Draw how much of each attribute each client covers (FZSL, Fig. 3 b)."""
     rows, columns = cover.shape
     scaled = cover / max(float(np.abs(cover).max(initial=0.0)), 1e-12)
     marks, (across, down), top = _client_grid(scaled, names, ["tick"] * columns, clients, 12)

@@ -162,7 +162,7 @@ def raster(values: Floats, x: float, y: float, width: float, height: float) -> s
 
 
 def gaps(rows: int, columns: int, x: float, y: float, cell: tuple[float, float]) -> str:
-    """Return lines in the page's color between cells that are wide enough to be told apart."""
+    """Return lines in the page's color between cells that are wide enough to see."""
     across, down = cell
     lines = ""
     if across >= 5:

@@ -166,7 +166,7 @@ def columns_of(sweep: Sweep, shown: Table | Figure) -> list[str]:
 
 
 def _present(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
-    """Return the metrics of which a cell or the paper has a number; before any run, those that such runs have."""
+    """Return the metrics with a number in a cell or the paper; before any run, those that such runs have."""
     present = [name for name in metrics if any(name in row.mean or name in row.cell.paper for row in rows)]
     if any(row.mean for row in rows) and present:
         return present

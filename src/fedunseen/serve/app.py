@@ -295,7 +295,7 @@ def create_app(
 
 
 def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
-    """Return what ``/model`` tells."""
+    """Return the answer of ``/model``."""
     return {
         "run": model.run.path.name,
         "experiment": model.run.experiment.name,

@@ -26,7 +26,7 @@ from fedunseen.serve.pages import page
 from fedunseen.serve.run_monitor import Monitor
 
 _RECENT = 10.0  # seconds: who has asked since then is looking at the page
-_LAST_LOOK = 3.0  # seconds that the page of a run that is over waits for those who look to hear that it is
+_LAST_LOOK = 3.0  # seconds that the page of a finished run stays for its last readers
 _log = logging.getLogger("fedunseen.federation")
 
 
@@ -75,7 +75,7 @@ def shown(
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> AbstractContextManager[None]:
-    """Return a block in which the page is served at a socket that listens; who is looking hears how it ended."""
+    """Return a block in which the page is served at a socket that listens; a reader sees how it ended."""
     config = server_config(create_app(monitor, token, local), 64, 1, certificate, key, "critical")
     return _beside(monitor, uvicorn.Server(config), listening)
 

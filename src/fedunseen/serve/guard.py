@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OPEN = ("/", "/health", "/docs")  # need no token: the pages hold no secret, and who watches the service has none
-_DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender hears why
+_DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender gets the reason
 _SHOWN = 200  # characters of a path in the log
 _log = logging.getLogger("fedunseen.requests")
 _POLICY = (
@@ -37,7 +37,7 @@ class Limits:
 
 
 class Measured:
-    """What ``/metrics`` tells of requests; a service has its own."""
+    """The requests' numbers for ``/metrics``; a service has its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -51,7 +51,7 @@ class Measured:
 
 
 class MeasuredModel(Measured):
-    """What ``/metrics`` of a served model tells."""
+    """The numbers of a served model for ``/metrics``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware: refuses what may not be asked before any of it is read."""
+    """ASGI middleware: refuses a forbidden request before it reads any of it."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Guard:
         return bounded
 
     async def _discard(self, receive: Receive) -> None:
-        """Read and forget a request that is too large: a sender who is cut off does not hear the answer."""
+        """Read and drop a request that is too large: a sender that is cut off would get no answer."""
         taken = 0
         try:
             async with asyncio.timeout(self.limits.upload):

@@ -42,6 +42,6 @@ class InferenceQueue:
             if answer.set_running_or_notify_cancel():
                 try:
                     answer.set_result(question())
-                except BaseException as error:  # whoever asked hears of it
+                except BaseException as error:  # it goes to the request
                     answer.set_exception(error)
             del answer, question  # they would keep a model alive that no one serves any more

@@ -122,7 +122,7 @@ class Recognizer:
         ]  # fmt: skip
 
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
-        """List the classes that can be told apart: name, kind, whether it lasts, and its attributes if asked for."""
+        """List the classes of the model: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
         entries: list[dict[str, Any]] = []
         for c, name in enumerate(() if self.from_examples_alone else space.names):
@@ -212,7 +212,7 @@ class Recognizer:
         return self.run.learn(described, shown or None)
 
     def _restore(self) -> None:
-        """Read the classes that an earlier service was told to keep."""
+        """Read the lasting classes of an earlier service."""
         try:
             tensors = load_params(self._path)
         except RunDirectoryError:

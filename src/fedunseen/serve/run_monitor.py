@@ -30,8 +30,8 @@ Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "pa
 _EVENTS = 100_000  # rounds that are remembered
 _LINES = 500  # of the log
 _RELEASES = 200  # lines of a site's history of releases
-_NAMED = 20  # clients of a round whose replies were left out, of which the reason is told
-_SHOWN = 200  # parties that are told; the numbers of all others are in the sums
+_NAMED = 20  # clients of a round whose replies were left out, with the reason
+_SHOWN = 200  # parties that are listed; the numbers of all others are in the sums
 
 
 class Monitor(logging.Handler):

@@ -1,4 +1,4 @@
-"""What clients send, as samples: files and numbers of which nothing is trusted."""
+"""What clients send, as samples: untrusted files and numbers."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def layout_in(folder: Path) -> bool:
 def archive_in(root: Path) -> Path | None:
     """Return the folder that holds ``data/CLASS``: ``root``, or one of the usual names in it."""
     for folder in (root, *(root / name for name in FOLDERS)):
-        # the name of a class tells it from any other folder named data
+        # the name of a class identifies it among folders named data
         if any((folder / "data" / name).is_dir() for name in ("apple", "baby")):
             return folder
     return None

@@ -1,6 +1,6 @@
 """The benchmark ``digit-pairs``: two of scikit-learn's 8 x 8 digits side by side, classes "00" to "99".
 
-20 attributes say which digit is on the left and which on the right. Everything is fixed, whatever the run's seed; no
+20 attributes say which digit is on the left and which on the right. Everything is fixed, for any seed of the run; no
 source digit serves both training and tests. Among the 20 unseen classes, and among the 20 validation classes, each
 digit is twice on the left and twice on the right: no digit is favored, and all of them are trained on.
 """

@@ -48,7 +48,7 @@ class FewShotBenchmark(BenchmarkLoader):
     """Base of the few-shot benchmarks. Their splits are fixed: the run's seed draws nothing."""
 
     image_shape: ClassVar[tuple[int, ...] | None] = None
-    """(channels, height, width), or (height, width) of flattened gray values; None: the samples are no images."""
+    """(channels, height, width), or (height, width) of flattened gray values; None: the samples are not images."""
     resample: ClassVar[Image.Resampling] = Image.Resampling.BOX
     """How a picture of strokes is resized."""
 
@@ -92,7 +92,7 @@ class FewShotBenchmark(BenchmarkLoader):
 def few_shot_space(
     names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
 ) -> ClassSpace:
-    """Return a class space that nothing describes: its classes are learned from examples alone."""
+    """Return a class space without descriptions: its classes are learned from examples alone."""
     seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))
     return ClassSpace(tuple(names), np.zeros((len(names), 0)), (), seen, held, unseen)
 

@@ -57,7 +57,7 @@ SUN_RANGES = {
 
 @dataclass(frozen=True, eq=False)
 class ClassSplit:
-    """Which classes are seen and unseen, and, where the split says so, which images are for tests."""
+    """Which classes are seen and unseen, and, where the split has them, which images are for tests."""
 
     seen: NDArray[np.int64]
     unseen: NDArray[np.int64]

@@ -186,7 +186,7 @@ def _rows(path: Path) -> Iterator[tuple[str, list[str]]]:
                 where = f"{path}, line {reader.line_num}"
                 if not row:
                     continue
-                if any("\n" in cell.rstrip() for cell in row):  # the published files have a line a tweet
+                if any("\n" in cell.rstrip() for cell in row):  # the published files have one line for each tweet
                     raise DataError(f"{where}: a quote before it was left open: close it, or get the file again")
                 if len(row) != COLUMNS:
                     raise DataError(

@@ -34,7 +34,7 @@ UNREADABLE = (
     OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, OverflowError, RuntimeError,
     struct.error, zlib.error, Image.DecompressionBombError, MemoryError,
 )  # fmt: skip
-"""What Pillow raises on files that are no images, damaged, cut short, or far too large."""
+"""What Pillow raises on files that are not images, damaged, cut short, or far too large."""
 
 NO_IMAGES = ("thumbs.db", "desktop.ini")  # what file managers leave behind
 MOST_WHOLE = 90_000_000  # pixels of a picture whose copies are made whole: they take a gigabyte
@@ -104,7 +104,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def open_image(path: Path) -> Image.Image:
-    """Open an image file, of which the header alone is read."""
+    """Open an image file and read its header alone."""
     if not path.is_file() and path.exists():
         raise OSError(f"{path} is not a file")
     return Image.open(path)
@@ -177,7 +177,7 @@ def list_images(folder: Path) -> list[str]:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """Return what a folder is on its disk, whatever links lead to it."""
+    """Return the identity of a folder on its disk, through any links."""
     try:
         status = folder.stat()
     except OSError:  # it cannot be entered either

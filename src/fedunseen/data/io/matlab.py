@@ -23,7 +23,7 @@ def read_mat(
     path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
 ) -> dict[str, Any]:
     """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation."""
-    import scipy.io  # here, because whoever has no such file does not wait for it
+    import scipy.io  # here, because other runs need not wait for it
 
     names = [*required, *optional]
     try:

@@ -32,8 +32,7 @@ class EngineSettings(NamedSettings):
     mode: Literal["auto", "batched", "one-at-a-time"] = "auto"
     """How the clients of a round train; ``auto`` takes the faster way."""
     memory: int = Field(256, ge=1)
-    """MiB that a batch of clients may take beside the data. On a processor more than the default is no faster; on a GPU
-    it may be."""
+    """MiB that a batch of clients may take beside the data. More than the default is faster on a GPU only."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: matrix products in bfloat16, parameters in float32."""
 
@@ -75,8 +74,8 @@ class InProcess:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
         Of more than 100 clients in the round, updates are read from disk when they are asked for, so that memory holds
-        those of a part of the clients at once, whatever the rule of merging. So are the states of more than 100 clients
-        in all, of which a checkpoint then writes those that have changed.
+        those of a part of the clients at once, for any rule of merging. So are the states of more than 100 clients
+        in all; a checkpoint then writes those that have changed.
 
         Raises:
             FedUnseenError: a client's update or one of its losses is not finite, unless it is dropped.

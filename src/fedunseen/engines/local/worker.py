@@ -26,7 +26,7 @@ NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """One client's part of a round: what it is told and what it keeps."""
+    """One client's part of a round: its instruction and its state."""
 
     client: int
     instruction: Instruction

@@ -1,6 +1,6 @@
 """The coordinator of a distributed engine: the in-process engine's round, with parties that may be slow, gone or lie.
 
-Replies are merged in client order, whoever answers first, so that the engine changes no result. A round counts if a
+Replies are merged in client order, not in order of arrival, so that the engine changes no result. A round counts if a
 quorum has answered; without one the run pauses, and its checkpoint holds the last full round. With ``buffer`` late
 replies count instead (FedBuff, Nguyen et al. 2022), and a round merges as soon as so many replies have come.
 """
@@ -53,7 +53,7 @@ Answer = TypeVar("Answer")
 
 _log = logging.getLogger("fedunseen.federation")
 _LATE = 15.0  # seconds in which parties find a coordinator again that has been killed when all was done
-_FAREWELL = 120.0  # seconds that parties may take to hear that the run is over, and to write down the model
+_FAREWELL = 120.0  # seconds for parties to receive the end of the run and to store the model
 _ATTEMPTS = 5  # times that those who are missing are asked in one round
 _PAUSE = 0.2  # seconds between two looks at who is connected
 _RECEIPT = "round"  # a deployment's client state at the coordinator: the last merged round alone
@@ -182,7 +182,7 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class Deployment:
-    """What a party that joins is told."""
+    """The greeting for a party that joins."""
 
     experiment: Mapping[str, Any]
     space: Mapping[str, str]
@@ -216,9 +216,9 @@ class Distributed:
         self._deaf: dict[str, float] = {}  # who did not answer a greeting -> when it may be greeted again
 
     def connect(self, meeting: Session) -> None:
-        """Set the link that reaches the parties, all of whom are greeted again. Call this before the first round."""
+        """Set the link that reaches the parties, and greet all of them again. Call this before the first round."""
         assert len(meeting.parties) == self.clients
-        meeting.greeted.clear()  # they may have been told of another job, such as a run on validation classes
+        meeting.greeted.clear()  # their greeting may be of another job, such as a run on validation classes
         self._meeting, self._masked_sums = meeting, None
         self._requests = PendingRequests(meeting.link)
         if self.masks is not None and isinstance(self.job, Deployment):
@@ -257,7 +257,7 @@ class Distributed:
     def _seen(
         self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
     ) -> Arrivals:
-        """Return the replies of a round, each of which is known to the coordinator."""
+        """Return the replies of a round that the coordinator knows."""
         if buffered := self.settings.buffer is not None:
             came, dropped, asked = self._ask_buffered(round, told, client_states, clients, device)
         else:
@@ -384,7 +384,7 @@ class Distributed:
     ) -> tuple[dict[int, Arrived], dict[int, str], int]:
         """Wait until ``buffer`` replies have come, whenever they were asked for; return what :meth:`_ask` does.
 
-        Every client is at work unless its reply waits for this merge; whoever has begun continues after it. A client
+        Every client is at work unless its reply waits for this merge; clients continue after it. A client
         whose answer does not come is asked again, with the model that there is then. Who is at work is not part of the
         state: a coordinator that resumes asks everyone again.
         """
@@ -464,7 +464,7 @@ class Distributed:
             return session.sum(round, told, need, clients, ask_keys, self._wait), asked
         except QuorumError as error:
             raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
-        except SecAggError as error:  # whoever resumes the run decides; a stored total is opened then
+        except SecAggError as error:  # a resume decides; a stored total is opened then
             raise QuorumError(
                 f"round {round + 1} has no sum under masks: {error}: fix that, or change engine.quorum or "
                 "engine.timeout, and continue with --resume"

@@ -60,7 +60,7 @@ class Link(Protocol):
 
         Returns:
             Its answer, in a future that fails with :class:`PartyGone` or :class:`MessageLost` as soon as that is known.
-            Whoever cancels it gives the message up; an answer that comes later is thrown away.
+            Canceling it gives the message up; a later answer is dropped.
         """
 
 

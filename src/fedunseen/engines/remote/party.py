@@ -97,7 +97,7 @@ class Party:
         self.done = threading.Event()
         self.error: FedUnseenError | None = None
         self.home: Path | None = None
-        self._secagg: SecAggClient | None = None  # lives as long as the process, whatever the runs
+        self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
         self._joined: _Joined | None = None
         self._hints = 0  # refusals under masks that may depend on data
         self._last: tuple[bytes, bytes] | None = None  # the last message and its answer, unless it was a failure
@@ -123,7 +123,7 @@ class Party:
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
         except Exception as error:
-            # A library failed on this one message: the coordinator is told, and the party stays.
+            # A library failed on this one message: the party reports it and stays.
             self.say(f"this message could not be answered ({type(error).__name__}: {error})")
             if self._joined is not None and self._joined.session is not None:  # the text of an error may show data
                 return self._hint(f"{type(error).__name__}; the party's own messages say more")

@@ -61,7 +61,7 @@ class Child:
 
 
 class Progress:
-    """Tells by the processor time of a child whether it makes progress, on a machine of any speed."""
+    """Decides by a child's processor time whether it makes progress, on a machine of any speed."""
 
     def __init__(self, child: Child, patience: float) -> None:
         self.child, self.patience = child, patience

@@ -125,7 +125,7 @@ def unpack_answer(answer: bytes | None, limit: int | None) -> tuple[dict[str, An
 
 
 def plain(text: object, most: int = 1000) -> str:
-    """Return what a party or coordinator says so that it can be shown: no line ends, no control characters."""
+    """Return a received text for display, without line ends and control characters."""
     return "".join(c if c.isprintable() else "?" for c in str(text)[:most])
 
 
@@ -171,7 +171,7 @@ def read_holdings(
 
 
 def read_instruction(tensors: Params, device: torch.device) -> Instruction:
-    """Return what a client is told, from a message's tensors."""
+    """Return a client's instruction from a message's tensors."""
     there = {name: value.to(device) for name, value in tensors.items()}
     return Instruction(within("params/", there), within("extras/", there))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple[Federation, Evaluator, ClassSpace]:
     """Return what solves and measures the sums that are left, and the class space.
 
-    Where the class space has grown, a class of which no sample is left is unseen again.
+    Where the class space has grown, a class without samples is unseen again.
     """
     experiment, kind = run.experiment, task_of(run.experiment)
     deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"

@@ -143,7 +143,7 @@ class Connection:
             time.sleep(min(0.5, patience - passed))
 
     def _judged(self, error: Exception) -> tuple[float, str]:
-        """Return for how long to try again after an error, and why; raise if trying again is no use."""
+        """Return for how long to try again after an error, and why; raise if another try cannot help."""
         place, where = self.place, self.where
         if isinstance(error, httpx.HTTPStatusError):
             status, text = error.response.status_code, error.response.text

@@ -49,7 +49,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @dataclass
 class Presence:
-    """A party's process, as last heard of."""
+    """A party's process, as of its last message."""
 
     token: str
     key: bytes
@@ -302,7 +302,7 @@ class SuperLink:
         if ask.reply is not None:
             try:
                 body = self._body(ask.run, ask.reply.metadata.message_id, ask.limit)
-            except Exception as error:  # whatever a party sent, the others continue
+            except Exception as error:  # after any message of a party, the others continue
                 log.warning("party %s sent what cannot be read: %s", ask.name, error)
                 return PartyGone(ask.name)
             if body is not None:

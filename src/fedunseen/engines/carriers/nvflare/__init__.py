@@ -181,7 +181,7 @@ class _Jobs:
         return known == number and now - since < START
 
     def _review(self, job: str, board: RelayServer, channel: Channel) -> None:
-        """Refuse strangers and whoever has been replaced; end a job without anybody."""
+        """Refuse strangers and replaced clients; end a job without clients."""
         current = self.present()
         here = board.present()
         for site, token in here.items():

@@ -324,7 +324,7 @@ class LocalParty(Party, ABC):
 
 
 class Registry(FLComponent):  # type: ignore[misc]
-    """Tells the coordinator's process which sites are registered, and submits jobs for it.
+    """Reports the registered sites to the coordinator's process, and submits jobs for it.
 
     A site's number, a digest of the token that the server has given to it, changes when it registers again. The server
     ends with the coordinator's process.
