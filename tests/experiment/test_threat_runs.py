@@ -64,6 +64,20 @@ def test_what_a_run_says_of_an_attack(make, tmp_path):
     assert set(load_params(folder / "round-1.safetensors")) == {"clean", "object"}
 
 
+def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
+    once, thrice = (after(make({**BACKDOOR, "attack.scale": scale}), 2)[1].replies[0] for scale in (1, 3))
+    for name, value in once.update.items():
+        torch.testing.assert_close(thrice.update[name], 3 * value)
+
+
+def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
+    done = run(make({**LAST, "attack.name": "nan", "attack.rounds": "2"}), tmp_path / "run")
+    first, second, *_ = done.metrics
+    assert "dropped" not in first
+    assert second["dropped"] == {"0": "the update is not finite"}
+    assert second["participants"] == [1, 2]
+
+
 def test_an_ordinary_run_says_nothing_of_threats(finished):
     told = json.dumps([finished.manifest["experiment"], finished.result, finished.metrics])
     assert not any(word in told for word in ("attack", "backdoor", "screening", "dropped"))
