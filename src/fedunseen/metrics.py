@@ -93,7 +93,7 @@ def generalized(
 ) -> Generalized:
     """Return the generalized accuracies U, S and H in percent: all samples, answered among all classes.
 
-    ``factor`` is gamma, what the scores of seen classes are lowered by; 0 is no calibration. Columns that are neither
+    ``factor`` is gamma, what the scores of seen classes are lowered by; 0 changes none. Columns that are neither
     seen nor unseen are never the answer.
 
     Example:

@@ -40,7 +40,7 @@ class ClientTable:
 
 @contextmanager
 def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
-    """Yield what hears of every round: a live table on a terminal, a line a round elsewhere."""
+    """Yield a progress callback: a live table on a terminal, one line for each round elsewhere."""
     if is_json() or not sys.stderr.isatty():
         yield _say_round
         return

@@ -117,7 +117,7 @@ def live(listen_at: BindAddress | None, make: Callable[[], M]) -> Iterator[M | N
 
 
 def both(monitor: RunMonitor | None, on_round: Progress | None) -> Progress | None:
-    """Return what hears of every round for the live page, if there is one, and for anyone else who listens."""
+    """Return the progress callbacks of the live page, if there is one, and of other listeners."""
     if monitor is None:
         return on_round
 

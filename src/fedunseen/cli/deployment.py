@@ -293,7 +293,7 @@ def _terminable() -> Iterator[None]:
     """Let SIGTERM and Ctrl-C end the process in order: what it has started ends too, and it says why it ends."""
 
     class Terminated(BaseException):
-        """SIGTERM came. No KeyboardInterrupt: the exit status tells the two apart."""
+        """SIGTERM came. Not a KeyboardInterrupt, because the exit statuses differ."""
 
     def end(number: int, frame: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would stop this one's work half done

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def estimate(experiment: opt.ExperimentName, overrides: opt.Overrides = None, as_json: opt.Json = False) -> None:
-    """Say what a run will take in time, memory and traffic, from a few of its batches."""
+    """Estimate the time, memory and traffic of a run, from a few of its batches."""
     plan = chosen(experiment, overrides)
     from fedunseen.tools.estimate import estimate as estimated
 

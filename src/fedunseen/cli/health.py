@@ -1,4 +1,4 @@
-"""``fedunseen health``: is a coordinator or a party at work? For health checks, so that nothing heavy is imported."""
+"""``fedunseen health``: is a coordinator or a party at work? For health checks, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Status(logging.Handler):
         """Take note of a line of the log."""
         try:
             self.write(record.getMessage(), not getattr(record, "looking", False))
-        except OSError:  # a full disk, of which the party says enough itself
+        except OSError:  # a full disk, which the party reports itself
             self.handleError(record)
 
 

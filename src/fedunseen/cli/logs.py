@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 Listener = Callable[[str, str], None]
-"""Hears of a line: its level and what it says."""
+"""Receives a line: its level and its message."""
 
 
 class Format(StrEnum):

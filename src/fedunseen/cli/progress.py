@@ -24,7 +24,7 @@ EVERY = 20.0  # seconds between two lines
 
 @contextmanager
 def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progress]:
-    """Yield what hears of every round and shows it on standard error."""
+    """Yield a callback that shows every round on standard error."""
     if is_json():
         log = logging.getLogger("fedunseen.federation")
 

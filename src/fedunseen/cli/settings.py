@@ -37,7 +37,7 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
     groups: dict[tuple[str, ...], set[str]] = {}
     for (key, _), sharers in sharing.items():
         groups.setdefault(tuple(sharers), set()).add(key)
-    # all choices, or three at least of which more than one key can be said
+    # all choices, or at least three that share more than one key
     groups = {w: keys for w, keys in groups.items() if len(w) == len(kinds) or (len(w) > 2 and len(keys) > 1)}
     parts = []
     for having, keys in sorted(groups.items(), key=lambda group: (-len(group[0]), group[0])):

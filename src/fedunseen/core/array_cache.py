@@ -118,7 +118,7 @@ def array_digest(array: NDArray[Any]) -> str:
 
 
 def files_digest(paths: list[Path]) -> str:
-    """Return the SHA-256 of files' names and contents, whatever their order."""
+    """Return the SHA-256 of files' names and contents, in any order."""
     return _digest(paths, lambda path, size: f"{path.name} {size} ")
 
 

@@ -31,7 +31,7 @@ def cache_folder() -> Path:
 
 def existing_folder(folder: Path, remedy: str) -> Path:
     """Return a folder of the user's that is there."""
-    if not os.path.isdir(folder):  # which is False, not an error, within a folder that may not be searched
+    if not os.path.isdir(folder):  # which is False, not an error, within a folder without permission
         raise DataError(f"the folder {folder} is missing: {remedy}")
     return folder
 
@@ -55,7 +55,7 @@ def check_ordinary(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
     except OSError:
-        return  # a missing file, a loop of links: opening it says so
+        return  # a missing file, a loop of links: opening it reports that
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise DataError(f"{path} is a pipe or a device, not a file: put a file in its place")
 

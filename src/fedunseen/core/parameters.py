@@ -130,7 +130,7 @@ def fits_int32(value: Tensor) -> bool:
 
 
 def wire_size(params: Mapping[str, Tensor]) -> int:
-    """Return how many bytes tensors take in a message: whole numbers travel in 32 bits where they fit."""
+    """Return the bytes of tensors in a message: whole numbers travel in 32 bits where they fit."""
     return sum(value.numel() * 4 if fits_int32(value) else size_in_bytes([value]) for value in params.values())
 
 

@@ -2,7 +2,7 @@
 
 One phase covers FedZSL (all parameters, one loss); several cover adversarial methods (a critic five times, then a
 generator). Losses are pure functions of their arguments, so that the trainer can differentiate them for one client
-or, with ``torch.func.vmap``, for all clients of a round at once. Whatever is random in a loss arrives in the batch.
+or, with ``torch.func.vmap``, for all clients of a round at once. Random numbers of a loss arrive in the batch.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Adam:
         return [[torch.zeros_like(value) for value in params.values()] for _ in range(2)]
 
     def step_length(self, steps: int) -> float:
-        """Return how far ``steps`` steps along a constant gradient move a parameter, whatever its size: lr * steps."""
+        """Return how far ``steps`` steps along a constant gradient move a parameter of any size: lr * steps."""
         return self.lr * steps
 
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
@@ -179,7 +179,7 @@ class Plan:
     Attributes:
         index: (steps, batch) positions among the client's samples.
         weight: (steps, batch) 1, or 0 for a place that only pads a short batch.
-        extras: name -> (steps, batch, ...) whatever else a batch holds for each of its places.
+        extras: name -> (steps, batch, ...) other values of a batch, one for each of its places.
         draws: step -> name -> (batch, ...): extras too large to hold for all steps at once, such as a generator's
             noise. Two calls with the same step return the same numbers.
     """

@@ -16,7 +16,7 @@ from fedunseen.core.memory import free_pages
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Samples (N, ...) of which only those that are asked for are on the device that trains."""
+    """Samples (N, ...) ; only those that are asked for are on the device that trains."""
 
     host: Tensor
     device: torch.device

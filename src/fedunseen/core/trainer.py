@@ -330,7 +330,7 @@ def _rows_of_turns(phases: Sequence[Phase], steps: int) -> list[range]:
 
 
 def _rows_of(phase: Phase, turn: range) -> Sequence[int]:
-    """Return the rows that a phase takes in a turn, one for each of its steps."""
+    """Return the rows of a phase's turn, one for each of its steps."""
     return turn[-phase.repeats :] if phase.fresh else [turn[-1]] * phase.repeats
 
 

@@ -382,7 +382,7 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
 
 
 def party_sections(experiment: Experiment) -> dict[str, Any]:
-    """Return what a party is told of an experiment: nothing of the coordinator's files, defences and engine.
+    """Return the part of an experiment that parties receive: nothing of the coordinator's files, defences and engine.
 
     Of private merging, it is told how to mask what it sends, and which noise to add before.
     """
@@ -399,7 +399,7 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
 
 
 def _deployment(experiment: Experiment, benchmark: Benchmark, scaler: Scaler, selection: bool) -> Deployment:
-    """Return what the parties of a deployment are told; ``selection``: validation classes play the unseen ones."""
+    """Return what the parties of a deployment receive; ``selection``: validation classes play the unseen ones."""
     statistics = {name: torch.from_numpy(value) for name, value in scaler.statistics.items()}
     shape = benchmark.features.shape[1:]
     validation = benchmark.space.unseen.tolist() if selection else None

@@ -141,7 +141,7 @@ class Deployed(Growth):
         return first_version(self.benchmark.space)
 
     def _next(self, round: int) -> Version:
-        """Ask those who take part in ``round`` what they hold, and take in what is new."""
+        """Ask the clients of ``round`` what they hold, and add what is new."""
         engine, version = self.federation.engine, self.version
         assert isinstance(engine, Distributed)
         members = engine.gather(round, self.partition.present(round))
@@ -175,7 +175,7 @@ class Deployed(Growth):
         }
         engine.job = replace(engine.job, growing=growing, semantics=torch.from_numpy(space.semantics))
         if self.meeting is not None:
-            self.meeting.greeted.clear()  # everyone is told the classes of now
+            self.meeting.greeted.clear()  # everyone receives the present classes
             engine.connect(self.meeting)
 
 

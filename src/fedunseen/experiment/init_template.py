@@ -38,7 +38,7 @@ from fedunseen.data.names import check_collisions, plain
 from fedunseen.experiment.dataset_checks import Remark, doubts, foreign_names
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
-_FEW = 8  # seen classes of which a fifth, one class, says nothing of how unseen ones are told apart
+_FEW = 8  # seen classes; a fifth of them is one class, too few to measure unseen ones
 _LABELS = ("label", "class", "name")
 
 

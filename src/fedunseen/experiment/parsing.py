@@ -1,7 +1,7 @@
 """An experiment file as text: sections, overrides, and what can be refused before PyTorch is loaded.
 
 :class:`fedunseen.experiment.schema.Experiment` checks an experiment whole, and needs the classes of all its choices for
-it. Loading them takes seconds, which whoever has misspelt a name or a class of his table shall not wait for.
+it. Loading them takes seconds, and a misspelled name should be reported before.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _check_choice(section: str, name: object, content: Mapping[str, Any]) -> Non
     if section not in NAMED or not isinstance(name, str) or name == "none":
         return
     if name not in names(section):
-        find(section, name)  # which says so
+        find(section, name)  # raises with the known names
     keys = own_keys(section, name)
     for key in content:
         if keys is not None and key not in keys:

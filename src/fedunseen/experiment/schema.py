@@ -122,7 +122,7 @@ class Experiment(BaseModel):
             sections[section] = {"name": "none", **sections.get(section, {})}
         sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
         if isinstance(method := sections.get("method", {}).get("name"), str) and not find("method", method).trained:
-            # a closed form takes one round, and its sums are added up whatever the strategy
+            # a closed form takes one round, and its sums are added under any strategy
             sections["strategy"] = {"name": "fedavg", "rounds": 1, **sections.get("strategy", {})}
         for section in NAMED:
             if "name" not in sections.get(section, {}):

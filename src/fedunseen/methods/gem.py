@@ -69,13 +69,13 @@ class GEM(MapMethod):
         filters = rng.normal(size=(self.semantics.shape[1], self.width))
         params["v"] = torch.from_numpy(filters.astype(np.float32))
         if self.attends:
-            # Queries about as long as 1, whatever the width, so that attention starts neither flat nor settled.
+            # Queries about as long as 1, at any width, so that attention starts neither flat nor settled.
             queries = rng.normal(0, self.width**-0.5, (self.words.shape[1], self.width))
             params["w"] = torch.from_numpy(queries.astype(np.float32))
         return params
 
     def rate(self, params: Params, inputs: Tensor) -> float:
-        """Return what turns V as fast whatever its length: a cosine's gradient is as short as V is long."""
+        """Return what turns V as fast at any length: a cosine's gradient is as short as V is long."""
         return self.trained_rate if self.backbone.trained else TURN * float(params["v"].square().sum())
 
     def context(self) -> Context:

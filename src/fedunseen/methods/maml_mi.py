@@ -30,7 +30,7 @@ class MAMLMISettings(MAMLSettings):
     mi: float = Field(0.2, ge=0)
     """Weight of the mutual information (gamma in FedFSL Eq. 13)."""
     mi_from: int = Field(1, ge=1)
-    """The first round with it, counted from 1. In round 1 the peer is the untrained model, which knows nothing."""
+    """The first round with it, counted from 1. In round 1 the peer is the untrained model."""
     exclusive: bool = False
     """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which the paper takes."""
 

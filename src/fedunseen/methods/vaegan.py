@@ -118,7 +118,7 @@ class VAEGAN(Generative):
     def bound(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms, Tensor]:
         """Return the generator's loss, its terms, and the features (B, d) that it generated.
 
-        They are no ``representation``: models that a strategy contrasts would not decode them from the same noise.
+        They are not a ``representation``: models that a strategy contrasts would not decode them from the same noise.
         """
         fake, decoded, divergence = self.fake(params, batch, context, "generator")
         assert decoded is not None  # only the critic's phase goes without

@@ -76,7 +76,7 @@ def gather(
 ) -> MaskedTotal:
     """Repeat attempts until all members of a roster have sent masked elements.
 
-    A party that is at fault, or that has failed two attempts, is no member of the next one.
+    A party that is at fault, or that has failed two attempts, is left out of the next one.
     """
     failed: dict[str, int] = {}
     first = time.time_ns() // 10**6  # larger than all attempts before a restart

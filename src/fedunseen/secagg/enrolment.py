@@ -88,7 +88,7 @@ class Enrolment:
 
     @cached_property
     def digest(self) -> str:
-        """What tells this list from others."""
+        """What identifies this list."""
         return digest(_PURPOSE, canonical(self.content())).hex()
 
     def signed(self, private: bytes) -> Enrolment:

@@ -38,7 +38,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """What tells this plan from others: P."""
+        """What identifies this plan: P."""
         return digest(_PURPOSE, canonical(self.content())).hex()
 
     @property

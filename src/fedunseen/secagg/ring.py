@@ -76,7 +76,7 @@ class Layout:
         return sum(field.elements for field in self.fields) + 1
 
     def digest(self) -> str:
-        """Return what tells this layout from others."""
+        """Return what identifies this layout."""
         rows = [f"{one.name} {list(one.shape)} {one.kind} {one.most!r}" for one in self.fields]
         return digest(str(self.parties).encode(), *(row.encode() for row in rows)).hex()
 

@@ -1,7 +1,7 @@
 """The coordinator's side of a masked sum: it passes keys and encrypted shares on, adds up, and removes the masks.
 
 Anything that a party refuses, or that its reply shows, ends the attempt once the roster is fixed. The parties whose
-fault it is are named, and are no members of the next attempt.
+fault it is are named, and are left out of the next attempt.
 """
 
 from __future__ import annotations

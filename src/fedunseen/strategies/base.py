@@ -105,7 +105,7 @@ class Reply:
 class Strategy:
     """Federated averaging, and the base of all strategies: a subclass overrides what it does differently.
 
-    Running statistics of normalization layers are not learned. Whatever a strategy does to parameters, it averages
+    Running statistics of normalization layers are not learned. Every strategy averages
     these with the weights of the replies.
 
     Args:

@@ -1,4 +1,4 @@
-"""A strategy and what goes around it: filters, each of which changes one thing, and a codec.
+"""A strategy and what goes around it: filters that change one thing each, and a codec.
 
 At the client a filter acts after the strategy and those before it; at the server the last filter sees the replies
 first. An experiment puts them in this order: peers, selective, private, a defence. The codec writes updates last at the

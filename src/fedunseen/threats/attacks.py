@@ -211,7 +211,7 @@ class NaN(Attack):
     """An update of NaN, which would destroy a merged model that takes it in."""
 
     class Settings(AttackSettings):
-        """Settings of updates that are no numbers."""
+        """Settings of updates that are not numbers."""
 
         name: Literal["nan"] = "nan"
 

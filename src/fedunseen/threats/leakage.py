@@ -638,7 +638,7 @@ class PhaseVictim:
     def closed_form(self, target: Params) -> tuple[Params, int | None]:
         """Read what went into linear layers off their gradients: columns that stand for the sample or its description.
 
-        The attacker knows the network, so that a layer's width tells what goes into it: the sample, the sample and the
+        The attacker knows the network, so that a layer's width shows its input: the sample, the sample and the
         description, or, in a generator, the draws and the description. If several layers have such a width, that one
         counts whose columns explain the gradient best when they replace the true ones.
         """

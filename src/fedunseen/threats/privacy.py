@@ -52,7 +52,7 @@ class PrivacySettings(Settings):
     epsilon: float | None = Field(None, gt=0)
     """Budget: rounds that would spend more are refused before the run begins. Unset: none."""
     delta: float = Field(1e-5, gt=0, lt=1)
-    """Probability with which epsilon may not hold; far below one over the number of clients (`sample-level`:
+    """Probability that epsilon does not hold; far below one over the number of clients (`sample-level`:
     samples)."""
     accountant: Literal["pld", "rdp"] = "pld"
     """`pld`: privacy loss distributions, nearly exact (above an epsilon of 5000: as `rdp`); `rdp`: Renyi divergences,

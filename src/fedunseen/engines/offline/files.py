@@ -66,7 +66,7 @@ class Signed:
 
     @cached_property
     def id(self) -> bytes:
-        """What tells this file from all others, but for its signature."""
+        """What identifies this file, without its signature."""
         return _id(self.header, self.tensors)
 
     @cached_property

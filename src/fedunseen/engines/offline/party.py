@@ -61,7 +61,7 @@ def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: E
 
 def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, sums: int) -> dict[str, Any]:
     """Return what a greeting fixes of a plan; see :func:`~fedunseen.engines.remote.masking.plan_facts`."""
-    told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties hear of no privacy
+    told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties get no privacy
     return plan_facts(told, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
 
 
@@ -274,7 +274,7 @@ def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
 
 
 def _sums(plan: Signed) -> str:
-    """Return what tells the sums that a plan asks for from others, whoever its parties are."""
+    """Return what identifies the sums that a plan asks for, for any parties."""
     same = {key: value for key, value in plan["hello"].items() if key not in ("run", "clients", "names")}
     return digest(canonical(same), bytes.fromhex(digest_of(plan.tensors))).hex()
 

@@ -384,7 +384,7 @@ def _work(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait until the sweep's process has ended, for whatever reason, and end this one at once."""
+    """Wait until the sweep's process has ended, for any reason, and end this one at once."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -38,7 +38,7 @@ Measure = (
     | Literal["backdoor", "backdoor_attacked", "backdoor_highest"]
     | Literal["parameters_shared", "bytes_down", "bytes_up"]
 )
-EXTRA = ("methods", "fixed", "beside", "note")  # keys of a data set that are no settings
+EXTRA = ("methods", "fixed", "beside", "note")  # keys of a data set that are not settings
 BACKDOOR: tuple[Measure, ...] = ("backdoor", "backdoor_attacked", "backdoor_highest")
 """An attacked run's backdoor accuracies: in the reported round, in the first attacked one, the highest from then on."""
 MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
@@ -339,7 +339,7 @@ def _of_methods(methods: Mapping[str, Any], place: str) -> dict[str, Bundle]:
 
 
 def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle], name: str) -> Experiment:
-    """Make an experiment of a base and layers of settings, of which a later one wins."""
+    """Make an experiment of a base and layers of settings; a later layer wins."""
     settings: Bundle = {}
     for layer in layers:
         # Settings are applied in order, and a new name drops the old choice's settings that were applied before it.

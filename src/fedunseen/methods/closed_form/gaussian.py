@@ -10,7 +10,7 @@ al.'s idea (2017); the shared covariance is that of linear discriminant analysis
 
 - Sigma is the covariance within classes, shrunk towards the identity: (1 - s) Sigma_0 + s I tr Sigma_0 / d.
 - v, lambda and w maximize the likelihood of the class means; s and the offset of seen classes are best for left-out
-  classes, of which samples are drawn (:func:`~.gaussian_process.leave_class_out`).
+  classes, whose samples are drawn (:func:`~.gaussian_process.leave_class_out`).
 - Scores are linear: mu_c^T Sigma^-1 x - mu_c^T Sigma^-1 mu_c / 2.
 - With the prior ``semantics`` the mean is m + a (s_c - s), a being the slope of least squares and s the mean of the
   observed semantics; without any sample that is the class with the nearest text (zero-shot CLIP).
@@ -92,7 +92,7 @@ class Gaussian(ClosedForm):
     ``bias``      (C,)     - (mu_c - m)^T Sigma^-1 (mu_c - m) / 2, less the offset for seen classes
     ``variance``  (C,)     of each prototype, in units of Sigma
     ``count``     (C,)     samples of each class
-    ``described`` (C,)     1 where the class has a description, 0 where it is told by examples alone
+    ``described`` (C,)     1 where the class has a description, 0 where it has examples alone
     ``seen_mask`` (C,)     1 for the seen classes, which ``offset`` lowers
     ``offset``    ()       see :func:`~.gaussian_process.leave_class_out`
     ``expected``  (2,)     ZSL accuracy and harmonic mean of left-out classes, in percent; only with ``calibration``
@@ -191,7 +191,7 @@ class Gaussian(ClosedForm):
         return Gaussian(settings, self.space, self.semantics, self.backbone)
 
     def _unshown(self, semantics: Tensor) -> Params:
-        """Return the model of no sample at all: every class lies at its description, and distance tells them apart."""
+        """Return the model of no sample at all: every class lies at its description, and the nearest wins."""
         classes, width = semantics.shape
         s, none = self.settings, torch.zeros(classes, dtype=torch.float64)
         variance, nugget, relative = (1.0 if v is None else v for v in (s.variance, s.nugget, s.width))
@@ -337,7 +337,7 @@ def _description_prior(semantics: Tensor, sums: Params) -> Params:
 
 
 def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, told: Params) -> Params:
-    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with what tells the prior."""
+    """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers."""
     there = sums["count"] > 0
     own, count = semantics[there], sums["count"][there]
     means = sums["total"][there] / count[:, None]

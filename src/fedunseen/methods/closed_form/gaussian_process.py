@@ -169,7 +169,7 @@ def fit_kernel(
         value, slope = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
         return -value, -np.array([slope[i] for i in free])
 
-    # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics is no matter
+    # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics has no effect
     begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
     nugget, width = (-3.0, -1.5) if near is None else (np.log(max(near.nugget, 1e-5)), np.log(near.width / median))
     start = np.array([(float(np.log(begin)), float(nugget), float(width))[i] for i in free])

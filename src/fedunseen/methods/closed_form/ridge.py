@@ -23,7 +23,7 @@ class RidgeSettings(ClosedFormSettings):
     name: Literal["ridge"] = "ridge"
     log_gamma: float = -1.0
     """Exponent of the regularizer, as a power of ten, in units of the features' mean variance times the number of
-    samples: so it means the same whatever the features' scale."""
+    samples: so it means the same at any scale of features."""
 
 
 class Ridge(ClosedForm):

@@ -27,7 +27,7 @@ from fedunseen.core.samples import CodedRows
 from fedunseen.data import ClassSpace, Quantization
 
 COLUMNS = 256  # of the matrix of second moments at once
-WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, seven of which a model is made with
+WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, and a model needs seven
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
 NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-_PAIRED = 500  # points of which all pairs are looked at
+_PAIRED = 500  # points whose pairs are all compared
 _TOLERANCE = 1e-9  # of inequalities that rounding may turn round, relative
 
 
@@ -253,7 +253,7 @@ def half_way(predicted: Floats, positions: Ids, prototypes: Floats) -> Floats:
 
     Predicted attributes only matter within the span of the differences :math:`a_y-a_{y'}`, and there only in their
     direction. So they are measured there, at the length that is best for them. Within :math:`\Delta_y/2`, Eq. 59 is
-    positive for every rival, and the answer is right. Whatever obeys Eq. 61 obeys this.
+    positive for every rival, and the answer is right. This follows from Eq. 61.
     """
     _, values, directions = np.linalg.svd(prototypes - prototypes.mean(axis=0), full_matrices=False)
     basis = directions[values > 1e-9 * max(float(values.max()), 1e-300)]

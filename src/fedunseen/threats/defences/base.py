@@ -60,7 +60,7 @@ class Defence:
     """No defence, and the base of all: subclass, and register the class (``fedunseen.defences`` entry points).
 
     Attributes:
-        per_client: what is merged of a reply does not depend on the other replies of its round, and is no longer than
+        per_client: what is merged of a reply does not depend on the other replies of its round, and at most as long as
             the reply: the condition under which private merging may follow.
         asks_scores: is given :class:`Scores`.
     """
@@ -77,7 +77,7 @@ class Defence:
         return {}
 
     def least(self) -> tuple[int, str]:
-        """Return how many replies a round must have at least, and the formula that says so."""
+        """Return how many replies a round must have at least, and the formula for that."""
         return 1, "1"
 
     def check(self, replies: int, round: int) -> None:
@@ -103,7 +103,7 @@ class Defence:
         )
 
     def among(self, replies: int) -> Defence | None:
-        """Return the rule for a round of which so many replies are left; None: they are too few.
+        """Return the rule for a round with so many replies; None: they are too few.
 
         A reply that is not finite uses up one of the ``malicious`` clients that a rule has to tolerate, so that it
         cannot keep the others from being merged: where too few are left, the rule tolerates as many less as it must.

@@ -75,7 +75,7 @@ class ClassProbes(Defence):
             "theft": _within_memory(float(np.median(stolen)), state.get("theft")),
             "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
         }
-        # A theft of 0 is typical and remembered; a length or pull of 0 tells nothing of what is typical.
+        # A theft of 0 is typical and remembered; a length or pull of 0 says nothing about typical ones.
         typical_values = {name: value for name, value in remembered.items() if value or name == "theft"}
         return FilterResult(
             shortened([replies[i] for i in left], [factors[i] for i in left]),

@@ -88,7 +88,7 @@ class RobustLearningRate(Defence):
 
     :math:`\eta_j = \eta` where :math:`|\sum_k \mathrm{sgn}(\Delta_{kj})| \ge \theta`, otherwise :math:`-\eta`.
     One update at a time is enough: it needs memory for a few models, however many clients there are. Running statistics
-    are averaged and never turned round: they are no steps, and a variance may turn negative.
+    are averaged and never turned round: they are not steps, and a variance may turn negative.
     """
 
     class Settings(DefenceSettings):
