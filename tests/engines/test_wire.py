@@ -64,7 +64,7 @@ def test_views_of_the_same_numbers_can_be_packed():
         (message(tensors={"update/f.weight": torch.ones(3, 2)}), "its update lacks 'f.bias'"),
         (
             message(tensors={f"update/{k}": v for k, v in {**PARAMS, "g": torch.ones(1)}.items()}),
-            "its update holds 'g', which is no parameter that travels",
+            "its update holds 'g', which is not a shared parameter",
         ),
         (
             message(tensors={"update/f.weight": torch.ones(2, 3), "update/f.bias": torch.ones(3)}),
@@ -89,11 +89,11 @@ def test_views_of_the_same_numbers_can_be_packed():
         (message(terms={"loss": float("nan")}), "its terms 'loss' is not a finite number"),
         (message(terms={"loss": 10**400}), "its terms 'loss' is not a finite number"),
         (message(terms={"loss": "low"}), "its terms 'loss' is not a finite number"),
-        (message(terms=[1.0]), "its terms are no table of numbers"),
-        (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are no table of numbers"),
+        (message(terms=[1.0]), "its terms are not a table of numbers"),
+        (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are not a table of numbers"),
         (message(terms={"a|b": 1.0}), "its terms have an impossible name, 'a|b'"),
         (message(terms={"bad\x1b[2J": 1.0}), "its terms have an impossible name, 'bad?[2J'"),
-        (message(notes={"threshold": 1.0}), "it tells of things that no one asked for"),
+        (message(notes={"threshold": 1.0}), "it has fields that no one asked for"),
         (message(step_lengths={}), "its step lengths are not those of the model"),
         (message(step_lengths={"f.weight": 0.0, "f.bias": 1.0}), "its step lengths are not those of the model"),
         (message(step_lengths={"h.weight": 1.0}), "its step lengths are not those of the model"),

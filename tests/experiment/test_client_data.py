@@ -200,7 +200,7 @@ def test_a_party_of_nothing_but_validation_classes_cannot_take_part_in_choosing(
     with pytest.raises(RefusedError, match=": all samples to train on are of the coordinator's validation classes:"):
         data._without(data.benchmark, held, 0)
     for wrong in ([-1], ["a"], [True], 3, None):
-        with pytest.raises(RefusedError, match="names validation classes that are no seen classes"):
+        with pytest.raises(RefusedError, match="names validation classes that are not seen classes"):
             data._without(data.benchmark, wrong, 0)
 
 
@@ -474,7 +474,7 @@ def test_a_party_that_comes_when_all_is_over_takes_the_model_home_too(folders, t
         (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is not a finite number"),
         (lambda result, model: ({**result, "../zsl": 1}, model), "its numbers have an impossible name, '../zsl'"),
         (lambda result, model: ({**result, "selection": "me"}, model), "its numbers were chosen 'me'"),
-        (lambda result, model: ("fine", model), "its numbers are no table"),
+        (lambda result, model: ("fine", model), "its numbers are not a table"),
     ],
 )
 def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, message, folders, tmp_path):

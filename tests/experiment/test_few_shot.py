@@ -225,13 +225,13 @@ def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
         (support / c).mkdir()
     with pytest.raises(DataError, match=r"x is empty: put at least one example of the class there$"):
         done.predict(picture, support=support)
-    with pytest.raises(DataError, match=r"is no folder: give one with a folder of examples for each class$"):
+    with pytest.raises(DataError, match=r"is not a folder: give one with a folder of examples for each class$"):
         done.predict(picture, support=tmp_path / "nowhere")
     with pytest.raises(DataError, match=r"^the examples are of 1 classes: give some of at least two$"):
         done.predict(picture, support={"one": [picture]})
     many = {str(k): [picture] for k in range(6)}
     with pytest.raises(
-        DataError, match=r"^this run's model tells 5 classes apart, and there are examples of 6: give fewer"
+        DataError, match=r"^this run's model separates 5 classes, and there are examples of 6: give fewer"
     ):
         done.predict(picture, support=many)
     with pytest.raises(ExperimentError, match=r"learns classes from examples: give a folder .* --support FOLDER$"):

@@ -128,6 +128,6 @@ def test_sums_that_no_samples_have_are_told_from_those_of_samples():
         ({"count": whole["count"] - 1000}, "a class has fewer than no samples"),
         ({"count": torch.where(torch.arange(10) == 4, 0.0, whole["count"])}, "a class without samples has a sum"),
         ({"total": 3 * whole["total"]}, "their second moments are too small for their means"),
-        ({"square": packed(square)}, "their second moments are no sum of squares"),
+        ({"square": packed(square)}, "their second moments are not a sum of squares"),
     ):
         assert validate_statistics(whole | change) == why, why

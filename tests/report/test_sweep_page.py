@@ -127,7 +127,7 @@ def test_the_page_says_what_the_rows_say(made):
     )
     assert "digits: pairs of digits." in words
     assert "chosen on validation classes" in words
-    assert "The last round, whatever it is" in words
+    assert "The last round; nothing was chosen" in words
 
 
 def test_the_charts_are_those_that_the_file_asks_for(made):

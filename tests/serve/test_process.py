@@ -138,7 +138,7 @@ def test_what_the_command_refuses(tmp_path):
 
 def test_a_certificate_that_is_none_and_a_port_that_is_taken(digits, tmp_path):
     (tmp_path / "a.pem").write_text("nothing")
-    with pytest.raises(DataError, match="are no certificate with its key"):
+    with pytest.raises(DataError, match="are not a certificate and its key"):
         command.serve(digits, certificate=tmp_path / "a.pem", key=tmp_path / "a.pem")
     import socket
 

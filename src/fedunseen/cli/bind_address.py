@@ -51,7 +51,7 @@ class BindAddress:
 
     def no_certificate(self, error: OSError) -> DataError:
         """Return what to say where certificate and key are none, or of two pairs."""
-        return DataError(f"{self.certificate} and {self.key} are no certificate with its key: {error.strerror}")
+        return DataError(f"{self.certificate} and {self.key} are not a certificate and its key: {error.strerror}")
 
     def url(self, listening: socket.socket) -> str:
         """Return the address that a browser takes."""

@@ -145,5 +145,5 @@ def say_forgotten(done: Run, as_json: bool) -> None:
     write_card(done)
     say(f"forgotten: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
     if "sums_sha256" in done.result:
-        say("note: whoever kept the sums of before and sees those of now learns exactly the sums of what was removed")
+        say("note: an observer of the sums from before and after learns exactly the sums of what was removed")
     print_json(as_json, done.result)

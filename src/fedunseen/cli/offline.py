@@ -31,7 +31,7 @@ offline_app = typer.Typer(
 )
 
 _CONSENT = frozenset({"again", "moved", "removal"})
-_CLEAR = "in clear: whoever has a party's answer sees the sums of its samples"
+_CLEAR = "in clear: anyone with a party's answer sees the sums of its samples"
 
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="The file that `fedunseen offline plan` wrote.")]
 Kit = Annotated[Path, typer.Option("--credentials", help="Your credentials folder, made by `fedunseen certs`.")]

@@ -154,4 +154,4 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
         map, pooled = int(operation["inputs"][0]), int(operation["outputs"][0])
         if len(shapes[map]) == 4 and shapes[map][1] * shapes[map][2] > 1 and np.prod(shapes[pooled]) == shapes[map][3]:
             return _Tensors(int(image["index"]), map, pooled, int(outputs[0]["index"]))
-    raise DataError(f"{model} pools no map to a vector: its features cannot be told from the rest")
+    raise DataError(f"{model} pools no map to a vector: its features cannot be separated from the rest")

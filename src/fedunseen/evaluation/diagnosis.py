@@ -237,7 +237,7 @@ def worse_features(after: float, before: float) -> Finding | None:
     return Finding(
         f"The model's features keep unseen classes less apart than the samples as they come in: silhouette {after:.2f} "
         f"instead of {before:.2f}.",
-        "Training has thrown away what tells these classes apart.",
+        "Training has discarded what separates these classes.",
         "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or make the hidden layers wider "
         "(method.hidden).",
     )
@@ -255,7 +255,7 @@ def beside_nothing(result: Mapping[str, Any]) -> Finding | None:
             return Finding(
                 f"The model is worse than {words}: {value:.1f} ± {half:.1f} %, without training {other:.1f} ± "
                 f"{beside:.1f} %.",
-                "Training has thrown away what tells new classes apart.",
+                "Training has discarded what separates new classes.",
                 "Train for fewer rounds (strategy.rounds) or with smaller steps (method.lr), or take method.name = "
                 "'protonet'.",
             )

@@ -170,7 +170,7 @@ class PartyData:
         """Return what is left to train on while the coordinator's validation classes play the unseen ones."""
         seen = set(benchmark.space.seen.tolist())
         if not isinstance(validation, list) or not all(type(c) is int and c in seen for c in validation):
-            raise RefusedError("the coordinator's greeting names validation classes that are no seen classes")
+            raise RefusedError("the coordinator's greeting names validation classes that are not seen classes")
         space = replace(benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64))
         left = replace(benchmark, space=space).for_selection(seed)
         if not len(left.train):

@@ -86,7 +86,7 @@ _WHY = {
     "semantics": "descriptions of classes, likewise",
     "efficientnet-lite": "comes with fedunseen, and is not trained",
     "clients": "parties, played on this machine; each holds classes of its own",
-    "gaussian": "exact in one round, the same whoever holds what; nothing to tune",
+    "gaussian": "exact in one round, the same for any partition; nothing to tune",
     "calibration": "seen classes against unseen ones, on classes left out of the sums",
     "seed": "seeds = 3 says how far chance goes",
 }
@@ -167,7 +167,9 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     lines: list[tuple[str, Any, str]] = []
     if side < _SIDE:
         lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
-        choices.append(Remark(f"pictures of {side} x {side} pixels", "half of them are no larger; the centre is taken"))
+        choices.append(
+            Remark(f"pictures of {side} x {side} pixels", "half are at most this large; the center is taken")
+        )
     if unreadable:
         lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {unreadable[0].name}"))
         few, why = f"{len(unreadable)} files", "they are not readable pictures, such as"
@@ -199,7 +201,7 @@ def _features(folder: Path, written: list[Path]) -> _Found:
         labels = arrays.get("labels")
         if labels is None or labels.dtype.kind not in "US":
             raise DataError(
-                f"{folder} has no classes.csv, and the labels in features.npz are no names: write classes.csv with "
+                f"{folder} has no classes.csv, and the labels in features.npz are not names: write classes.csv with "
                 "the columns name, split and the attributes"
             )
         told, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)

@@ -28,7 +28,7 @@ LISTED = 120  # classes that are listed openly; more are folded away
 _SHARED = {  # sentences of several texts
     "blind": "No test sample took part in the choice.",
     "flatters": "Many papers do this, but it flatters: someone who has to choose without the answers gets less.",
-    "last": "The last round, whatever it is. Nothing was chosen.",
+    "last": "The last round. Nothing was chosen.",
 }
 
 

@@ -31,7 +31,7 @@ SELECTIONS = {
     "validation": "Round and calibration were chosen on validation classes; no test sample took part in the choice.",
     "best-on-test": "Not an honest choice: each run reports the round and the calibration that score best on the test "
     "set itself, as many papers do.",
-    "last": "The last round, whatever it is; nothing was chosen.",
+    "last": "The last round; nothing was chosen.",
 }
 OF_EPISODES = {
     "validation": "The round was chosen on episodes of validation classes; no test sample took part in the choice.",

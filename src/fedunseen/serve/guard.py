@@ -134,7 +134,7 @@ class Guard:
             return code, why
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit():
-            return 400, "the header Content-Length is no number"
+            return 400, "the header Content-Length is not a number"
         if len(length) > 18 or int(length) > self.limits.body:
             return 413, self._too_large()
         return 0, ""

@@ -252,7 +252,7 @@ class FewShotPredictor(Predictor):
             raise DataError(f"the examples are of {len(examples)} classes: give some of at least two")
         if method.limited and len(examples) > method.settings.ways:
             raise DataError(
-                f"this run's model tells {method.settings.ways} classes apart, and there are examples of "
+                f"this run's model separates {method.settings.ways} classes, and there are examples of "
                 f"{len(examples)}: give fewer, or train with more method.ways, or with method.name = 'protonet'"
             )
         if fixed := _fixed_names(run, method):
@@ -356,7 +356,7 @@ def examples_of(support: Shown) -> dict[str, Any]:
         return dict(support)
     path = Path(support)
     if not path.is_dir():
-        raise DataError(f"{path} is no folder: give one with a folder of examples for each class")
+        raise DataError(f"{path} is not a folder: give one with a folder of examples for each class")
     found = {
         p.name: sorted(f for f in p.iterdir() if not f.name.startswith("."))
         for p in sorted(path.iterdir())

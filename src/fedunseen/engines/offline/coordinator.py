@@ -199,7 +199,7 @@ def check_same(engine: Offline, plan: Signed, told: Instruction, path: Path) -> 
     hello, tensors = engine.greeting(plan["parties"], plan["hello"]["run"])
     tensors |= under("params/", dict(told.params))
     if hello != plan["hello"] or digest_of(tensors) != digest_of(plan.tensors):
-        raise RefusedError(f"the experiment or the coordinator's data are no more those of {path}: write a new plan")
+        raise RefusedError(f"the experiment or the coordinator's data are not those of {path}: write a new plan")
 
 
 def gather(plan: Signed, paths: Iterable[Path]) -> dict[str, Signed]:

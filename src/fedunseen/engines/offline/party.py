@@ -104,7 +104,7 @@ class Answering:
         _own(plan, own)
         if not plan["masked"] and not plain:
             raise RefusedError(
-                "the plan asks for sums in clear: whoever has the answer sees this party's sums; answer with --plain "
+                "the plan asks for sums in clear: anyone with the answer sees this party's sums; answer with --plain "
                 "if its owner agrees, or ask for a plan without --plain"
             )
         ledger.pin(own.enrolment)
@@ -113,7 +113,7 @@ class Answering:
         self.leaves = not self.removal or own.name in removing
         if self.removal and self.leaves and plan["masked"] and len(removing) < batch and "removal" not in self.consent:
             raise RefusedError(
-                f"the plan removes samples of {len(removing)} parties, and whoever kept the sums from before learns "
+                f"the plan removes samples of {len(removing)} parties, and an observer of the sums from before learns "
                 f"their total: answer with --consent removal if the owner agrees, or ask for a plan of {batch}"
             )
 

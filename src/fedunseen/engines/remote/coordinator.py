@@ -543,7 +543,7 @@ class Distributed:
             told.update(party.name for party in new)
             time.sleep(_PAUSE)
         if missing := [party.name for party in self.parties if party.name not in told]:
-            _log.warning("not there, so that they have not heard that the run is over: %s", ", ".join(missing))
+            _log.warning("not connected at the end of the run: %s", ", ".join(missing))
 
     def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:
         message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
@@ -552,7 +552,7 @@ class Distributed:
                 if unpack_answer(answer, 2**20)[0].get("kept") is True:
                     _log.info("%s has the model", name)
             except WireError as error:
-                _log.warning("%s may not have the model: %s", name, error)
+                _log.warning("%s perhaps lacks the model: %s", name, error)
 
     def _message(
         self, client: int, round: int, own: Mapping[str, Tensor], body: Params, request: Mapping[str, Any] | None

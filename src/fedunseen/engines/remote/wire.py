@@ -212,7 +212,7 @@ def read_reply(message: bytes, expected: Expected) -> tuple[Reply, Params, float
     if expected.lengths and (lengths.keys() != expected.lengths or any(value <= 0 for value in lengths.values())):
         raise WireError("its step lengths are not those of the model")
     if notes and notes.keys() != expected.notes:
-        raise WireError("it tells of things that no one asked for")
+        raise WireError("it has fields that no one asked for")
     seconds = _number(header.get("seconds", 0.0), "seconds")
     reply = Reply(expected.client, update, counts[0], counts[1], terms, lengths if expected.lengths else {}, notes)
     return reply, state, seconds, header.get("forgot") is True
@@ -247,7 +247,7 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
     """Return the numbers that a farewell brings, after a look at all that it brings."""
     told = header.get("result")
     if not isinstance(told, dict) or not isinstance(told.get("warnings"), list):
-        raise WireError("its numbers are no table")
+        raise WireError("its numbers are not a table")
     numbers = _numbers({"numbers": {k: v for k, v in told.items() if k not in ("selection", "warnings")}}, "numbers")
     if missing := {"rounds", "calibration_factor"} - numbers.keys():
         raise WireError(f"its numbers lack {min(missing)!r}")
@@ -275,7 +275,7 @@ def _check_update(update: Params, wanted: Params) -> None:
     if missing := sorted(wanted.keys() - update.keys()):
         raise WireError(f"its update lacks {missing[0]!r}")
     if stray := sorted(update.keys() - wanted.keys()):
-        raise WireError(f"its update holds {plain(stray[0], _NAME)!r}, which is no parameter that travels")
+        raise WireError(f"its update holds {plain(stray[0], _NAME)!r}, which is not a shared parameter")
     for name, value in wanted.items():
         found = update[name]
         if found.shape != value.shape:
@@ -304,7 +304,7 @@ def _count(header: Mapping[str, Any], key: str) -> int:
 def _numbers(header: Mapping[str, Any], key: str) -> dict[str, float]:
     value = header.get(key, {})
     if not isinstance(value, dict) or (key != "step_lengths" and len(value) > _ENTRIES):
-        raise WireError(f"its {key} are no table of numbers")
+        raise WireError(f"its {key} are not a table of numbers")
     if stray := [name for name in value if not _WORD.fullmatch(name)]:
         raise WireError(f"its {key} have an impossible name, {plain(stray[0], 40)!r}")
     return {name: _number(one, f"{key} {name!r}") for name, one in value.items()}

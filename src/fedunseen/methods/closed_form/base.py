@@ -38,7 +38,7 @@ class ClosedFormSettings(NamedSettings):
     """What the server keeps: the sums of each party, so that one can be taken out again (`fedunseen forget`), or their
     total alone, after which no one can tell what a party has sent."""
     removal_batch: int = Field(20, ge=1)
-    """How many samples `fedunseen forget --samples` removes at once at least: whoever kept the total from before learns
+    """How many samples `fedunseen forget --samples` removes at once at least: an observer of the totals learns
     the sums of what is removed. Fewer need `--consent`."""
     clip_norm: float | None = Field(None, gt=0)
     """A party shortens samples to this length, and the server refuses sums that longer ones must have made: a bound on

@@ -295,7 +295,7 @@ def validate_statistics(sums: Params, clip_norm: float | None = None, quantizati
     if width <= _FACTORISED:
         square.addmm_((own / count[there][:, None]).T, own, alpha=-1.0).diagonal().add_(_SLACK * width * level)
         if int(torch.linalg.cholesky_ex(square).info):
-            return "their second moments are no sum of squares"
+            return "their second moments are not a sum of squares"
     return ""
 
 
