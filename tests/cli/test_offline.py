@@ -206,13 +206,16 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     offline.merge(*answers())
     offline.forget("gone", "north,south,west")
     chosen = range(0, 40, 2)
-    some = [word for one in chosen for word in ("--samples", one)]
-    offline.act("answer", "north", "gone", "gone-north")
-    assert "remove at least 20 at once" in offline.act("answer", "south", "gone", "x", some[:6], call=refused)
-    offline.act("answer", "south", "gone", "gone-south", some)
-    offline.act("answer", "west", "gone", "gone-west", some)
-    assert "--samples are for a plan" in offline.act("answer", "east", "gone", "x", some, call=refused)
-    assert "0 samples" in offline.act("answer", "east", "gone", "gone-east").err
+    agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
+    for name in ("north", "east"):  # what is left of the total would be the sums of east alone
+        assert "the plan keeps those of 1 parties" in offline.act("answer", name, "gone", "x", call=refused)
+    offline.act("answer", "north", "gone", "gone-north", agreed)
+    offline.forget("all", ",".join(NAMES))
+    assert "remove at least 20 at once" in offline.act("answer", "south", "all", "x", some[:6], call=refused)
+    offline.act("answer", "south", "gone", "gone-south", (*some, *agreed))
+    offline.act("answer", "west", "gone", "gone-west", (*some, *agreed))
+    assert "--samples are for a plan" in offline.act("answer", "east", "gone", "x", (*some, *agreed), call=refused)
+    assert "0 samples" in offline.act("answer", "east", "gone", "gone-east", agreed).err
     files_ = [f"gone-{name}.fedunseen" for name in NAMES]
     assert "no answer of east" in offline.merge(*files_[:3], plan="gone", out="left", call=refused)
     offline.merge(*files_, plan="gone", out="left")
@@ -223,11 +226,19 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     assert left.result["forgotten"] == [f"{samples} samples of north, south, west"]
     # Nothing is removed twice, and few parties do not hide each other.
     offline.forget("again", "north,south,east")
-    assert "removed by another plan" in offline.act("answer", "south", "again", "x", some, call=refused)
+    told = offline.act("answer", "south", "again", "x", (*some, *agreed), call=refused)
+    assert "removed by another plan" in told
     offline.forget("few", "west,east")
-    assert "ask for a plan of 3" in offline.act("answer", "east", "few", "x", call=refused)
-    offline.act("answer", "east", "few", "few-east", ("--consent", "removal"))
+    assert "ask for a plan with 3" in offline.act("answer", "east", "few", "x", call=refused)
+    offline.act("answer", "east", "few", "few-east", agreed)
     assert "differ in 'oz'" in offline.forget("bad", "north,oz", call=refused)
+    # A lying coordinator pads the list with parties that it does not ask.
+    plan = files.read(Path("few.fedunseen"), "plan")
+    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
+    for names in (["west", "x", "y"], ["west", "west", "west"], []):
+        padded = {**fields_of(plan), "hello": {**plan["hello"], "removing": names}}
+        Path("padded.fedunseen").write_bytes(files.signed("plan", padded, plan.tensors, plan.enrolment, key))
+        assert "that it does not ask" in offline.act("answer", "west", "padded", "x", call=refused)
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
 

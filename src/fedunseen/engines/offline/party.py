@@ -108,14 +108,26 @@ class Answering:
                 "if its owner agrees, or ask for a plan without --plain"
             )
         ledger.pin(own.enrolment)
-        removing, batch = plan["hello"].get("removing"), own.enrolment.colluding + 2
+        removing = plan["hello"].get("removing")
         self.removal = isinstance(removing, list)
         self.leaves = not self.removal or own.name in removing
-        if self.removal and self.leaves and plan["masked"] and len(removing) < batch and "removal" not in self.consent:
-            raise RefusedError(
-                f"the plan removes samples of {len(removing)} parties, and an observer of the sums from before learns "
-                f"their total: answer with --consent removal if the owner agrees, or ask for a plan of {batch}"
-            )
+        if self.removal and (len(set(map(str, removing)) & set(plan["parties"])) < len(removing) or not removing):
+            raise RefusedError("the plan removes samples of parties that it does not ask: ask for a new plan")
+        if self.removal and plan["masked"] and "removal" not in self.consent:
+            self._check_hidden(set(removing))
+
+    def _check_hidden(self, removing: set[str]) -> None:
+        """Refuse a removal whose parties, or those that stay, are too few to hide each other's sums."""
+        batch = self.own.enrolment.colluding + 2
+        before = [one["offline"]["parties"] for one in self.ledger.plans.values() if one.get("offline")]
+        known = [self.own.enrolment.names, self.plan["parties"], *before]
+        staying = [len(set(names) - removing) for names in known]
+        for count, what in ((len(removing), "removes samples of"), *((count, "keeps those of") for count in staying)):
+            if 0 < count < batch:
+                raise RefusedError(
+                    f"the plan {what} {count} parties, and an observer of the sums from before learns their total: "
+                    f"answer with --consent removal if the owner agrees, or ask for a plan with {batch}"
+                )
 
     @property
     def _place(self) -> Path:
