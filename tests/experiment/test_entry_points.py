@@ -26,7 +26,7 @@ class Mine(FedZSL):
     Settings = MineSettings
 
     def scores(self, params, inputs, semantics):
-        return self.config.boost * super().scores(params, inputs, semantics)
+        return self.settings.boost * super().scores(params, inputs, semantics)
 
 
 class FirstSettings(DefenceSettings):

@@ -124,14 +124,14 @@ def test_samples_of_something_else_are_refused():
     assert torch.equal(found.params["weight"], model["weight"])
     assert found.offset_share == 1
     assert found.refused.nonzero()[:, 0].tolist() == list(range(SEEN, CLASSES))
-    assert "'j', 'k', 'l'." in signs(adaptation_note(found, method.space.names))[0].what
+    assert "'j', 'k', 'l'." in next(signs(adaptation_note(found, method.space.names))).what
     assert not adapt(method, model, [pool(draw)]).refused.any()
 
 
 def test_a_class_that_gets_almost_all_is_named():
     method, model, draw = problem()
     found = adapt(method, model, [pool(draw, of=[10])])
-    assert "'k' got" in signs(adaptation_note(found, method.space.names))[-1].what
+    assert "'k' got" in list(signs(adaptation_note(found, method.space.names)))[-1].what
 
 
 @pytest.mark.parametrize(
