@@ -12,6 +12,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.experiment.init_template import suggest
 from fedunseen.experiment.stages import report as reporting
+from fedunseen.federation.run_directory import load_params
 from same import same
 
 
@@ -45,6 +46,15 @@ def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, t
     four = run(experiment(folder, **{"partition.clients": 4}), tmp_path / "four")
     assert same(done, four)
     assert json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["zsl"] == done.result["zsl"]
+
+
+def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
+    done = run(experiment(folder, **{"method.calibration": True, "evaluation.selection": "last"}), tmp_path / "run")
+    answers = {name: value.numpy() for name, value in load_params(tmp_path / "run" / "evaluation.safetensors").items()}
+    seen = ~np.isin(answers["labels"], done.space.unseen)
+    right, labels = (answers["uncalibrated_answers"] == answers["labels"])[seen], answers["labels"][seen]
+    plain = np.mean([right[labels == c].mean() for c in np.unique(labels)])
+    assert done.result["uncalibrated_gzsl_seen"] == pytest.approx(100 * plain)
 
 
 def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):

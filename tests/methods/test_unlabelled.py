@@ -128,6 +128,19 @@ def test_samples_of_something_else_are_refused():
     assert not adapt(method, model, [pool(draw)]).refused.any()
 
 
+@pytest.mark.parametrize(("after", "warns"), [(59.0, False), (40.0, True)])
+def test_a_lower_accuracy_is_said(after, warns):
+    table = {
+        "class": ["a", "b"],
+        "seen": [True, False],
+        "samples": [0, 20],
+        "before": [80.0, 60.0],
+        "after": [80.0, after],
+    }
+    found = [sign.what for sign in signs({"samples": 20, "refused": [], "measured": True, "classes": table})]
+    assert found == (["Adapting lowered the harmonic mean from 68.6 to 53.3 %."] if warns else [])
+
+
 def test_a_class_that_gets_almost_all_is_named():
     method, model, draw = problem()
     found = adapt(method, model, [pool(draw, of=[10])])

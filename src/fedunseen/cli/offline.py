@@ -225,6 +225,8 @@ def answer(
                 counts = {"samples": 0, "classes": 0}
             if asked.adapts:
                 counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
+                if not counts["unlabelled"]:
+                    say(f"note: {data} has no sample without a label: leave its label empty, or put it in unlabelled/")
             what = "{unlabelled} unlabelled samples" if asked.adapts else "{samples} samples of {classes} classes"
             say(f"{own.name}: {what.format_map(counts)}, which stay here")
             releases.add(run, "file", bytes=len(content), sha256=sha256(content).hexdigest(), **counts)

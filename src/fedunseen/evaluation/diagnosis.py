@@ -14,6 +14,7 @@ Z = 1.96
 ENOUGH = 5  # test samples of a class before it counts that it is never answered
 LISTED = 5  # classes that are named
 ALMOST_ALL = 0.9  # of the unlabelled samples for one class
+WORSE = 1.0  # points of the harmonic mean after adapting
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
@@ -75,8 +76,15 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]
 
 
 def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
-    """Warn of unlabelled samples: test samples, refused classes, a class that got almost all."""
+    """Warn of unlabelled samples: a lower accuracy, test samples, refused classes, a class that got almost all."""
     table = note["classes"]
+    before, after = (_harmonic(table["seen"], table[key]) if note["measured"] else 0.0 for key in ("before", "after"))
+    if after < before - WORSE:
+        yield Finding(
+            f"Adapting lowered the harmonic mean from {before:.1f} to {after:.1f} %.",
+            "Unlabelled samples of classes that the model does not know, or too few of its own, move prototypes away.",
+            "Keep the run from before, without these samples.",
+        )
     if share := note.get("test_share"):
         yield Finding(
             f"{100 * share:.0f} % of the unlabelled samples are test samples.",
@@ -98,6 +106,14 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
             "Its prototype may have moved to samples of other classes.",
             "Check that the samples are of several unseen classes.",
         )
+
+
+def _harmonic(seen: Sequence[bool], accuracies: Sequence[float | None]) -> float:
+    """Return the harmonic mean of the mean accuracies of seen and of unseen classes, from those of each class."""
+    known = [(is_seen, value) for is_seen, value in zip(seen, accuracies, strict=True) if value is not None]
+    kinds = [[value for is_seen, value in known if is_seen is kind] for kind in (True, False)]
+    s, u = (float(np.mean(values)) if values else 0.0 for values in kinds)
+    return 2 * s * u / (s + u) if s + u else 0.0
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:

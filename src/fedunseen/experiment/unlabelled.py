@@ -45,7 +45,8 @@ def adapted_numbers(
     """Return the numbers of an adapted run, among them ``adapted``, its report."""
     after = offset * adapted.offset_share
     old, new = federation.answers(before), federation.answers(adapted.params)
-    first, numbers, plain = asdict(accuracies(old, offset)), asdict(accuracies(new, after)), asdict(accuracies(new))
+    first, numbers = asdict(accuracies(old, offset)), asdict(accuracies(new, after))
+    plain = asdict(accuracies(new, -federation.method.own_offset(adapted.params)))
     note = adaptation_note(adapted, space.names, before=(old, offset), after=(new, after))
     note |= {"before": {name: first[name] for name in names}}
     note |= {} if rows is None else {"test_share": test_share(rows, federation.benchmark)}
