@@ -240,7 +240,7 @@ class Party:
             if int(path.stem.partition("-")[2]) != after:
                 path.unlink()
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
-        self.say(f"round {round + 1}: {seconds:.1f} s, {losses}")
+        self.say(f"round {round + 1}: {seconds:.1f} s{losses and f', {losses}'}")
         if session is None:
             return reply_message(reply, None, round, seconds, before is None)
         if not finite(reply.update):
