@@ -46,7 +46,11 @@ def prose_of_page(path: Path) -> str:
 
 
 def prose_of_code(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the comments and of the strings with spaces of a module."""
+    """Yield (line, text) of the comments and of the strings with spaces of a module, or of the lines of a TOML file."""
+    if path.suffix == ".toml":
+        for line, text in enumerate(path.read_text("utf-8").splitlines(), 1):
+            yield line, re.sub(r"`[^`]*`|\{[^{}]*\}", " x ", text)
+        return
     parts = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
     for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
         if token.type in parts and " " in token.string:
@@ -78,7 +82,8 @@ def main() -> None:
     parser.add_argument("--smallest", action="store_true", help="as every benchmark: nothing is smaller here")
     verbose = parser.parse_args().verbose
     written = {path.relative_to(ROOT).as_posix(): prose_of_page(path) for path in pages()}
-    modules = sorted((ROOT / "src" / "fedunseen").rglob("*.py"))
+    package = ROOT / "src" / "fedunseen"
+    modules = sorted([*package.rglob("*.py"), *(package / "experiment" / "rules").glob("*.toml")])
     parts = [(p.relative_to(ROOT).as_posix(), line, text) for p in modules for line, text in prose_of_code(p)]
     results = {
         "words in pages": found_words([(place, 1, text) for place, text in written.items()]),

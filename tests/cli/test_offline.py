@@ -131,14 +131,11 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     stored.write_bytes(first[:-1])
     assert "restore it from a copy" in offline.act("answer", "north", out="third", call=refused)
     # A coordinator that signs the same plan for other parties, or for another quantization, gets no second answer.
-    fields = fields_of(plan)
-    twin = {"parties": list(NAMES[:3]), "hello": {**fields["hello"], "clients": 3, "names": list(NAMES[:3])}}
+    twin = {"parties": list(NAMES[:3]), "hello": {**plan["hello"], "clients": 3, "names": list(NAMES[:3])}}
     data = {**plan["hello"]["experiment"]["data"], "quantization": 16}
     other = {"hello": {**plan["hello"], "experiment": {**plan["hello"]["experiment"], "data": data}}}
-    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
     for changed, name in ((twin, "twin"), (other, "other")):
-        content = files.signed("plan", {**fields, **changed}, plan.tensors, plan.enrolment, key)
-        Path(f"{name}.fedunseen").write_bytes(content)
+        sign_again(plan, name, changed)
     assert "answered another file with the same plan" in offline.act("answer", "north", "twin", "t", call=refused)
     fresh = offline.act("answer", "north", "other", "t", ("--state", "fresh"), call=refused)
     assert "scales features to [8.0] bits, and data.quantization = 16" in fresh
@@ -211,6 +208,10 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
         assert "the plan keeps those of 1 parties" in offline.act("answer", name, "gone", "x", call=refused)
     offline.act("answer", "north", "gone", "gone-north", agreed)
     offline.forget("all", ",".join(NAMES))
+    plan = files.read(Path("all.fedunseen"), "plan")
+    method = {**plan["hello"]["experiment"]["method"], "removal_batch": 1}  # a lie that the party does not take over
+    experiment = {**plan["hello"]["experiment"], "method": method}
+    sign_again(plan, "all", {"hello": {**plan["hello"], "experiment": experiment}})
     assert "remove at least 20 at once" in offline.act("answer", "south", "all", "x", some[:6], call=refused)
     offline.act("answer", "south", "gone", "gone-south", (*some, *agreed))
     offline.act("answer", "west", "gone", "gone-west", (*some, *agreed))
@@ -226,18 +227,15 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     assert left.result["forgotten"] == [f"{samples} samples of north, south, west"]
     # Nothing is removed twice, and few parties do not hide each other.
     offline.forget("again", "north,south,east")
-    told = offline.act("answer", "south", "again", "x", (*some, *agreed), call=refused)
-    assert "removed by another plan" in told
+    assert "removed by another plan" in offline.act("answer", "south", "again", "x", (*some, *agreed), call=refused)
     offline.forget("few", "west,east")
     assert "ask for a plan with 3" in offline.act("answer", "east", "few", "x", call=refused)
     offline.act("answer", "east", "few", "few-east", agreed)
     assert "differ in 'oz'" in offline.forget("bad", "north,oz", call=refused)
     # A lying coordinator pads the list with parties that it does not ask.
     plan = files.read(Path("few.fedunseen"), "plan")
-    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
     for names in (["west", "x", "y"], ["west", "west", "west"], []):
-        padded = {**fields_of(plan), "hello": {**plan["hello"], "removing": names}}
-        Path("padded.fedunseen").write_bytes(files.signed("plan", padded, plan.tensors, plan.enrolment, key))
+        sign_again(plan, "padded", {"hello": {**plan["hello"], "removing": names}})
         assert "that it does not ask" in offline.act("answer", "west", "padded", "x", call=refused)
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
@@ -266,9 +264,15 @@ def test_three_parties_withdraw_and_are_removed_by_file(place, offline, command,
     assert load_run(place / "left").result["sums_sha256"] == reference(place, {"north": None}, three[:2])
 
 
+def sign_again(plan, name, changes):
+    """Write a plan with other fields, as a coordinator that lies."""
+    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
+    content = files.signed("plan", fields_of(plan) | changes, plan.tensors, plan.enrolment, key)
+    Path(f"{name}.fedunseen").write_bytes(content)
+
+
 def fields_of(one):
-    common = ("kind", "version", "federation", "signature")
-    return {name: value for name, value in one.header.items() if name not in common}
+    return {name: one[name] for name in one.header if name not in ("kind", "version", "federation", "signature")}
 
 
 def cut(path):
@@ -309,10 +313,6 @@ def lied(path):
     signed_by("kits/north", {"elements": files.read(path).tensors["elements"] + 1})(path)
 
 
-def removed(path):
-    path.unlink()
-
-
 @pytest.mark.parametrize(
     ("harm", "why"),
     [
@@ -325,7 +325,7 @@ def removed(path):
         (signed_by("strange/north"), "whose key the plan does not know"),
         (signed_by("kits/north", {"elements": torch.zeros(5, dtype=torch.int64)}), "another length than the plan"),
         (lied, "the answers have no sum"),
-        (removed, "cannot be read"),
+        (Path.unlink, "cannot be read"),
     ],
     ids=lambda one: one if isinstance(one, str) else one.__name__,
 )

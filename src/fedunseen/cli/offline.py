@@ -213,11 +213,10 @@ def answer(
                 if samples and not (answering.removal and answering.leaves):
                     raise ArgumentError("--samples are for a plan that removes samples of this party: leave them out")
                 if samples:
-                    from fedunseen.experiment.removal import named_samples
+                    from fedunseen.experiment.removal import REMOVAL_BATCH, named_samples
 
-                    batch = int(asked["hello"]["experiment"]["method"].get("removal_batch", 1))
-                    agreed = "removal" in (consent or ())
-                    held.only = named_samples(batch, held.benchmark.train, samples, agreed)
+                    agreed = "removal" in (consent or ())  # the plan's own batch is the coordinator's word
+                    held.only = named_samples(REMOVAL_BATCH, held.benchmark.train, samples, agreed)
                 ready = held.prepare(hello, asked.greeting)
             content = answering.answer(ready)
             counts = {"samples": ready.samples, "classes": ready.classes}

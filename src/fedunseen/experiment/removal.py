@@ -30,6 +30,8 @@ from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies.summed import forget, kept_sums
 
+REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
+
 
 def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
     """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
@@ -99,9 +101,8 @@ def without(run: Run, server: Params, params: Params, client: int, part: Params)
 
 
 def _batch(run: Run) -> int:
-    settings = run.experiment.method
-    assert isinstance(settings, ClosedFormSettings)
-    return settings.removal_batch
+    assert isinstance(run.experiment.method, ClosedFormSettings)
+    return run.experiment.method.removal_batch
 
 
 def named_samples(batch: int, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
