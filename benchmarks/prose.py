@@ -58,6 +58,13 @@ def prose_of_code(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], text
 
 
+def package() -> list[tuple[str, int, str]]:
+    """Return (place, line, text) of all comments and strings with spaces in the package, and of its rules."""
+    root = ROOT / "src" / "fedunseen"
+    modules = sorted([*root.rglob("*.py"), *(root / "experiment" / "rules").glob("*.toml")])
+    return [(p.relative_to(ROOT).as_posix(), line, text) for p in modules for line, text in prose_of_code(p)]
+
+
 def found_words(texts: list[tuple[str, int, str]]) -> list[str]:
     """Return ``place:line: word`` for each word of the list."""
     return [
@@ -82,12 +89,9 @@ def main() -> None:
     parser.add_argument("--smallest", action="store_true", help="as every benchmark: nothing is smaller here")
     verbose = parser.parse_args().verbose
     written = {path.relative_to(ROOT).as_posix(): prose_of_page(path) for path in pages()}
-    package = ROOT / "src" / "fedunseen"
-    modules = sorted([*package.rglob("*.py"), *(package / "experiment" / "rules").glob("*.toml")])
-    parts = [(p.relative_to(ROOT).as_posix(), line, text) for p in modules for line, text in prose_of_code(p)]
     results = {
         "words in pages": found_words([(place, 1, text) for place, text in written.items()]),
-        "words in the package": found_words(parts),
+        "words in the package": found_words(package()),
         "long sentences in pages": [f"{place}: {s}" for place, text in written.items() for s in long_sentences(text)],
     }
     for name, places in results.items():

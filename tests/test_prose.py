@@ -1,4 +1,4 @@
-"""Pages for users have no word of the list of words that this project does not use."""
+"""Pages for users and the package have no word of the list of words that this project does not use."""
 
 import runpy
 from pathlib import Path
@@ -11,6 +11,10 @@ PROSE = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "prose.py"
 @pytest.mark.parametrize("page", PROSE["pages"](), ids=lambda p: p.name)
 def test_pages_use_plain_words(page):
     assert PROSE["found_words"]([(page.name, 1, PROSE["prose_of_page"](page))]) == []
+
+
+def test_the_package_uses_plain_words():
+    assert PROSE["found_words"](PROSE["package"]()) == []
 
 
 def test_code_in_a_page_and_names_of_random_streams_are_skipped(tmp_path):

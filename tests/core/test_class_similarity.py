@@ -13,8 +13,8 @@ from fedunseen.core.errors import DataError
 
 REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 FALLS_BACK = (
-    "the graphical lasso found no optimum for these 5 classes: their correlation, no entry of which is more than "
-    "method.alpha = 0.005 from it, is used instead; only an alpha above 0.01 changes that"
+    "the graphical lasso found no optimum for these 5 classes: their correlation is used instead, no entry of "
+    "it off by more than method.alpha = 0.005; only an alpha above 0.01 changes that"
 )
 
 

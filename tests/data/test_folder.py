@@ -98,8 +98,8 @@ def test_users_and_answers_are_read(tmp_path):
         ({"image_shape": np.array([2, 2])}, "image_shape is [2, 2], but the features have the shape (9, 3): give"),
         ({"image_shape": np.array([1.0, 3.0])}, "image_shape is [1.0, 3.0], but the features have the shape (9, 3):"),
         ({"image_shape": np.array([1, 3])}, "images of type float32 have numbers outside [0, 1]: scale them, or save"),
-        ({"users": np.arange(8)}, "users must have a whole number from 0 on for each sample, of which there are 9"),
-        ({"answers": np.ones(5)}, "answers must have a whole number from 0 on for each class, of which there are 5"),
+        ({"users": np.arange(8)}, "users must have a whole number from 0 on for each sample: 9 numbers"),
+        ({"answers": np.ones(5)}, "answers must have a whole number from 0 on for each class: 5 numbers"),
     ],
 )  # fmt: skip
 def test_bad_optional_arrays(tmp_path, changes, message):

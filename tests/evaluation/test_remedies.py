@@ -23,7 +23,7 @@ STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "stra
             {"evaluation.calibration": "none"},
         ),
         (STEEP, "training loss grew", {"data.features": ["centre", "l2"]}),
-        ({"method.lr": 1.0}, "no better than guessing", {"method.lr": 0.1}),
+        ({"method.lr": 1.0}, "does not beat guessing", {"method.lr": 0.1}),
         (
             {"method.lr": 3.0, "data.features": ["centre", "l2"]},
             "taken for a seen one",

@@ -32,7 +32,7 @@ def test_patterns_choose_what_travels():
         (["generator.*", "softmax.*"], ["softmax.*"], "strategy.shared: 'softmax.*' matches no parameter that could "
          "travel: write a module and a star, for example 'generator.*' (there are: critic, generator)"),
         (["generator.*", "critic.*"], ["softmax.*"], "strategy.shared: ['generator.*', 'critic.*'] matches every "
-         "parameter, so that nothing stays with the clients: leave it out, or name fewer modules (there are: critic, "
+         "parameter, and the clients keep none: leave it out, or name fewer modules (there are: critic, "
          "generator)"),
     ],
 )  # fmt: skip

@@ -358,7 +358,7 @@ def test_control_variates_see_what_is_merged_not_what_came():
         ("flame", {}, 1, "defence.name = 'flame' needs 2 clients a round, but round 6 has 1: choose another defence, "
          "or let more clients take part"),
         ("robust-learning-rate", {"threshold": 8}, 5, "defence.threshold = 8 can never be reached by the 5 clients of "
-         "round 6, so that nothing would be merged: set it to 5 at most"),
+         "round 6, and no round would be merged: set it to 5 at most"),
     ],
 )  # fmt: skip
 def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, sentence):

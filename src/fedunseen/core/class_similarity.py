@@ -64,8 +64,8 @@ def class_similarity(semantics: NDArray[np.float64], alpha: float = 0.01) -> NDA
             write_tensors(cached, {"gamma": gamma, "solved": np.array([solved])})
     if not solved and alpha < _NEAR:
         warnings.warn(
-            f"the graphical lasso found no optimum for these {len(s)} classes: their correlation, no entry of which is "
-            f"more than method.alpha = {alpha} from it, is used instead; only an alpha above {_NEAR} changes that",
+            f"the graphical lasso found no optimum for these {len(s)} classes: their correlation is used instead, no "
+            f"entry of it off by more than method.alpha = {alpha}; only an alpha above {_NEAR} changes that",
             stacklevel=2,
         )
     return gamma

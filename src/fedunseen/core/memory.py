@@ -35,8 +35,8 @@ def enough_memory(remedy: str) -> Iterator[None]:
             raise
     else:
         return
-    told = " ".join(what.split())[:120]
-    raise FedUnseenError(f"this takes more memory than there is{f' ({told})' if told else ''}: {remedy}")
+    task = " ".join(what.split())[:120]
+    raise FedUnseenError(f"this takes more memory than there is{f' ({task})' if task else ''}: {remedy}")
 
 
 @contextmanager

@@ -43,8 +43,8 @@ class BenchmarkLoader:
     page: ClassVar[str] = "part of this package"
     """Where its authors publish it."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name. The first tells the
-    layout from others."""
+    """Files and folders of the layout, relative to the root; ``a|b`` means either, ``*`` any name. The first identifies
+    the layout."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names that the data set's folder commonly has: it is found too if the root is one folder too high."""
     mixed_units: ClassVar[bool] = False

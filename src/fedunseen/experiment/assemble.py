@@ -384,7 +384,7 @@ def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition)
 def party_sections(experiment: Experiment) -> dict[str, Any]:
     """Return the part of an experiment that parties receive: nothing of the coordinator's files, defences and engine.
 
-    Of private merging, it is told how to mask what it sends, and which noise to add before.
+    For private merging, it masks what it sends and adds its noise before.
     """
     tree = experiment.to_dict()
     paths = ("name", "root", "part", *(key for key, value in experiment.data if isinstance(value, Path)))

@@ -176,7 +176,7 @@ class PartyData:
         if not len(left.train):
             raise RefusedError(
                 f"{self.folder}: all samples to train on are of the coordinator's validation classes: let it choose on "
-                "classes of which no party has all its samples, or not at all (evaluation.selection = 'last')"
+                "classes that leave each party one to train on, or not at all (evaluation.selection = 'last')"
             )
         return left
 

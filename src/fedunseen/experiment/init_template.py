@@ -81,7 +81,7 @@ def start(kind: str, seen: int, centered: bool, spare: bool, mixed: bool = False
 
 
 _WHY = {
-    "features": "so that nothing depends on how long the features are",
+    "features": "so that the length of the features does not matter",
     "quantization": "bits of a feature: parties send sums of whole numbers, exact in any order",
     "semantics": "descriptions of classes, likewise",
     "efficientnet-lite": "comes with fedunseen, and is not trained",

@@ -152,7 +152,7 @@ class Episodic(Method):
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Refuse: without a support set there is nothing to score."""
-        raise TypeError(f"{type(self).__name__} scores classes of which it is given examples, not descriptions")
+        raise TypeError(f"{type(self).__name__} scores classes from examples, not from descriptions")
 
 
 def turn(images: Tensor, quarters: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ class Strategy:
         adds: replies are sums, whose total the server takes.
         merges_by_mean: all that the server takes from a round's replies is the weighted mean of their updates, which
             private merging can replace by a noisy one. True until a subclass overrides ``merge``; one that does, and
-            still takes nothing but the mean, says so.
+            still uses the mean alone, sets it.
 
     Example:
         >>> from fedunseen.strategies import FedProx

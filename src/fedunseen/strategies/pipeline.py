@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedunseen.strategies.compression import Codec
 
 SAME = ("objective", "local_model", "released", "check", "reply_weights")
-"""The functions of a strategy that nothing around it changes."""
+"""The functions of a strategy that filters and codecs leave unchanged."""
 
 Correct = Callable[[GradientFunction], GradientFunction]
 

@@ -35,7 +35,7 @@ def travelling(names: Sequence[str], shared: Sequence[str], private: Sequence[st
     chosen = {name for name in free if matches(name, shared)}
     if len(chosen) == len(free) and "*" not in shared:
         raise ExperimentError(
-            f"strategy.shared: {list(shared)} matches every parameter, so that nothing stays with the clients: "
+            f"strategy.shared: {list(shared)} matches every parameter, and the clients keep none: "
             f"leave it out, or name fewer modules (there are: {modules})"
         )
     return chosen

@@ -312,7 +312,7 @@ class FewShot(Task):
         if left:
             warnings.warn(
                 f"{len(left)} of {len(kept)} clients, the first of them client {left[0]}, make no episodes of classes "
-                f"of which they hold fewer than {method.shots + method.queries} samples",
+                f"with fewer than {method.shots + method.queries} samples",
                 stacklevel=2,
             )
         return replace(partition, clients=tuple(kept))

@@ -44,8 +44,8 @@ class BackdoorSettings(AttackSettings):
     likeness: Literal["similar", "different"] = "similar"
     """Which classes `object` takes by itself. `similar`, as in the paper: of those that the malicious client does not
     hold, the most like the target by their semantics; their samples are other clients' training samples, so that
-    no accuracy is measured on them. `different`: of the unseen classes the least like it; test samples, of which the
-    first half is trained on, and on which the accuracy is measured all the same."""
+    no accuracy is measured on them. `different`: of the unseen classes the least like it; the first half of their test
+    samples is trained on, and the accuracy is still measured on all of them."""
     samples: int = Field(50, ge=1)
     """Trigger samples of each kind that a malicious client has. As many others, or what there is, measure success."""
     probability: float = Field(0.5, ge=0, le=1)

@@ -139,12 +139,12 @@ class Release:
         values = torch.where(clear, kept.clamp(min=FLOOR * min(level, edge)), level)
         freedom = max(float(count.sum()) - len(count), 1.0)
         variance = float(values.sum()) / freedom / width
-        told = count / (1 + for_total**2 / (count * variance))  # samples whose mean would be as uncertain
-        # those who read sums take len(told) off them again
-        within = (directions * (values * (max(float(told.sum()) - len(told), 1.0) / freedom))) @ directions.T
+        equal = count / (1 + for_total**2 / (count * variance))  # samples whose mean would be as uncertain
+        # those who read sums take len(equal) off them again
+        within = (directions * (values * (max(float(equal.sum()) - len(equal), 1.0) / freedom))) @ directions.T
         found, total = torch.zeros_like(sums["count"]), torch.zeros_like(sums["total"])
-        found[there], total[there] = told, means * told[:, None]
-        square = packed(within.addmm_((told[:, None] * means).T, means))
+        found[there], total[there] = equal, means * equal[:, None]
+        square = packed(within.addmm_((equal[:, None] * means).T, means))
         return {name: value for name, value in sums.items() if name != "noise"} | {
             "count": found,
             "total": total,

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from fedunseen.experiment import Run
 
 
-def coordinate(grid: Any, told: Mapping[str, Any]) -> Run:
+def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
     """Run the experiment of a run's configuration with the nodes of a grid; continue it if its directory is there.
 
     Args:
         grid: Flower's.
-        told: ``experiment``, ``out``, ``parties``, ``credentials`` and ``set``.
+        config: ``experiment``, ``out``, ``parties``, ``credentials`` and ``set``.
     """
-    out, kit, names = Path(str(told["out"])), _path(told.get("credentials")), _names(told)
-    source, settings = str(told["experiment"]), {**_settings(told), "engine.name": "flower"}
+    out, kit, names = Path(str(config["out"])), _path(config.get("credentials")), _names(config)
+    source, settings = str(config["experiment"]), {**_settings(config), "engine.name": "flower"}
     with GridLink(grid, names).carried() as link, logged_to(sys.stderr):
         link.present()  # nodes start their parties while PyTorch is imported here
         if names:
@@ -53,33 +53,33 @@ def party() -> None:
     ``name`` and ``data`` are required; ``state``, ``out``, ``credentials``, ``masked``, ``consent`` and ``set`` are as
     the options of ``fedunseen join``.
     """
-    told = json.loads(sys.argv[1])
+    config = json.loads(sys.argv[1])
     try:
         with logged_to(sys.stderr):
-            _serve(told)
+            _serve(config)
     except FedUnseenError as error:
         sys.exit(str(error))
 
 
-def _serve(told: Mapping[str, Any]) -> None:
-    name = str(told["name"])
-    state = _path(told.get("state")) or Path(f"fedunseen-{name}")
+def _serve(config: Mapping[str, Any]) -> None:
+    name = str(config["name"])
+    state = _path(config.get("state")) or Path(f"fedunseen-{name}")
     with holding(state) as held:
         if not held:
             raise FedUnseenError(f"{state} is in use by another process: give each party its own state=FOLDER")
-        party = answering(told, _settings(told), state, _path(told.get("out")) or Path("runs") / name)
-        serve_party(state, party.answer, party.done, int(told["parent"]))
+        party = answering(config, _settings(config), state, _path(config.get("out")) or Path("runs") / name)
+        serve_party(state, party.answer, party.done, int(config["parent"]))
     if party.error is not None:
         raise party.error
 
 
-def _names(told: Mapping[str, Any]) -> list[str]:
+def _names(config: Mapping[str, Any]) -> list[str]:
     """Return the names of the parties; none: a simulation."""
     from fedunseen.tools.names import party_names
 
-    if given := str(told.get("parties") or ""):
+    if given := str(config.get("parties") or ""):
         return party_names(given.split(","))
-    if (kit := _path(told.get("credentials"))) is None:
+    if (kit := _path(config.get("credentials"))) is None:
         return []
     try:
         return [str(name) for name in parse_json((kit / "parties.json").read_bytes())["parties"]]
@@ -89,14 +89,14 @@ def _names(told: Mapping[str, Any]) -> list[str]:
         ) from None
 
 
-def _path(told: object) -> Path | None:
-    return Path(str(told)) if told else None
+def _path(config: object) -> Path | None:
+    return Path(str(config)) if config else None
 
 
-def _settings(told: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
     from fedunseen.experiment.parsing import parse_override
 
-    return dict(parse_override(text) for text in shlex.split(str(told.get("set") or "")))
+    return dict(parse_override(text) for text in shlex.split(str(config.get("set") or "")))
 
 
 def _progress(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:

@@ -190,7 +190,7 @@ def _counted(path: Path, key: str, given: NDArray[Any] | None, count: int, each:
     if given is None:
         return None
     if given.shape != (count,) or given.dtype.kind not in "iu" or (count and given.min() < 0):
-        raise DataError(f"{path}: {key} must have a whole number from 0 on for each {each}, of which there are {count}")
+        raise DataError(f"{path}: {key} must have a whole number from 0 on for each {each}: {count} numbers")
     return given.astype(np.int64)
 
 

@@ -240,7 +240,7 @@ class Distributed:
     ) -> RoundResult:
         """Run ``round`` (counted from 0) with ``clients``, in ascending order.
 
-        In a deployment ``client_states`` are receipts: the last round of which a client's reply was merged, so that a
+        In a deployment ``client_states`` are receipts: the last round whose reply of a client was merged, so that a
         party knows which of the states that it has kept is the one to continue from.
         """
         told = self.strategy.instruct(state, params, round)

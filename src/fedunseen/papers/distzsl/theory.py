@@ -1,7 +1,7 @@
 r"""DistZSL's theory, measured on a trained model (section III-F; proofs in its appendix B), on NumPy arrays.
 
 Lemma 1's proof ends in an expectation (Eq. 29): the mean distance obeys the bound, single samples may exceed it. Eq. 38
-is no bound: u = (0.9, 0.1) and q = (0.1, 0.9) give 0 instead of log 9; :func:`lipschitz_of_divergence` has one that is.
+fails: u = (0.9, 0.1) and q = (0.1, 0.9) give 0 instead of log 9; :func:`lipschitz_of_divergence` has a bound.
 Eq. 61 follows from Eq. 59 with a needless factor, so :func:`half_way` is measured too. A4 needs equal lengths alone.
 """
 

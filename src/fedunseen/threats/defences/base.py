@@ -127,7 +127,7 @@ class Robust(Filter):
 
     A reply that is not finite is dropped by every defence; the rule has then fewer malicious ones to tolerate
     (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
-    round's notes say so. Around :class:`~fedunseen.threats.privacy.Private` the defence has to judge every reply alone
+    round's notes record it. Around :class:`~fedunseen.threats.privacy.Private` the defence must judge every reply alone
     (``Defence.per_client``), or one client could change what is merged of the others.
     """
 

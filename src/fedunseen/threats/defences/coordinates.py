@@ -108,7 +108,7 @@ class RobustLearningRate(Defence):
         if self.settings.threshold > replies:
             raise ExperimentError(
                 f"defence.threshold = {self.settings.threshold} can never be reached by the {replies} clients of round "
-                f"{round + 1}, so that nothing would be merged: set it to {replies} at most"
+                f"{round + 1}, and no round would be merged: set it to {replies} at most"
             )
 
     def filter(self, view: RoundView) -> FilterResult:

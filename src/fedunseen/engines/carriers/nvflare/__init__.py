@@ -295,7 +295,7 @@ class _Site:
             _probe(self.place)
         except OSError as error:
             # A coordinator that is ending hangs up, and a proxy until the coordinator has started; so does one that
-            # refuses this party, which cannot be told apart.
+            # refuses this party, which looks the same.
             cut = isinstance(error, _Cut)
             why = "it hangs up" if cut else error.strerror or str(error)
             if now - self.heard >= self.place.patience:
