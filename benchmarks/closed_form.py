@@ -49,10 +49,10 @@ from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.methods.closed_form.statistics import add, dequantized, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
+from fedunseen.privacy import private_sums
+from fedunseen.privacy.client_level import needed_noise
+from fedunseen.privacy.private_sums import Release
 from fedunseen.secagg.enrolment import colluders, threshold
-from fedunseen.threats import private_sums
-from fedunseen.threats.privacy import needed_noise
-from fedunseen.threats.private_sums import Release
 
 SETS = ("AWA1_LAMPERT", "CIFAR100_MBV2")
 # FC100's novel classes (Oreshkin et al. 2018): four superclasses of CIFAR-100

@@ -57,13 +57,13 @@ from fedunseen.encoders import Backbone
 from fedunseen.engines.remote.masking import PartySession
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
+from fedunseen.privacy.client_level import Private
 from fedunseen.secagg.driver import in_one_process
 from fedunseen.secagg.masks import Masks
 from fedunseen.secagg.party import SecAggClient
 from fedunseen.secagg.primitives import Elements
 from fedunseen.secagg.server import MaskedTotal, SecAggServer
 from fedunseen.strategies import FedAvg, Reply
-from fedunseen.threats.privacy import Private
 
 STAGES = ("keys", "shares", "masked", "open")
 TAKES = ("take_keys", "ask_shares", "take_shares", "ask_masked", "take_masked", "total")

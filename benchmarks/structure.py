@@ -31,7 +31,7 @@ ORDER = (  # a package imports from its own line and those above it
     ("evaluation",),
     ("secagg",),
     ("engines",),
-    ("threats", "privacy", "defences", "attacks"),
+    ("privacy", "defences", "attacks"),
     ("federation",),
     ("tasks",),
     ("experiment",),

@@ -10,8 +10,8 @@ from fedunseen.cli.ledger import summary
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.engines.remote.releases import Releases, Site, header_of
 from fedunseen.engines.remote.wire import failure, pack
+from fedunseen.privacy.client_level import plan_cost
 from fedunseen.serve.run_monitor import SiteMonitor
-from fedunseen.threats.privacy import plan_cost
 
 PRIVATE = {
     "privacy": {"name": "sample-level", "clip": 1.0, "epsilon": 3.0},

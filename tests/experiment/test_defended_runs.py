@@ -6,8 +6,8 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.defences import DEFENCES
 from fedunseen.engines.local import in_process
-from fedunseen.threats.defences import DEFENCES
 from pages import without_pictures
 
 SHORT = {"evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False}

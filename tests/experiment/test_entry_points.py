@@ -14,7 +14,7 @@ from typing import Literal
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 from fedunseen.strategies import FilterResult
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
-from fedunseen.threats.defences import Defence, DefenceSettings
+from fedunseen.defences import Defence, DefenceSettings
 
 
 class MineSettings(FedZSLSettings):

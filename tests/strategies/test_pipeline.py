@@ -4,6 +4,11 @@ import pytest
 import torch
 
 from fedunseen.core.trainer import LocalResult
+from fedunseen.defences import Defence, Robust
+from fedunseen.defences.base import NoDefenceSettings
+from fedunseen.defences.clipping import NormClip, NormClipSettings
+from fedunseen.privacy import client_level as privacy
+from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.strategies import (
     FedAvg,
     FedNova,
@@ -20,11 +25,6 @@ from fedunseen.strategies.compression import Codec, CompressionSettings
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.pipeline import SAME
 from fedunseen.strategies.selective import Selective
-from fedunseen.threats import privacy
-from fedunseen.threats.defences import Defence, Robust
-from fedunseen.threats.defences.base import NoDefenceSettings
-from fedunseen.threats.defences.clipping import NormClip, NormClipSettings
-from fedunseen.threats.privacy import PrivacySettings, Private
 
 
 @pytest.fixture(autouse=True)

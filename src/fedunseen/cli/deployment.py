@@ -219,7 +219,7 @@ def join(
     from fedunseen.engines.remote.releases import Site
     from fedunseen.experiment.client_data import PartyData
     from fedunseen.experiment.manifest import unused
-    from fedunseen.threats.privacy import plan_cost
+    from fedunseen.privacy.client_level import plan_cost
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)

@@ -193,7 +193,7 @@ def answer(
     from fedunseen.engines.offline.files import read, write
     from fedunseen.engines.offline.party import Answering
     from fedunseen.engines.remote.releases import Releases, data_mark, run_mark
-    from fedunseen.threats.privacy import plan_cost
+    from fedunseen.privacy.client_level import plan_cost
 
     own_settings = overrides_of(overrides)
     asked = read(plan, "plan")

@@ -30,9 +30,9 @@ SECTIONS = {  # section of the experiment -> where this package's names are, and
     "encoder": ("fedunseen.encoders:ENCODERS", "fedunseen.encoders"),
     "method": ("fedunseen.methods:METHODS", "fedunseen.methods"),
     "strategy": ("fedunseen.strategies:STRATEGIES", "fedunseen.strategies"),
-    "attack": ("fedunseen.threats:ATTACKS", "fedunseen.attacks"),
-    "screening": ("fedunseen.threats:SCREENINGS", "fedunseen.screenings"),
-    "defence": ("fedunseen.threats.defences:DEFENCES", "fedunseen.defences"),
+    "attack": ("fedunseen.attacks:ATTACKS", "fedunseen.attacks"),
+    "screening": ("fedunseen.defences:SCREENINGS", "fedunseen.screenings"),
+    "defence": ("fedunseen.defences:DEFENCES", "fedunseen.defences"),
     "engine": ("fedunseen.engines:ENGINES", "fedunseen.engines"),
     "task": ("fedunseen.tasks:TASKS", "fedunseen.tasks"),
 }

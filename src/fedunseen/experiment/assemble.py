@@ -11,6 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.attacks.base import Attack
+from fedunseen.attacks.malicious import MaliciousWorker
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
@@ -18,6 +20,8 @@ from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples, ScaledSamples
 from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semantics
 from fedunseen.data.scaling import FITTED
+from fedunseen.defences import Defence, Robust, Scores
+from fedunseen.defences.screening import COUNTS, ScreenedTrainer
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.local.soft import SoftWorker
@@ -35,15 +39,11 @@ from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.unlabelled import SoftSums
+from fedunseen.privacy.client_level import Private
+from fedunseen.privacy.private_sums import PrivateSums, release_of
 from fedunseen.strategies import Pipeline, Strategy
 from fedunseen.strategies.compression import Codec
 from fedunseen.strategies.summed import Summed
-from fedunseen.threats.attacks import Attack
-from fedunseen.threats.defences import Defence, Robust, Scores
-from fedunseen.threats.malicious import MaliciousWorker
-from fedunseen.threats.privacy import Private
-from fedunseen.threats.private_sums import PrivateSums, release_of
-from fedunseen.threats.screening import COUNTS, ScreenedTrainer
 
 if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks

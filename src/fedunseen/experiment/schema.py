@@ -13,17 +13,17 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.registry import find
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
+from fedunseen.defences import DefenceSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
 from fedunseen.experiment.rules import ConfigFacts, check
 from fedunseen.federation.growth import GrowthSettings
 from fedunseen.federation.partition import PartitionSettings
+from fedunseen.privacy.client_level import PrivacySettings
 from fedunseen.strategies import StrategySettings
 from fedunseen.strategies.compression import CompressionSettings
 from fedunseen.tasks import EvaluationSettings
-from fedunseen.threats.defences import DefenceSettings
-from fedunseen.threats.privacy import PrivacySettings
 
 
 class RunSettings(Settings):

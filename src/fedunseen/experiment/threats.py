@@ -11,20 +11,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.attacks.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.attacks.base import Attack, AttackSettings, Probe
+from fedunseen.attacks.triggers import TRANSFORMS, pieces, read_folder
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Scaler, read_features
 from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.defences.screening import Screening
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
-from fedunseen.threats.attacks import Attack, AttackSettings, Probe
-from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
-from fedunseen.threats.screening import Screening
-from fedunseen.threats.triggers import TRANSFORMS, pieces, read_folder
 
 _PROBES = 200  # most samples by which a trigger's success is measured
 _SHOWN = 12  # pictures of a trigger for the report

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.attacks.base import Attack
 from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
@@ -24,7 +25,6 @@ from fedunseen.strategies import Filter, Pipeline, Strategy
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.selective import selective
 from fedunseen.strategies.summed import Summed
-from fedunseen.threats.attacks import Attack
 
 _NUMBERS = 2**24  # numbers of the samples scored at once, to bound memory
 

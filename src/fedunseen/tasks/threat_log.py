@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
+from fedunseen.defences.screening import COUNTS
 from fedunseen.engines import RoundResult
 from fedunseen.evaluation import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.federation import Federation
-from fedunseen.threats.screening import COUNTS
 
 _CLEAN = 1000  # most clean samples whose magnitudes are measured
 QUANTILES = (5, 25, 50, 75, 95)

@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.attacks import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
+from fedunseen.attacks.leakage import Network, measure_method_sums, measure_sums
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
@@ -20,8 +22,6 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation.partition import Partition
 from fedunseen.strategies import Strategy
-from fedunseen.threats import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
-from fedunseen.threats.leakage import Network, measure_method_sums, measure_sums
 
 METHODS = ("dlg", "cosine", "both")
 SUMS = (1, 2, 3, 10)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedunseen.attacks.base import AttackSettings, parse_rounds
 from fedunseen.core.registry import find
 from fedunseen.experiment.rules.base import ConfigFacts, ModelFacts, PresenceFacts, Rule
-from fedunseen.threats.attacks import AttackSettings, parse_rounds
 
 
 def _begins_late(c: ConfigFacts) -> bool:

@@ -46,7 +46,7 @@ class ClosedFormSettings(NamedSettings):
 
 
 class Release(Protocol):
-    """What private sums are about (:class:`fedunseen.threats.private_sums.Release`)."""
+    """What private sums are about (:class:`fedunseen.privacy.private_sums.Release`)."""
 
     @property
     def clip(self) -> float:

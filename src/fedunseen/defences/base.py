@@ -127,8 +127,8 @@ class Robust(Filter):
 
     A reply that is not finite is dropped by every defence; the rule has then fewer malicious ones to tolerate
     (:meth:`Defence.among`). Where nothing is left, or less than the rule needs, the strategy merges no reply, and the
-    round's notes record it. Around :class:`~fedunseen.threats.privacy.Private` the defence must judge every reply alone
-    (``Defence.per_client``), or one client could change what is merged of the others.
+    round's notes record it. Around :class:`~fedunseen.privacy.client_level.Private` the defence must judge every reply
+    alone (``Defence.per_client``), or one client could change what is merged of the others.
     """
 
     name = "defence"

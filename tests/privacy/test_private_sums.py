@@ -12,11 +12,11 @@ from fedunseen.data import ClassSpace, Quantization
 from fedunseen.experiment import Experiment, run
 from fedunseen.methods.closed_form.gaussian_process import moments
 from fedunseen.methods.closed_form.statistics import no_sums, packed, statistics, unpacked, validate_statistics
+from fedunseen.privacy.client_level import PrivacySettings, epsilon
+from fedunseen.privacy.private_sums import SHARES, PrivateSums, Release, release_of
 from fedunseen.report import write_report
 from fedunseen.strategies import FedAvg, Reply
 from fedunseen.strategies.summed import Summed
-from fedunseen.threats.privacy import PrivacySettings, epsilon
-from fedunseen.threats.private_sums import SHARES, PrivateSums, Release, release_of
 
 accounted = pytest.mark.skipif(
     importlib.util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"

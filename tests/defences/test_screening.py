@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen.attacks.base import POISONED
 from fedunseen.core.phases import weighted_mean
-from fedunseen.threats.attacks import POISONED
-from fedunseen.threats.screening import COUNTS, THRESHOLD, Magnitude
+from fedunseen.defences.screening import COUNTS, THRESHOLD, Magnitude
 
 
 def features(params, inputs):

@@ -16,8 +16,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.attacks.base import POISONED, Attack, AttackSettings, LocalData
 from fedunseen.core.phases import Plan
-from fedunseen.threats.attacks import POISONED, Attack, AttackSettings, LocalData
 
 TriggerKind = Literal["background", "style", "object"]
 

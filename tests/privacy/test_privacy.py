@@ -10,12 +10,12 @@ from scipy import optimize, special
 from scipy.stats import norm as normal
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
+from fedunseen.defences import Robust
+from fedunseen.defences.clipping import NormClip, NormClipSettings
+from fedunseen.privacy import client_level as privacy
+from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
 from fedunseen.strategies import Pipeline, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
-from fedunseen.threats import privacy
-from fedunseen.threats.defences import Robust
-from fedunseen.threats.defences.clipping import NormClip, NormClipSettings
-from fedunseen.threats.privacy import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
 
 accounted = pytest.mark.skipif(
     __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"

@@ -21,13 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.errors import DataError
-from fedunseen.core.parameters import Params, is_statistic, to_device, under, within
-from fedunseen.core.phases import Batch, Context, Phase
-from fedunseen.core.random import stream
-from fedunseen.core.samples import Inputs
-from fedunseen.methods import Method
-from fedunseen.threats.inversion import (
+from fedunseen.attacks.inversion import (
     Cosine,
     Inversion,
     Recovery,
@@ -37,7 +31,13 @@ from fedunseen.threats.inversion import (
     layer_inputs,
     shown_iterations,
 )
-from fedunseen.threats.lenet import KERNEL, lenet, lenet_init
+from fedunseen.attacks.lenet import KERNEL, lenet, lenet_init
+from fedunseen.core.errors import DataError
+from fedunseen.core.parameters import Params, is_statistic, to_device, under, within
+from fedunseen.core.phases import Batch, Context, Phase
+from fedunseen.core.random import stream
+from fedunseen.core.samples import Inputs
+from fedunseen.methods import Method
 
 if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks
@@ -124,7 +124,7 @@ def _judge_of(rows: NDArray[Any] | Inputs, ids: NDArray[np.int64], labels: NDArr
 
 
 class Network:
-    """A freshly drawn classifier that sees images (:mod:`fedunseen.threats.lenet`), as the attacker meets it."""
+    """A freshly drawn classifier that sees images (:mod:`fedunseen.attacks.lenet`), as the attacker meets it."""
 
     def __init__(
         self, images: NDArray[Any], labels: NDArray[np.int64], classes: int, train: NDArray[np.int64], seed: int,
@@ -334,7 +334,7 @@ def measure_classifier(
     attacks: Mapping[str, Inversion],
     log: Log = lambda words: None,
 ) -> tuple[Facts, dict[str, Tensor]]:
-    """Attack the gradients of single images by a freshly drawn classifier (:mod:`fedunseen.threats.lenet`).
+    """Attack the gradients of single images by a freshly drawn classifier (:mod:`fedunseen.attacks.lenet`).
 
     DLG searches image and soft label together; the cosine attack is given the label that iDLG's rule infers.
     """

@@ -23,10 +23,10 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import Quantization
 from fedunseen.methods.closed_form.statistics import dequantized, packed, unpacked
+from fedunseen.privacy.client_level import PrivacySettings, epsilon, needed_noise
+from fedunseen.privacy.discrete_gaussian import discrete_gaussian, seeded_words, system_words
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import Summed
-from fedunseen.threats.discrete_gaussian import discrete_gaussian, seeded_words, system_words
-from fedunseen.threats.privacy import PrivacySettings, epsilon, needed_noise
 
 SHARES = (0.05, 0.75, 0.2)
 """Of the budget (1 / z^2), for counts, sums and second moments: chosen on validation classes of AWA1_LAMPERT."""

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedunseen.attacks.triggers import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
 from fedunseen.core.errors import DataError
-from fedunseen.threats.triggers import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
 
 PHOTOS = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "photos"
 

@@ -9,11 +9,11 @@ import torch
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import length
+from fedunseen.defences import DEFENCES, Robust
+from fedunseen.defences.base import add_noise
+from fedunseen.defences.distances import krum_scores, scalar_products, squared_distances
 from fedunseen.strategies import STRATEGIES, FedAvg, Pipeline, Reply
 from fedunseen.strategies.selective import Selective
-from fedunseen.threats.defences import DEFENCES, Robust
-from fedunseen.threats.defences.base import add_noise
-from fedunseen.threats.defences.distances import krum_scores, scalar_products, squared_distances
 
 SHAPES = {"a.weight": (3, 4), "b.bias": (5,), "c": ()}
 WHOLE = [name for name in DEFENCES if name != "class-probes"]  # which has tests of its own
@@ -144,8 +144,8 @@ def test_the_mean_of_every_coordinate_without_the_ends():
 def test_coordinates_are_taken_in_blocks(monkeypatch):
     many = replies(6)
     whole = merged("median", many)[0], merged("krum", many)[0]
-    monkeypatch.setattr("fedunseen.threats.defences.coordinates._NUMBERS", 13)
-    monkeypatch.setattr("fedunseen.threats.defences.distances._NUMBERS", 13)
+    monkeypatch.setattr("fedunseen.defences.coordinates._NUMBERS", 13)
+    monkeypatch.setattr("fedunseen.defences.distances._NUMBERS", 13)
     close(merged("median", many)[0], whole[0])
     close(merged("krum", many)[0], whole[1])
 

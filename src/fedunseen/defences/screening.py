@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.attacks.base import POISONED
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.phases import Batch, Context, Loss, Phase, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.core.trainer import LocalResult, Task, Trainer
-from fedunseen.threats.attacks import POISONED
 
 COUNTS = ("clean", "clean_dropped", "poisoned", "poisoned_dropped")
 """What a screened loss counts beside its terms, under names that begin with ``screening/``."""

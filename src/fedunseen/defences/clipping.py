@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from fedunseen.core.parameters import Scaled
+from fedunseen.defences.base import Defence, DefenceSettings, Scores
 from fedunseen.strategies import FilterResult, Reply, RoundView
-from fedunseen.threats.defences.base import Defence, DefenceSettings, Scores
 
 
 def shortened(replies: Sequence[Reply], factors: Sequence[float]) -> list[Reply]:

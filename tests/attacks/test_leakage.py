@@ -8,6 +8,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fedunseen.attacks import DLG, Cosine, Subject, measure_classifier, measure_method
+from fedunseen.attacks.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
+from fedunseen.attacks.leakage import (
+    RECOVERED,
+    Judge,
+    Network,
+    PhaseVictim,
+    measure_method_sums,
+    measure_sums,
+    observations,
+)
+from fedunseen.attacks.lenet import lenet, lenet_init
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import linear_layer
 from fedunseen.core.phases import SGD, Phase
@@ -19,18 +31,6 @@ from fedunseen.methods.clswgan import CLSWGAN
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.methods.vaegan import VAEGAN
 from fedunseen.secagg.masks import Masks
-from fedunseen.threats import DLG, Cosine, Subject, measure_classifier, measure_method
-from fedunseen.threats.inversion import critic_inputs, inferred_label, invert, layer_inputs, total_variation
-from fedunseen.threats.leakage import (
-    RECOVERED,
-    Judge,
-    Network,
-    PhaseVictim,
-    measure_method_sums,
-    measure_sums,
-    observations,
-)
-from fedunseen.threats.lenet import lenet, lenet_init
 
 WIDE, ATTRIBUTES = 12, 5
 

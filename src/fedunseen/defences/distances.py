@@ -17,10 +17,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
+from fedunseen.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, same_for_all
+from fedunseen.defences.clipping import median_length, shortened
+from fedunseen.defences.coordinates import by_coordinate, middle, sorted_clients
 from fedunseen.strategies import FilterResult, RoundView
-from fedunseen.threats.defences.base import REASONS, TOO_FAR, Defence, DefenceSettings, same_for_all
-from fedunseen.threats.defences.clipping import median_length, shortened
-from fedunseen.threats.defences.coordinates import by_coordinate, middle, sorted_clients
 
 _NUMBERS = 2**21  # numbers multiplied at once, in float64, to bound memory
 _FAR = REASONS.index(TOO_FAR)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen.defences import Robust, Scores
+from fedunseen.defences.class_probes import ClassProbes, class_inputs, pull, standing_out
 from fedunseen.strategies import FedAvg, Pipeline, Reply
-from fedunseen.threats.defences import Robust, Scores
-from fedunseen.threats.defences.class_probes import ClassProbes, class_inputs, pull, standing_out
 
 CLASSES, CLIENTS = 12, 6
 HELD = {k: torch.tensor([2 * k, 2 * k + 1]) for k in range(CLIENTS)}

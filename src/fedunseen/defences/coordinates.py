@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
+from fedunseen.defences.base import Defence, DefenceSettings, same_for_all
 from fedunseen.strategies import FilterResult, RoundView
-from fedunseen.threats.defences.base import Defence, DefenceSettings, same_for_all
 
 _NUMBERS = 2**22  # sorted at once: bounds memory
 

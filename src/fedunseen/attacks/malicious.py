@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedunseen.attacks.base import Attack, LocalData
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
+from fedunseen.defences.screening import ScreenedTrainer
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.strategies import Reply
-from fedunseen.threats.attacks import Attack, LocalData
-from fedunseen.threats.screening import ScreenedTrainer
 
 
 class MaliciousWorker(Worker):

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen.attacks.base import POISONED, Attack, AttackSettings, Gaussian, LabelFlip, SignFlip
+from fedunseen.attacks.malicious import MaliciousWorker
 from fedunseen.core.phases import epochs_plan
 from fedunseen.data import ClassSpace
+from fedunseen.defences.screening import COUNTS, Magnitude, ScreenedTrainer
 from fedunseen.encoders import Backbone
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.methods.classifier import Classifier
 from fedunseen.strategies import Scaffold
-from fedunseen.threats.attacks import POISONED, Attack, AttackSettings, Gaussian, LabelFlip, SignFlip
-from fedunseen.threats.malicious import MaliciousWorker
-from fedunseen.threats.screening import COUNTS, Magnitude, ScreenedTrainer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CLASSES, WIDTH, HELD = 6, 5, [[0, 1], [2, 3], [4]]

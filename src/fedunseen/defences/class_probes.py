@@ -20,9 +20,9 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.random import stream
+from fedunseen.defences.base import PULLS, REASONS, TAKES_OVER, Defence, DefenceSettings
+from fedunseen.defences.clipping import median_length, shortened
 from fedunseen.strategies import FilterResult, Reply, RoundView
-from fedunseen.threats.defences.base import PULLS, REASONS, TAKES_OVER, Defence, DefenceSettings
-from fedunseen.threats.defences.clipping import median_length, shortened
 
 _STEPS = 40  # of the search for a class's probes
 _BLOCK = 512  # probes at once: bounds memory

@@ -5,8 +5,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedunseen.core.phases import epochs_plan
-from fedunseen.threats.attacks import (
+from fedunseen.attacks.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.attacks.base import (
     POISONED,
     Attack,
     AttackSettings,
@@ -17,7 +17,7 @@ from fedunseen.threats.attacks import (
     SignFlip,
     parse_rounds,
 )
-from fedunseen.threats.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.core.phases import epochs_plan
 
 UPDATE = {"w": torch.tensor([[1.0, -3.0], [0.5, 2.0]]), "f.norm0.running_var": torch.tensor([0.25, 4.0])}
 

@@ -26,9 +26,9 @@ from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDepend
 from fedunseen.core.parameters import Params, length
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
+from fedunseen.defences.base import add_noise
 from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
 from fedunseen.strategies.base import MASKED
-from fedunseen.threats.defences.base import add_noise
 
 Accountant = Literal["pld", "rdp"]
 _MASKING = frozenset({"dropouts", "range"})

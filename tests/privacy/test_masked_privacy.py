@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedunseen.experiment import Experiment, run
+from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.report import write_report
 from fedunseen.secagg.masks import Masks
 from fedunseen.secagg.primitives import SecAggError
 from fedunseen.strategies import FedAvg, Pipeline, Reply
-from fedunseen.threats.privacy import PrivacySettings, Private
 from processes import TRAINED
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("dp_accounting") is None, reason="no dp-accounting")

@@ -1,0 +1,1 @@
+"""Differential privacy of a client's updates and of a sample in summed statistics."""
