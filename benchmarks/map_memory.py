@@ -27,6 +27,7 @@ def measure(clients: int) -> dict[str, float]:
     from fedunseen.data import ClassSpace
     from fedunseen.encoders import Backbone
     from fedunseen.engines import InProcess, Worker
+    from fedunseen.engines.local.worker import Execution
     from fedunseen.methods.apn import APN, APNSettings
     from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
 
@@ -45,7 +46,7 @@ def measure(clients: int) -> dict[str, float]:
         method = APN(APNSettings(grouped=False), space, semantics, Backbone(SHAPE))
         strategy = FedAvg(FedAvgSettings(local_epochs=1))
         held = [np.arange(k * SAMPLES, (k + 1) * SAMPLES) for k in range(clients)]
-        worker = Worker(method, strategy, inputs, labels, held, 0, "batched", BUDGET * 2**20)
+        worker = Worker(method, strategy, inputs, labels, held, 0, Execution("batched", BUDGET * 2**20))
         params = method.init(rng)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         del maps

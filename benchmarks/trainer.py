@@ -33,7 +33,7 @@ from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.engines import EngineSettings, Worker
-from fedunseen.engines.local.worker import Work
+from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
@@ -149,9 +149,8 @@ class Federation:
         """Return what a run would train with."""
         strategy = FedAvg(FedAvgSettings(local_epochs=1))
         memory = EngineSettings().memory * 2**20
-        return Worker(
-            self.method, strategy, self.inputs, self.labels, self.samples, 0, mode, memory, bf16
-        )  # fmt: skip
+        execution = Execution(mode, memory, bf16)
+        return Worker(self.method, strategy, self.inputs, self.labels, self.samples, 0, execution)
 
     def ours(self, mode: str, bf16: bool = False) -> Way:
         """Return the round of a run's own worker."""

@@ -12,7 +12,7 @@ from fedunseen.core.phases import epochs_plan
 from fedunseen.data import ClassSpace
 from fedunseen.defences.screening import COUNTS, Magnitude, ScreenedTrainer
 from fedunseen.encoders import Backbone
-from fedunseen.engines.local.worker import Work, Worker
+from fedunseen.engines.local.worker import Execution, Work, Worker
 from fedunseen.methods.classifier import Classifier
 from fedunseen.strategies import Scaffold
 
@@ -37,7 +37,7 @@ def worker(attack=None, screening=None, mode="batched", flipped=False):
     space = ClassSpace(tuple("abcdef"), np.eye(CLASSES), tuple("uvwxyz"), range(5), [], [5])
     settings = Classifier.Settings(lr=0.1, batch_size=4, weight_decay=0.1)
     method = Classifier(settings, space, torch.eye(CLASSES), Backbone((WIDTH,)))
-    given = (method, Scaffold(local_epochs=2), inputs, labels, samples, 5, mode)
+    given = (method, Scaffold(local_epochs=2), inputs, labels, samples, 5, Execution(mode))
     made = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
     if screening is not None:
         made.trainer = ScreenedTrainer.around(made.trainer, Magnitude(screening, lambda params, inputs: inputs))

@@ -9,7 +9,7 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.samples import Samples
 from fedunseen.engines import InProcess
-from fedunseen.engines.local.worker import Worker
+from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
 from fedunseen.federation import Federation
 
@@ -72,7 +72,7 @@ def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     made = assemble(experiment.with_overrides({"engine.mode": mode}), benchmark, partition)
     samples = Counted(torch.from_numpy(benchmark.features), torch.device("cpu"))
     labels = torch.from_numpy(benchmark.labels)
-    worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, mode)
+    worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, Execution(mode))
     other = Federation(
         benchmark, partition, made.method, made.strategy, inputs=samples, first=made.first,
         engine=InProcess(made.strategy, worker),

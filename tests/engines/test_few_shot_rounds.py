@@ -13,7 +13,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.engines import InProcess, Worker
-from fedunseen.engines.local.worker import Work
+from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.peers import Peers
@@ -45,7 +45,7 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     if made.compares:
         chosen = Pipeline(chosen, [Peers(made.settings.exclusive, made.settings.mi_from)])
     samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
-    worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, mode)
+    worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, Execution(mode))
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
 
 

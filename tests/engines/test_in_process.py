@@ -18,6 +18,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local import in_process
+from fedunseen.engines.local.worker import Execution
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline, Reply
 from fedunseen.strategies.selective import Selective, travelling
@@ -112,7 +113,7 @@ class Federation:
         if pooled:
             samples = [np.arange(len(labels))]
         self.clients = range(len(samples))
-        self.worker = Worker(self.method, self.strategy, inputs, labels, samples, 3, **worker)
+        self.worker = Worker(self.method, self.strategy, inputs, labels, samples, 3, Execution(**worker))
         self.engine = InProcess(self.strategy, self.worker)
 
     def run(self, rounds=2, clients=None):

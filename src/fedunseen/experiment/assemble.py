@@ -25,6 +25,7 @@ from fedunseen.defences.screening import COUNTS, ScreenedTrainer
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
 from fedunseen.engines.local.soft import SoftWorker
+from fedunseen.engines.local.worker import Execution
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
@@ -249,11 +250,11 @@ def _distributed(
     if partition.remote:
         job = _deployment(experiment, benchmark, scaler, selection)
     notes = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
-    sizes = len(partition.clients), len(benchmark.space.names)
+    classes = len(benchmark.space.names)
     masks = masks_of(experiment, benchmark, partition)
     named = find("engine", experiment.engine.name)
     kind = named if issubclass(named, Distributed) else Distributed
-    return kind(strategy, experiment.engine, *sizes, job, _drops_non_finite(experiment, attack), notes, masks)
+    return kind(strategy, experiment.engine, classes, job, _drops_non_finite(experiment, attack), notes, masks)
 
 
 def _local(
@@ -267,9 +268,9 @@ def _local(
 ) -> InProcess:
     """Return the engine whose clients are in this process."""
     labels, seed = torch.from_numpy(benchmark.labels).to(inputs.device), experiment.run.seed
-    memory, bf16 = experiment.engine.memory * 2**20, experiment.engine.precision == "bf16"
-    mode, augment = experiment.engine.mode, experiment.encoder.augment
-    given = (method, strategy, inputs, labels, partition.clients, seed, mode, memory, bf16, augment)
+    engine = experiment.engine
+    execution = Execution(engine.mode, engine.memory * 2**20, engine.precision == "bf16", experiment.encoder.augment)
+    given = (method, strategy, inputs, labels, partition.clients, seed, execution)
     if isinstance(strategy, SoftSums):
         worker: Worker = SoftWorker(_pools(benchmark, partition), *given)
     else:

@@ -18,7 +18,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite
 from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed, InProcess, Worker
-from fedunseen.engines.local.worker import Work
+from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
 from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
@@ -159,7 +159,7 @@ def personal_models(
     longer = FedAvg(local_epochs=max(1, epochs))
     plain = Worker(
         worker.method, longer, worker.trainer.inputs, worker.trainer.labels, worker.samples,
-        worker.seed, mode="one-at-a-time", bf16=worker.trainer.bf16,
+        worker.seed, Execution("one-at-a-time", bf16=worker.trainer.bf16),
     )  # fmt: skip
     for client, rows in enumerate(worker.samples):
         if not len(rows) or (clients is not None and client not in clients):

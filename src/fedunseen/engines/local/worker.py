@@ -33,6 +33,23 @@ class Work:
     client_state: Params
 
 
+@dataclass(frozen=True)
+class Execution:
+    """How clients train.
+
+    Attributes:
+        mode: ``auto``, ``batched`` or ``one-at-a-time``.
+        memory: bytes that a batch of clients may take.
+        bf16: compute matrix products in bfloat16.
+        augmentations: random changes of training samples, which then have to be images (N, channels, height, width).
+    """
+
+    mode: str = "auto"
+    memory: int = 2**28
+    bf16: bool = False
+    augmentations: Sequence[Augmentation] = ()
+
+
 class Worker:
     """Does rounds for the clients whose data this process holds: one in a deployment, all of them in a simulation.
 
@@ -43,10 +60,7 @@ class Worker:
         labels: (N,) their class ids.
         samples: client -> (n,) positions of its samples.
         seed: the run's seed; batches depend on it, the round and the client alone.
-        mode: ``auto``, ``batched`` or ``one-at-a-time``.
-        memory: bytes that a batch of clients may take.
-        bf16: compute matrix products in bfloat16.
-        augmentations: random changes of training samples, which then have to be images (N, channels, height, width).
+        execution: in which way, and with which memory and precision.
     """
 
     def __init__(
@@ -57,13 +71,10 @@ class Worker:
         labels: Tensor,
         samples: Sequence[NDArray[np.int64]],
         seed: int,
-        mode: str = "auto",
-        memory: int = 2**28,
-        bf16: bool = False,
-        augmentations: Sequence[Augmentation] = (),
+        execution: Execution = Execution(),
     ) -> None:
         self.method, self.strategy, self.samples, self.seed = method, strategy, samples, seed
-        self.mode, self.memory = mode, memory
+        self.mode, self.memory = execution.mode, execution.memory
         self.device = inputs.device
         self.known_sums: dict[int, tuple[NDArray[np.int64], Params]] = {}  # of a client's samples, in closed form
         self.keeps_sums = False  # for a federation with more samples
@@ -78,7 +89,7 @@ class Worker:
             return strategy.objective(loss, method.contrast)
 
         def change(images: Tensor, draws: Tensor) -> Tensor:
-            return augment(images, draws, augmentations)
+            return augment(images, draws, execution.augmentations)
 
         # What a client has for one round alone is not a strategy's business.
         fresh = frozenset(method.round_parameters(np.random.default_rng(0)))
@@ -86,9 +97,9 @@ class Worker:
         def correct(gradient: GradientFunction) -> GradientFunction:
             return corrected_in_part(gradient, strategy.correct, fresh) if fresh else strategy.correct(gradient)
 
-        self.augments = bool(augmentations)
-        changing = change if augmentations else None
-        self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, bf16, changing)
+        self.augments = bool(execution.augmentations)
+        changing = change if self.augments else None
+        self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, execution.bf16, changing)
 
     def round(self, works: Sequence[Work], round: int) -> Iterator[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given.

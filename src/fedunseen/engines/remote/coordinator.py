@@ -200,7 +200,6 @@ class Distributed:
         self,
         strategy: Strategy,
         settings: DistributedSettings,
-        clients: int,
         classes: int,
         job: Simulation | Deployment,
         drop_non_finite: bool = False,
@@ -209,7 +208,7 @@ class Distributed:
     ) -> None:
         self.strategy, self.settings, self.classes, self.job = strategy, settings, classes, job
         self.drop_non_finite, self.notes = drop_non_finite, frozenset(notes)
-        self.clients, self.masks = clients, masks
+        self.masks = masks
         self._meeting: Session | None = None
         self._masked_sums: SecAggSession | None = None
         self._requests: PendingRequests[UpdateRequest] | None = None  # to clients whose late replies count
@@ -217,7 +216,6 @@ class Distributed:
 
     def connect(self, meeting: Session) -> None:
         """Set the link that reaches the parties, and greet all of them again. Call this before the first round."""
-        assert len(meeting.parties) == self.clients
         meeting.greeted.clear()  # their greeting may be of another job, such as a run on validation classes
         self._meeting, self._masked_sums = meeting, None
         self._requests = PendingRequests(meeting.link)
