@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import Experiment, run
-from fedunseen.data.episodes import draw_episodes
+from fedunseen.data.episodes import Size, draw_episodes
 from fedunseen.experiment.assemble import load_data
 from fedunseen.metrics import confidence
 from own_data import smallest
@@ -88,7 +88,7 @@ def one_shot(maps: NDArray[Any], labels: NDArray[np.int64], ways: int) -> tuple[
     features = maps.reshape(len(maps), -1).astype(np.float64)
     features /= np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-300)
     queries = min(15, int(np.bincount(labels).max()) - 1)
-    index = draw_episodes(labels, 600, ways, 1, queries, np.random.default_rng(0)).index
+    index = draw_episodes(labels, 600, Size(ways, 1, queries), np.random.default_rng(0)).index
     near = np.einsum("end,ewqd->ewqn", features[index[:, :, 0]], features[index[:, :, 1:]])
     right = near.argmax(-1) == np.arange(ways)[:, None]
     return confidence(100 * right.mean(axis=(1, 2)))

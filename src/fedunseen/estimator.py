@@ -163,7 +163,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
         benchmark = Benchmark.from_arrays(
             rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
-            validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed, name="the samples given to fit",
+            validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed,
         )  # fmt: skip
         users = benchmark.users if benchmark.users is not None else np.zeros(len(labels))
         partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])

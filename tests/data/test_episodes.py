@@ -7,13 +7,15 @@ import pytest
 
 from fedunseen.core.errors import DataError
 from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.data.episodes import draw_episodes, for_episodes, too_few, validation_samples
+from fedunseen.data.episodes import Size, draw_episodes, for_episodes, too_few, validation_samples
 
 LABELS = np.random.default_rng(1).permutation(np.repeat([2, 5, 7, 9], [6, 6, 4, 30]))
 
+SMALL = Size(ways=3, shots=2, queries=3)
 
-def drawn(count=50, ways=3, shots=2, queries=3, labels=LABELS, seed=0, **more):
-    return draw_episodes(labels, count, ways, shots, queries, np.random.default_rng(seed), **more)
+
+def drawn(count=50, size=SMALL, **more):
+    return draw_episodes(LABELS, count, size, np.random.default_rng(0), **more)
 
 
 def test_an_episode_has_different_classes_and_different_samples_of_each():
@@ -44,12 +46,12 @@ def test_without_permutation_answers_are_in_the_order_of_classes():
 
 def test_fixed_answers_take_one_class_of_each():
     answers = np.array([0] * 5 + [0, 0, 1, 0, 1])  # of classes 0 to 9
-    classes = drawn(100, 2, 1, 2, permuted=False, answers=answers).classes
+    classes = drawn(100, Size(2, 1, 2), permuted=False, answers=answers).classes
     assert (set(classes[:, 0].tolist()), set(classes[:, 1].tolist())) == ({2, 5}, {7, 9})
 
 
 def test_turned_images_are_classes_of_their_own():
-    episodes = drawn(200, 5, rotations=True)  # five of 3 classes x 4 turns
+    episodes = drawn(200, Size(5, 2, 3, rotations=True))  # five of 3 classes x 4 turns
     kinds = {tuple(kind) for kind in np.stack([episodes.classes, episodes.quarters], -1).reshape(-1, 2).tolist()}
     assert kinds == {(c, q) for c in (2, 5, 9) for q in range(4)}
     for classes, quarters in zip(episodes.classes, episodes.quarters, strict=True):
@@ -57,18 +59,18 @@ def test_turned_images_are_classes_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("size", "message"),
     [
-        ({"ways": 4}, "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4"),
-        ({"queries": 20}, "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but"),
-        ({"ways": 5, "queries": 20, "rotations": True}, "5-way episodes need 2 classes, four turns of each, with at"),
+        (Size(4, 2, 3), "4-way episodes need 4 classes with at least 5 samples each (2 shots and 3 queries), but of 4"),
+        (Size(3, 2, 20), "3-way episodes need 3 classes with at least 22 samples each (2 shots and 20 queries), but"),
+        (Size(5, 2, 20, rotations=True), "5-way episodes need 2 classes, four turns of each, with at"),
     ],
 )  # fmt: skip
-def test_too_few_classes_are_refused(told, message):
+def test_too_few_classes_are_refused(size, message):
     with pytest.raises(DataError) as caught:
-        drawn(**told)
+        drawn(size=size)
     assert str(caught.value).startswith(message)
-    assert too_few(LABELS, **{"ways": 3, "shots": 2, "queries": 3} | told)[1] == str(caught.value)
+    assert too_few(LABELS, size)[1] == str(caught.value)
 
 
 def benchmark(validation=(1,)):

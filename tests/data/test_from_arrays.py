@@ -1,6 +1,7 @@
 """A benchmark of arrays in memory: what becomes seen, unseen and of whom, and what is refused."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -46,7 +47,8 @@ def test_attributes_have_names_in_a_mapping_of_mappings_and_in_a_data_frame():
 def test_classes_may_be_numbers_and_pictures_stay_bytes():
     pictures = np.zeros((2, 1, 4, 4), dtype=np.uint8)
     pictures[1] = 255
-    made = Benchmark.from_arrays(pictures, np.array([7, 9]), {7: [1.0], 8: [2.0], 9: [3.0]}, image_shape=(1, 4, 4))
+    made = Benchmark.from_arrays(pictures, np.array([7, 9]), {7: [1.0], 8: [2.0], 9: [3.0]})
+    made = replace(made, image_shape=(1, 4, 4))
     assert (made.space.names, made.labels.tolist(), made.kind) == (("7", "8", "9"), [0, 2], "images")
     assert made.features.dtype == np.uint8
 

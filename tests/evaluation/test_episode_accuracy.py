@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.data.episodes import Tasks, draw_episodes
+from fedunseen.data.episodes import Size, Tasks, draw_episodes
 from fedunseen.evaluation.answers import episode_answers, nearest_support
 from fedunseen.metrics import confidence, episode_accuracies
 
@@ -51,7 +51,7 @@ def test_episodes_are_answered_block_by_block_from_the_right_rows():
     rows = np.random.default_rng(0).permutation(40)[: len(labels)]
     inputs = torch.zeros(40, 1)
     inputs[rows, 0] = torch.from_numpy(labels).float()
-    episodes = draw_episodes(labels, 7, 3, 1, 4, np.random.default_rng(1))
+    episodes = draw_episodes(labels, 7, Size(3, 1, 4), np.random.default_rng(1))
     answers = episode_answers(nearest_support(3), inputs, rows, episodes, block=3)
     assert answers.shape == (7, 3, 4)
     assert (episode_accuracies(answers) == 100).all()

@@ -23,10 +23,9 @@ def arrays(given):
     shape = SHAPES.get(given, (4,))
     names = list(CLASSES)
     rows = np.random.default_rng(0).random((104, *shape)).astype(np.float32)
-    image_shape = shape if given == "images" else None
-    found = Benchmark.from_arrays(
-        rows[:80], np.repeat(names[:20], 4), CLASSES, test=(rows[80:], names), image_shape=image_shape
-    )
+    found = Benchmark.from_arrays(rows[:80], np.repeat(names[:20], 4), CLASSES, test=(rows[80:], names))
+    if given == "images":
+        return replace(found, image_shape=shape)
     if given == "undescribed":
         return replace(found, space=replace(found.space, semantics=np.zeros((24, 0)), attribute_names=()))
     if given == "untrained":

@@ -95,13 +95,13 @@ class Benchmark:
         groups: Any = None,
         validation: Sequence[Any] | int = (),
         seed: int = 0,
-        image_shape: tuple[int, ...] | None = None,
-        name: str = "arrays",
     ) -> Benchmark:
         """Return a benchmark of arrays in memory. Classes that ``labels`` name are seen, all others are unseen.
 
+        Images need their shape: ``dataclasses.replace(benchmark, image_shape=(3, 32, 32))``.
+
         Args:
-            inputs: the training samples (n, d), or sequences, maps or images as in ``features`` above.
+            inputs: the training samples (n, d), or sequences or maps as in ``features`` above.
             labels: (n,) the class name of each training sample, as ``classes`` has it.
             classes: name -> attributes, which are numbers or a mapping of attribute name -> number; or a data frame
                 with a class a row and an attribute a column. It may have more classes than ``labels``.
@@ -111,8 +111,6 @@ class Benchmark:
                 order; all test samples belong to one more.
             validation: names of seen classes that are set aside when something is chosen, or how many ``seed`` draws.
             seed: draws the validation classes.
-            image_shape: see above.
-            name: for people.
 
         Raises:
             DataError: if the arrays do not fit each other, a label is not a class, or as :class:`Benchmark`.
@@ -131,11 +129,10 @@ class Benchmark:
         unseen = np.setdiff1d(np.arange(len(ids)), seen)
         space = ClassSpace(tuple(map(str, ids)), semantics, attribute_names, seen, chosen, unseen)
         return cls(
-            name=name,
+            name="arrays",
             space=space,
             features=features,
             labels=label,
-            image_shape=image_shape,
             users=None if groups is None else _users(groups, in_test),
             part=test is None,
             **split_ids(space, label, in_test),

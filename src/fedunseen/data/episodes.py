@@ -22,6 +22,15 @@ QUARTERS = 4  # turns by 0, 90, 180 and 270 degrees
 Ids = NDArray[np.int64]
 
 
+class Size(NamedTuple):
+    """Classes of an episode, examples and queries of each; with ``rotations`` turned images are classes too."""
+
+    ways: int
+    shots: int
+    queries: int
+    rotations: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class Episodes:
     """Some episodes."""
@@ -48,17 +57,10 @@ def split(samples: Tensor, shots: int) -> Tasks:
 
 
 def draw_episodes(
-    labels: Ids,
-    count: int,
-    ways: int,
-    shots: int,
-    queries: int,
-    rng: np.random.Generator,
-    rotations: bool = False,
-    answers: Ids | None = None,
-    permuted: bool = True,
+    labels: Ids, count: int, size: Size, rng: np.random.Generator, answers: Ids | None = None, permuted: bool = True
 ) -> Episodes:
-    """Draw episodes."""
+    """Draw episodes of samples with labels (n,); not ``permuted``, a class has its answer (C,), or its place."""
+    ways, shots, queries, rotations = size
     present, counts = np.unique(labels, return_counts=True)
     classes = present[counts >= shots + queries]
     members = {int(c): np.flatnonzero(labels == c) for c in classes}
@@ -66,7 +68,7 @@ def draw_episodes(
     fixed = answers if answers is not None and not permuted else None
     groups = [[k for k in kinds if fixed is None or fixed[k[0]] == a] for a in range(ways if fixed is not None else 1)]
     if len(kinds) < ways or not all(groups):
-        raise DataError(_lacking(present, counts, ways, shots, queries, rotations))
+        raise DataError(_lacking(present, counts, size))
     index = np.empty((count, ways, shots + queries), dtype=np.int64)
     chosen = np.empty((count, ways, 2), dtype=np.int64)
     for e in range(count):
@@ -81,15 +83,16 @@ def draw_episodes(
     return Episodes(index, chosen[..., 0], chosen[..., 1], shots)
 
 
-def too_few(labels: Ids, ways: int, shots: int, queries: int, rotations: bool = False) -> tuple[Ids, str | None]:
+def too_few(labels: Ids, size: Size) -> tuple[Ids, str | None]:
     """Say which classes have too few samples for an episode, and why no episode can be drawn, if so."""
     present, counts = np.unique(labels, return_counts=True)
-    left = (counts >= shots + queries).sum() * (QUARTERS if rotations else 1)
-    few = present[counts < shots + queries]
-    return few, None if left >= ways else _lacking(present, counts, ways, shots, queries, rotations)
+    enough = counts >= size.shots + size.queries
+    left = enough.sum() * (QUARTERS if size.rotations else 1)
+    return present[~enough], None if left >= size.ways else _lacking(present, counts, size)
 
 
-def _lacking(present: Ids, counts: Ids, ways: int, shots: int, queries: int, rotations: bool) -> str:
+def _lacking(present: Ids, counts: Ids, size: Size) -> str:
+    ways, shots, queries, rotations = size
     enough = int((counts >= shots + queries).sum())
     needed = f"{-(-ways // QUARTERS)} classes, four turns of each," if rotations else f"{ways} classes"
     return (

@@ -19,7 +19,7 @@ from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD, Adam, Batch, Context, Optimiser, Plan, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace, Scaling
-from fedunseen.data.episodes import Episodes, Tasks, draw_episodes, split, turned
+from fedunseen.data.episodes import Episodes, Size, Tasks, draw_episodes, split, turned
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import Method
 
@@ -85,9 +85,8 @@ class Episodic(Method):
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
         """Draw episodes of samples with these labels, as the settings say; turned images in training only."""
         s = self.settings
-        return draw_episodes(
-            labels, count, s.ways, s.shots, s.queries, rng, s.rotations and training, self.answers, s.permute_labels
-        )
+        size = Size(s.ways, s.shots, s.queries, s.rotations and training)
+        return draw_episodes(labels, count, size, rng, self.answers, s.permute_labels)
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
         """Draw a client's episodes of a round: ``epochs * episodes``, rounded up to full steps."""

@@ -20,7 +20,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.runs import check_question
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark
-from fedunseen.data.episodes import Episodes, Tasks, for_episodes, split, too_few, validation_samples
+from fedunseen.data.episodes import Episodes, Size, Tasks, for_episodes, split, too_few, validation_samples
 from fedunseen.evaluation.answers import episode_answers, nearest_support
 from fedunseen.evaluation.measures import FEW_SHOT
 from fedunseen.evaluation.settings import EvaluationSettings
@@ -295,8 +295,9 @@ class FewShot(Task):
             return partition
         kept, reasons = list(partition.clients), []
         scarce: list[int] = []
+        size = Size(method.ways, method.shots, method.queries, method.rotations)
         for k, own in enumerate(partition.clients):
-            few, reason = too_few(benchmark.labels[own], method.ways, method.shots, method.queries, method.rotations)
+            few, reason = too_few(benchmark.labels[own], size)
             if reason is not None and len(own):
                 kept[k] = own[:0]
                 reasons.append(f"client {k}: {reason}")
