@@ -12,7 +12,6 @@ APN and GEM                                  :func:`compactness`                
 MSDN                                         :func:`self_calibration`           msdn
 MSDN, distillation between its two branches  :func:`jensen_shannon`             msdn
 the same, as in MSDN's code; FREE's cycle    :func:`weighted_l1`                msdn, free
-the same, as MSDN's paper has it             :func:`probability_distance`       msdn
 SVIP                                         :func:`patch_cross_entropy`        svip
 f-VAEGAN                                     :func:`reconstruction`             vaegan, free
 f-VAEGAN                                     :func:`posterior_divergence`       vaegan, free
@@ -52,7 +51,7 @@ from fedunseen.core.phases import weighted_mean
 
 __all__ = [
     "attribute_error", "compactness", "consistency", "decorrelation", "group_norms", "jensen_shannon",
-    "kl_divergence", "margin_loss", "patch_cross_entropy", "posterior_divergence", "probability_distance",
+    "kl_divergence", "margin_loss", "patch_cross_entropy", "posterior_divergence",
     "reconstruction", "relation_distillation", "self_calibration", "semantic_cross_entropy", "weighted_l1",
 ]  # fmt: skip
 
@@ -232,21 +231,6 @@ def weighted_l1(first: Tensor, second: Tensor, weights: Tensor | None = None, ma
     return _mean((share * gap.abs()).sum(-1), weights)
 
 
-def probability_distance(
-    first: Tensor, second: Tensor, weights: Tensor | None = None, mask: Tensor | None = None
-) -> Tensor:
-    """MSDN: the squared L2 distance of two softmaxes of class scores (B, C).
-
-    Example:
-        >>> far = torch.tensor([[99.0, 0.0], [0.0, 99.0]])
-        >>> probability_distance(far[:1], far[1:]).item()
-        2.0
-    """
-    _check_shapes("first", first, "second", second, 2, 2)
-    gap = _log_softmax(first, mask).exp() - _log_softmax(second, mask).exp()
-    return _mean(gap.square().sum(-1), weights)
-
-
 def patch_cross_entropy(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
     """SVIP: the binary cross-entropy of patches, from ``logits`` (B, P) and ``labels`` (B, P) 0 or 1.
 
@@ -360,11 +344,6 @@ def kl_divergence(first: Tensor, second: Tensor, weights: Tensor | None = None) 
 # What they share
 
 
-def restrict(logits: Tensor, mask: Tensor) -> Tensor:
-    """Take classes out of a softmax: logits (..., C) where ``mask`` (C,) is true, as good as -inf elsewhere."""
-    return logits.masked_fill(~mask, _OUT)
-
-
 def precise(values: Tensor) -> Tensor:
     """Continue in at least float32: under autocast, matrix products come in bfloat16, whose 8 bits no loss can bear."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
@@ -373,7 +352,7 @@ def precise(values: Tensor) -> Tensor:
 def _log_softmax(logits: Tensor, mask: Tensor | None, temperature: float = 1.0) -> Tensor:
     """Return (B, C) log-probabilities over the classes of ``mask`` (C,) at a temperature."""
     scaled = precise(logits) / temperature
-    return F.log_softmax(scaled if mask is None else restrict(scaled, mask), dim=-1)
+    return F.log_softmax(scaled if mask is None else scaled.masked_fill(~mask, _OUT), dim=-1)
 
 
 def _mean(values: Tensor, weights: Tensor | None) -> Tensor:

@@ -43,8 +43,7 @@ VARIANTS = [  # settings that between them use all that our methods have
     ("msdn", {}),
     ("clswgan", {"lr": 1e-3, "hidden": 9, "critic_steps": 3, "softmax_epochs": 2}),
     ("clswgan", {"lr": 1e-3, "hidden": 9, "output": "linear", "beta": 0, "noise": 4, "betas": (0.9, 0.999)}),
-    ("vaegan", {"lr": 1e-3, "hidden": 9, "output": "linear", "critic_steps": 2, "adaptive_penalty": True}),
-    ("vaegan", {"lr": 1e-3, "hidden": 9, "output": "linear", "encoded_noise": False, "noise": 3}),
+    ("vaegan", {"lr": 1e-3, "hidden": 9, "output": "linear", "critic_steps": 2, "noise": 3}),
     ("free", {"lr": 1e-3, "hidden": 9, "output": "linear"}),
     ("free", {"lr": 1e-3, "hidden": 9, "output": "linear", "contrast": "random", "passes": 1, "critic_steps": 2}),
     ("svip", {"lr": 0.002}),  # its default: with more, rounding errors grow until the two ways part

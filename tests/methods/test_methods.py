@@ -167,7 +167,6 @@ def test_a_method_that_says_too_little_is_told_so(space, call, sentence):
 LEARN = {  # method -> settings with which it solves the problem on maps, or on their means, and in how many epochs
     "apn": ({}, 10),
     "apn, average": ({"pool": "average"}, 10),
-    "apn, double softmax": ({"double_softmax": True}, 10),
     "gem": ({"lr": 0.1}, 10),
     "msdn": ({}, 10),
     "svip": ({"width": 16, "lr": 0.01}, 6),

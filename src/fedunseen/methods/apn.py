@@ -1,7 +1,8 @@
 """APN: attribute prototype network (Xu et al. 2020), on the spatial map of a backbone.
 
 The filters V predict the attributes that score the classes, pooled over cells. P has one prototype for each attribute,
-whose highest cell is where the attribute is. The paper's warm-up of V and P alone is left out.
+whose highest cell is where the attribute is. The paper's warm-up of V and P alone is left out, and so is the official
+code's softmax before the cross-entropy's own: its small gradients are made for Adam, and SGD learns more slowly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.losses import attribute_error, compactness, group_norms, restrict, semantic_cross_entropy
+from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
 from fedunseen.methods.base import some_weight
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
@@ -52,9 +53,6 @@ class APNSettings(MapSettings):
     """Whether those norms are taken group by group (every attribute needs one), or once over all attributes."""
     compactness: float = Field(6.4e-8, ge=0)
     """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
-    double_softmax: bool = False
-    """Whether cross-entropy is taken of probabilities as if they were scores, as the official code does. Off, since its
-    small gradients are made for Adam: with SGD it takes a learning rate near 1, and still learns more slowly."""
 
     @model_validator(mode="after")
     def _check_losses(self) -> APNSettings:
@@ -99,11 +97,12 @@ class APN(MapMethod):
         attributes, peaks = self._pooled(params, maps), local.amax((-2, -1))
         target = context["semantics"][labels]
 
+        semantics, mask = context["semantics"], context["mask"]
         terms = {}
         if s.sce:
-            terms["sce"] = self._cross_entropy(attributes, labels, weights, context)
+            terms["sce"] = semantic_cross_entropy(attributes @ semantics.T, labels, weights, mask)
         if s.sce_p:
-            terms["sce_p"] = self._cross_entropy(peaks, labels, weights, context)
+            terms["sce_p"] = semantic_cross_entropy(peaks @ semantics.T, labels, weights, mask)
         if s.mse:
             terms["mse"] = attribute_error(attributes, target, weights)
         if s.mse_p:
@@ -116,12 +115,6 @@ class APN(MapMethod):
             terms["compactness"] = compactness(local.sigmoid(), weights)
         total = weighted_sum(s, terms)
         return total, {"loss": total, **terms, "representation": self.representation(maps, attributes)}
-
-    def _cross_entropy(self, attributes: Tensor, labels: Tensor, weights: Tensor, context: Context) -> Tensor:
-        logits = attributes @ context["semantics"].T
-        if self.settings.double_softmax:
-            logits = restrict(logits, context["mask"]).softmax(-1)
-        return semantic_cross_entropy(logits, labels, weights, context["mask"])
 
     def _pooled(self, params: Params, maps: Tensor) -> Tensor:
         """Return the attributes (n, attributes) that V sees in maps."""

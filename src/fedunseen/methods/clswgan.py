@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.critic import critic, critic_init, wasserstein
+from fedunseen.methods.critic import critic, critic_init
 from fedunseen.methods.generative import Generative, GenerativeSettings
 from fedunseen.methods.networks import linear
 
@@ -60,13 +60,7 @@ class CLSWGAN(Generative):
             "softmax", self.softmax_loss, self.adam(self.settings.softmax_lr), ("softmax.*",),
             before_round=True, once=True, contrasted=False,
         )  # fmt: skip
-        turns = (
-            Phase(
-                "critic", self.critic_loss, self.adam(), ("critic.*",),
-                repeats=self.settings.critic_steps, fresh=True, contrasted=False,
-            ),
-            Phase("generator", self.generator_loss, self.adam(), ("generator.*",)),
-        )  # fmt: skip
+        turns = self.critic_phase(), Phase("generator", self.generator_loss, self.adam(), ("generator.*",))
         return (softmax, *turns) if self.settings.beta else turns
 
     def plan(self, phase: str, labels: NDArray[np.int64], epochs: int, rng: np.random.Generator) -> Plan:
@@ -83,9 +77,8 @@ class CLSWGAN(Generative):
 
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """FZSL Eq. 1, the critic's part: the Wasserstein loss with gradient penalty."""
-        real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
         fake = self.generate(params, self.condition(batch, context, "critic"))
-        distance, penalty = wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
+        distance, penalty = self.deviations(params, fake, batch, context)
         loss = distance + self.settings.penalty * penalty
         return loss, {"critic": loss, "wasserstein": -distance, "penalty": penalty}
 

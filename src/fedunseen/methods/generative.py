@@ -22,14 +22,14 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.memory import enough_memory
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Adam, Batch, Context, Plan, draws_of
+from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of
 from fedunseen.core.random import stream
 from fedunseen.core.settings import FolderOrName, NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.critic import normal_layer
+from fedunseen.methods.critic import normal_layer, wasserstein
 from fedunseen.methods.networks import linear
 
 _ON_DEVICE = 2**30  # bytes of synthetic features held on the device; more stay in main memory
@@ -208,6 +208,22 @@ class Generative(Method):
             case "sigmoid":
                 return torch.sigmoid(made)
         return made
+
+    def critic_phase(self) -> Phase:
+        """Return the critic's phase: several steps, each on a fresh batch, by the method's ``critic_loss``."""
+        return Phase(
+            "critic", self.critic_loss, self.adam(), ("critic.*",),
+            repeats=self.settings.critic_steps, fresh=True, contrasted=False,
+        )  # fmt: skip
+
+    def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return what the critic minimizes and its named parts."""
+        raise TypeError(f"{type(self).__name__} must say what its critic minimizes")
+
+    def deviations(self, params: Params, fake: Tensor, batch: Batch, context: Context) -> tuple[Tensor, Tensor]:
+        """Return the two parts of the critic's loss on generated features (B, d)."""
+        real, attributes = self.features(params, batch["inputs"]), self.described(batch, context)
+        return wasserstein(params, real, fake, attributes, batch["critic.mix"], batch["weights"])
 
     def contrast(self, params: Params, batch: Batch, context: Context) -> Tensor:
         """Return what the generator makes of the batch's classes."""

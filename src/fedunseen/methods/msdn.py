@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.losses import jensen_shannon, probability_distance, self_calibration, semantic_cross_entropy, weighted_l1
+from fedunseen.losses import jensen_shannon, self_calibration, semantic_cross_entropy, weighted_l1
 from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
 
 
@@ -39,10 +39,8 @@ class MSDNSettings(MapSettings):
     calibration: float = Field(0.1, ge=0)
     """Weight of the self-calibration, which keeps the unseen classes possible; 0 unless sce_classes = "all"."""
     distillation: float = Field(1e-3, ge=0)
-    """Weight of the distance between the two sub-networks' answers."""
-    distance: Literal["weighted-l1", "l2"] = "weighted-l1"
-    """What is added to their Jensen-Shannon divergence: the weighted L1 distance of scores, as in the official code,
-    or the squared L2 distance of probabilities."""
+    """Weight of the distance between the two sub-networks' answers: their Jensen-Shannon divergence and, as in the
+    official code, the weighted L1 distance of scores."""
     fusion: float = Field(0.9, ge=0, le=1)
     """Weight of the attribute-to-visual sub-network when classes are scored; the other one has the rest."""
     words: str = "one-hot"
@@ -103,9 +101,7 @@ class MSDN(MapMethod):
             parts = [self_calibration(z, context["unseen"], weights, mask) for z in both]
             terms["calibration"] = torch.stack(parts).sum()
         if s.distillation:
-            distance = weighted_l1 if s.distance == "weighted-l1" else probability_distance
-            z, z_other = both
-            terms["distillation"] = jensen_shannon(z, z_other, weights, mask) + distance(z, z_other, weights, mask)
+            terms["distillation"] = jensen_shannon(*both, weights, mask) + weighted_l1(*both, weights, mask)
         total = weighted_sum(s, terms)
         return total, {"loss": total, **terms, "representation": self.representation(maps, self._fused(first, second))}
 
