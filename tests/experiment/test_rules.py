@@ -42,7 +42,7 @@ def put_together(rule, settings, folder, preset=None):
         check(StartFacts(experiment, True), OFFLINE)
     if rule.texts.preset != "omniglot-maml":  # whose images are not there
         benchmark = arrays(rule.texts.given) if rule.texts.given and settings else None
-        Setup.of(experiment, folder, lambda *line: None, benchmark, deployed=deployed).assembled()
+        Setup.of(experiment, folder, lambda *line: None, benchmark).assembled()
 
 
 @pytest.mark.parametrize("code", ALL)

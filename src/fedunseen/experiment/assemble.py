@@ -30,12 +30,13 @@ from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone
+from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
-from fedunseen.federation.federation import one_place, suited
+from fedunseen.federation.federation import Parts, Sampling, one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm
@@ -210,11 +211,9 @@ def assemble(
         engine = _distributed(experiment, benchmark, partition, strategy, scaler, selection, attack)
     else:
         engine = _local(experiment, benchmark, partition, method, strategy, inputs, attack)
-    return Federation(
-        benchmark, partition, method, strategy, inputs=inputs, first=first, sizes=sizes, scaler=scaler, engine=engine,
-        seed=seed, fraction=experiment.strategy.fraction, poisson=experiment.privacy.name == "client-level",
-        attack=attack,
-    )  # fmt: skip
+    sampling = Sampling(seed, experiment.strategy.fraction, poisson=experiment.privacy.name == "client-level")
+    parts = Parts(engine, first, sizes, scaler, attack)
+    return Federation(benchmark, partition, method, strategy, inputs=inputs, sampling=sampling, parts=parts)
 
 
 def _eligible(
@@ -392,7 +391,7 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     tree["data"] = {key: value for key, value in tree["data"].items() if key not in paths}
     tree["run"] = {"seed": experiment.run.seed}  # on which device is the party's affair
     tree["engine"] = {"memory": experiment.engine.memory, "precision": experiment.engine.precision}
-    if not find("method", experiment.method.name).trained:
+    if in_closed_form(tree):
         tree["strategy"]["rounds"] = 1  # how often sums are asked for is the coordinator's affair
     masked = experiment.privacy.aggregation == "masked"
     left = ("partition", "growth", "attack", "defence", *(() if masked else ("privacy",)))

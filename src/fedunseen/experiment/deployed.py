@@ -11,7 +11,9 @@ import numpy as np
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.image_benchmark import draw_test
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation.partition import Partition, elsewhere
 
 # How notes on the calibration begin.
 CALIBRATED = "The calibration comes from classes left out of the merged sums"
@@ -33,6 +35,13 @@ def deployed(experiment: Experiment, given: Mapping[str, Any]) -> Experiment:
     if hasattr(experiment.method, "calibration") and "method.calibration" not in given:
         changes["method.calibration"] = True
     return experiment.with_overrides(changes)
+
+
+def dealt(experiment: Experiment, benchmark: Benchmark) -> tuple[Benchmark, Partition]:
+    """Return the benchmark as a run uses it, and who holds what of it."""
+    if experiment.deployed:
+        return tested(experiment, benchmark), elsewhere(experiment.partition)
+    return benchmark, partition_of(experiment, benchmark, experiment.run.seed)
 
 
 def tested(experiment: Experiment, benchmark: Benchmark) -> Benchmark:

@@ -15,7 +15,7 @@ from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.engines import DistributedSettings, RoundResult
+from fedunseen.engines import RoundResult
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.removal import record_removal, removed, without
 from fedunseen.experiment.result.remeasure import judged
@@ -135,7 +135,7 @@ def check_removable(run: Run, in_part: bool) -> None:
             f"method.name = {run.method_name!r} is trained, so that single samples are in every parameter: leave "
             "--samples and --removal out, or use a method in closed form"
         )
-    if trained and isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
+    if trained and experiment.deployed:
         raise ExperimentError(
             f"method.name = {run.method_name!r} is trained, so that every party is in every parameter, and the "
             "parties' data are not here: host the run again without the party, or a method in closed form"

@@ -138,9 +138,8 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
         new, old = (find(section, str(name)).Settings for name in (value, content.get("name", value)))
         alike = _family(old) is _family(new)  # a learning rate, say, means something else in another family
         content = {k: v for k, v in content.items() if alike and k in new.model_fields}
-        if section == "method" and not find("method", str(value)).trained:  # which has no use for another's rounds
-            strategy = dict(sections.get("strategy", {}))
-            sections["strategy"] = {k: v for k, v in strategy.items() if k != "rounds"}
+        if section == "method" and in_closed_form({"method": {"name": value}}):  # which needs no other's rounds
+            sections["strategy"] = {k: v for k, v in sections.get("strategy", {}).items() if k != "rounds"}
     first, dot, rest = setting.partition(".")
     if dot:  # a key of a table, as in evaluation.choose."method.lr" or partition.join.5-9
         table = content.get(first, {})
@@ -148,6 +147,21 @@ def _override(sections: dict[str, Any], key: str, value: Any) -> None:
     else:
         content[setting] = value
     sections[section] = content
+
+
+def in_closed_form(sections: Mapping[str, Any]) -> bool:
+    """Say whether sections name a method in closed form."""
+    name = sections.get("method", {}).get("name")
+    return isinstance(name, str) and not find("method", name).trained
+
+
+def with_defaults(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sections with what is left out: a closed form takes one round, and any strategy adds its sums."""
+    whole = {section: {"name": "none", **sections.get(section, {})} for section in ("encoder", *OPTIONAL)}
+    whole |= {**sections, **whole, "engine": {"name": "in-process", **sections.get("engine", {})}}
+    if in_closed_form(sections):
+        whole["strategy"] = {"name": "fedavg", "rounds": 1, **sections.get("strategy", {})}
+    return whole
 
 
 def _family(settings: type[BaseModel]) -> type[BaseModel]:

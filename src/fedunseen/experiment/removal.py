@@ -22,7 +22,6 @@ from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Quantization
-from fedunseen.engines import DistributedSettings
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.client_data import PartyData
 from fedunseen.experiment.result.run import Run
@@ -50,7 +49,7 @@ def removed(
     if removal is not None:
         return _read_removal(run, removal)
     experiment = run.experiment
-    if isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment":
+    if experiment.deployed:
         raise ExperimentError(
             "the party's samples are not here, and its sums were not kept: let it write them with `fedunseen sums "
             "--removal`, and give the file with --removal"

@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.data import Benchmark
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.traits import task_of
 
 _SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
+
+
+def check_seeds(experiment: Experiment, benchmark: Benchmark) -> None:
+    """Refuse samples that cannot be dealt with one of the further seeds."""
+    for seed in range(1, experiment.run.seeds):
+        partition_of(experiment, benchmark, experiment.run.seed + seed)
 
 
 def run_seeds(setup: Setup, experiment: Experiment, run: Callable[..., Run]) -> None:

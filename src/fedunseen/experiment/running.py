@@ -13,11 +13,10 @@ from pathlib import Path
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
-from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.manifest import free_directory, manifest
 from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
-from fedunseen.experiment.run_group import run_seeds
+from fedunseen.experiment.run_group import check_seeds, run_seeds
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup, Stage
 from fedunseen.experiment.stages.adapt import adapt_unlabelled
@@ -53,8 +52,8 @@ def run(
         meeting: opens the link to the parties of a deployment, once everything else has been checked.
         present: called before the first round with who the clients are and how much each holds.
         benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
-        callbacks: act between the rounds that choose on validation classes and between those that are reported. The
-            second have as many rounds as the first chose, so ``loop.stop`` ends only the first.
+        callbacks: act between rounds. Where validation classes choose the number of rounds, ``loop.stop`` ends only
+            the rounds that choose.
 
     Raises:
         FedUnseenError: something is wrong with the experiment, the data or the directory; nothing is half-written.
@@ -69,19 +68,17 @@ def run(
     """
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    path, deployed = Path(out) if out is not None else free_directory(experiment), meeting is not None
-    check(StartFacts(experiment, deployed_here=deployed, arrays=benchmark is not None))
-    show = progress or (lambda stage, round, rounds, line: None)
-    setup = Setup.of(experiment, path, show, benchmark, callbacks, deployed)
+    path = Path(out) if out is not None else free_directory(experiment)
+    check(StartFacts(experiment, deployed_here=meeting is not None, arrays=benchmark is not None))
+    show = progress or (lambda *line: None)
+    setup = Setup.of(experiment, path, show, benchmark, callbacks)
     directory, several = setup.directory, experiment.run.seeds > 1
     recorded = experiment if several else setup.experiment
     directory.check(recorded.to_dict(), setup.fingerprint, resume)
     if directory.complete():
-        if meeting is not None:
-            finish_late(setup, meeting)
+        finish_late(setup, meeting)
         return load_run(path)
-    for seed in range(1, experiment.run.seeds):
-        partition_of(experiment, setup.whole, experiment.run.seed + seed)  # refuses before anything is written
+    check_seeds(experiment, setup.whole)
     setup = prepare(setup.assembled())
     with directory.locked(), keep_pages(), libraries_set_aside():
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker

@@ -16,7 +16,7 @@ from fedunseen.data import DataSettings
 from fedunseen.defences import DefenceSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
-from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated
+from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated, with_defaults
 from fedunseen.experiment.rules import ConfigFacts, check
 from fedunseen.federation.growth import GrowthSettings
 from fedunseen.federation.partition import PartitionSettings
@@ -78,6 +78,11 @@ class Experiment(BaseModel):
     evaluation: EvaluationSettings
     run: RunSettings
 
+    @property
+    def deployed(self) -> bool:
+        """Clients are parties elsewhere."""
+        return isinstance(self.engine, DistributedSettings) and self.engine.mode == "deployment"
+
     @classmethod
     def load(cls, source: str | Path, overrides: Mapping[str, Any] | None = None, in_order: bool = False) -> Self:
         """Read a preset by name or a TOML file by path, and replace single keys.
@@ -117,13 +122,7 @@ class Experiment(BaseModel):
         title: Any = rest.pop("name", name)
         if not isinstance(title, str):
             raise ExperimentError(f"name: input should be a text, not {title!r}")
-        sections = sections_of(rest, overrides, in_order)
-        for section in ("encoder", *OPTIONAL):
-            sections[section] = {"name": "none", **sections.get(section, {})}
-        sections["engine"] = {"name": "in-process", **sections.get("engine", {})}
-        if isinstance(method := sections.get("method", {}).get("name"), str) and not find("method", method).trained:
-            # a closed form takes one round, and its sums are added under any strategy
-            sections["strategy"] = {"name": "fedavg", "rounds": 1, **sections.get("strategy", {})}
+        sections = with_defaults(sections_of(rest, overrides, in_order))
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")

@@ -16,8 +16,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
 from fedunseen.engines import InProcess
 from fedunseen.engines.remote.coordinator import Session
-from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
-from fedunseen.experiment.deployed import tested
+from fedunseen.experiment.assemble import assemble, load_data, resolve_defaults
+from fedunseen.experiment.deployed import dealt
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
 from fedunseen.experiment.manifest import fingerprint_of, manifest
@@ -26,7 +26,7 @@ from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
 from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.evaluator import Choice
-from fedunseen.federation.partition import Partition, elsewhere
+from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
@@ -69,13 +69,10 @@ class Setup:
         progress: Progress,
         benchmark: Benchmark | None = None,
         callbacks: Sequence[Callback] = (),
-        deployed: bool = False,
     ) -> Setup:
-        """Load the data, deal them to clients, and settle what the experiment leaves to the data; write nothing."""
-        seed = experiment.run.seed
-        whole = load_data(experiment, seed) if benchmark is None else encode(experiment, benchmark)
-        whole = tested(experiment, whole) if deployed else whole
-        partition = elsewhere(experiment.partition) if deployed else partition_of(experiment, whole, seed)
+        """Load the data, deal them to clients, and resolve what the experiment leaves to the data; write nothing."""
+        whole = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
+        whole, partition = dealt(experiment, whole)
         settings = resolve_defaults(experiment, initial_benchmark(experiment, whole, partition))
         return cls(
             experiment=settings, given=experiment, benchmark=whole, whole=whole, partition=partition,
@@ -85,8 +82,7 @@ class Setup:
 
     def assembled(self) -> Setup:
         """Return the setup with its federation and what measures it; nothing is written."""
-        growth = None if self.nested else growth_of(self.experiment, self.whole, self.partition, self.directory)
-        if growth is not None:
+        if not self.nested and (growth := growth_of(self.experiment, self.whole, self.partition, self.directory)):
             federation, evaluator = growth.at(0)
             return replace(self, growth=growth, federation=federation, evaluator=evaluator)
         task = task_of(self.experiment)
@@ -103,20 +99,10 @@ class Setup:
         if (stored := directory.result()) is not None:
             return stored
         setup = replace(self, directory=directory, nested=True, **changes).assembled()
-        stage = "selection" if name.startswith("selection") else name
-        directory.create({**manifest(setup.experiment, setup.benchmark.fingerprint(), setup.benchmark), "stage": stage})
+        about = manifest(setup.experiment, setup.benchmark.fingerprint(), setup.benchmark)
+        directory.create({**about, "stage": name.split("/")[0]})
         for step in stages:
             setup = step(setup)
-        settings = setup.experiment
-        result = {**setup.result, "selection": settings.evaluation.selection, "seed": settings.run.seed}
-        write_json(directory.result_path, result)
+        chosen = {"selection": setup.experiment.evaluation.selection, "seed": setup.experiment.run.seed}
+        write_json(directory.result_path, result := {**setup.result, **chosen})
         return result
-
-    def connect(self) -> None:
-        """Let the rounds be those of the parties, wherever they are."""
-        if self.meeting is not None:
-            self.meeting.run = self.directory.identity()  # parties keep the states of each run apart
-            self.meeting.folder = self.directory.path / "secagg"
-            self.federation.engine.connect(self.meeting)
-            if self.growth is not None:
-                self.growth.meet(self.meeting)

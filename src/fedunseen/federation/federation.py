@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 import numpy as np
@@ -46,6 +46,50 @@ class State:
     clients: ClientStates
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """Which of the present clients take part in a round.
+
+    Attributes:
+        seed: what every random choice of a federation depends on.
+        fraction: share of the present clients.
+        poisson: draw each client by itself with that probability, as private merging needs, so that now and then
+            no one takes part. Otherwise as many take part in each round.
+    """
+
+    seed: int = 0
+    fraction: float = 1.0
+    poisson: bool = False
+
+    def draw(self, present: Sequence[int], round: int) -> list[int]:
+        """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
+        rng = stream(self.seed, "participants", round)
+        if self.poisson:
+            draws = zip(present, rng.random(len(present)), strict=True)
+            return [int(client) for client, drawn in draws if drawn < self.fraction]
+        count = drawn_clients(self.fraction, len(present))
+        return sorted(int(client) for client in rng.choice(present, count, replace=False))
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What runs a federation's clients, and what they start from.
+
+    Attributes:
+        engine: where clients run.
+        first: the parameters that travel, before round 0.
+        sizes: how many numbers each parameter has, those that stay with the clients included.
+        scaler: how the features were scaled to make the inputs.
+        attack: what malicious clients do, if there are any.
+    """
+
+    engine: InProcess | Distributed
+    first: Params
+    sizes: Mapping[str, int]
+    scaler: Scaler = field(default_factory=lambda: Scaler((), {}))
+    attack: Attack | None = None
+
+
 class Federation:
     """A method, a strategy and clients; :meth:`start` and :meth:`round` train them.
 
@@ -56,15 +100,8 @@ class Federation:
         strategy: what is shared and how updates merge.
         inputs: (N, ...) the benchmark's samples as the method takes them, on the device that trains or to be sent
             there; by default its features as they are.
-        first: the parameters that travel, before round 0; by default all that ``method.init`` draws.
-        sizes: how many numbers each parameter has, those that stay with the clients included.
-        scaler: how the features were scaled to make ``inputs``.
-        engine: where clients run; by default in this process.
-        seed: what every random choice depends on.
-        fraction: share of the present clients that take part in a round.
-        poisson: draw each client by itself with that probability, as private merging needs, so that now and then
-            no one takes part. Otherwise as many take part in each round.
-        attack: what malicious clients do, if there are any.
+        sampling: which clients take part in a round; by default all.
+        parts: by default clients in this process, which start from what ``method.init`` draws.
 
     Example:
         A whole federated training is a loop over :meth:`round`.
@@ -94,31 +131,30 @@ class Federation:
         strategy: Strategy,
         *,
         inputs: Inputs | None = None,
-        first: Params | None = None,
-        sizes: Mapping[str, int] | None = None,
-        scaler: Scaler | None = None,
-        engine: InProcess | Distributed | None = None,
-        seed: int = 0,
-        fraction: float = 1.0,
-        poisson: bool = False,
-        attack: Attack | None = None,
+        sampling: Sampling = Sampling(),
+        parts: Parts | None = None,
     ) -> None:
         self.benchmark, self.partition, self.method = benchmark, partition, method
+        self.sampling, self.seed = sampling, sampling.seed
         self.inputs: Inputs = torch.from_numpy(benchmark.features) if inputs is None else inputs
         self.labels = torch.from_numpy(benchmark.labels).to(self.inputs.device)
-        self.first = to_device(method.init(stream(seed, "initialisation")), self.device) if first is None else first
+        parts = parts or self._in_process(strategy)
+        self.engine, self.first, self.sizes = parts.engine, parts.first, parts.sizes
+        self.scaler, self.attack = parts.scaler, parts.attack
+
+    def _in_process(self, strategy: Strategy) -> Parts:
+        """Return clients in this process, once the method has taken from the samples what was left to them."""
+        method = self.method
+        first = to_device(method.init(stream(self.seed, "initialisation")), self.device)
         if any(getattr(method.settings, key, 0.0) is None for key in LEFT_TO_DATA):
-            few = torch.from_numpy(benchmark.sketch()).to(self.device)
-            method.resolve_defaults(self.first, self.inputs[few])
-        self.sizes = dict(sizes or {name: value.numel() for name, value in self.first.items()})
-        self.scaler = scaler or Scaler((), {})
-        if engine is None:
-            strategy, filters, self.first = suited(strategy, method, self.first)
-            strategy = Pipeline.around(strategy, filters)
-            self.partition = partition = one_place(partition) if strategy.pools else partition
-            engine = InProcess(strategy, Worker(method, strategy, self.inputs, self.labels, partition.clients, seed))
-        self.engine = engine
-        self.seed, self.fraction, self.poisson, self.attack = seed, fraction, poisson, attack
+            few = torch.from_numpy(self.benchmark.sketch()).to(self.device)
+            method.resolve_defaults(first, self.inputs[few])
+        sizes = {name: value.numel() for name, value in first.items()}
+        strategy, filters, first = suited(strategy, method, first)
+        strategy = Pipeline.around(strategy, filters)
+        self.partition = one_place(self.partition) if strategy.pools else self.partition
+        worker = Worker(method, strategy, self.inputs, self.labels, self.partition.clients, self.seed)
+        return Parts(InProcess(strategy, worker), first, sizes)
 
     @property
     def device(self) -> torch.device:
@@ -152,13 +188,7 @@ class Federation:
 
     def participants(self, round: int) -> list[int]:
         """Draw the clients of ``round`` (counted from 0) from those present, in ascending order."""
-        present = self.partition.present(round)
-        rng = stream(self.seed, "participants", round)
-        if self.poisson:
-            draws = zip(present, rng.random(len(present)), strict=True)
-            return [int(client) for client, drawn in draws if drawn < self.fraction]
-        count = drawn_clients(self.fraction, len(present))
-        return sorted(int(client) for client in rng.choice(present, count, replace=False))
+        return self.sampling.draw(self.partition.present(round), round)
 
     def models(self, state: State) -> Sequence[Params]:
         """Return the complete models whose mean accuracy is reported: the merged one, or every client's own.

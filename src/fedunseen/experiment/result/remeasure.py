@@ -9,13 +9,11 @@ import torch
 
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace
-from fedunseen.engines import DistributedSettings
-from fedunseen.experiment.assemble import assemble, partition_of
-from fedunseen.experiment.deployed import tested
+from fedunseen.experiment.assemble import assemble
+from fedunseen.experiment.deployed import dealt
 from fedunseen.experiment.growth import growth_of
 from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
-from fedunseen.federation.partition import elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
 
@@ -29,11 +27,7 @@ def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple
     Where the class space has grown, a class without samples is unseen again.
     """
     experiment, kind = run.experiment, task_of(run.experiment)
-    deployed = isinstance(experiment.engine, DistributedSettings) and experiment.engine.mode == "deployment"
-    if deployed:
-        benchmark, partition = tested(experiment, benchmark), elsewhere(experiment.partition)
-    else:
-        partition = partition_of(experiment, benchmark, experiment.run.seed)
+    benchmark, partition = dealt(experiment, benchmark)
     growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
     if growth is None:
         federation = assemble(experiment, kind.client_data(benchmark), partition)

@@ -139,11 +139,6 @@ class ConfigFacts:
         return isinstance(self.experiment.engine, DistributedSettings)
 
     @property
-    def deployed(self) -> bool:
-        """Clients are parties elsewhere."""
-        return isinstance(self.experiment.engine, DistributedSettings) and self.experiment.engine.mode == "deployment"
-
-    @property
     def starts_closed(self) -> bool:
         """Training starts from a closed form."""
         return bool(self.get("method", "start") == "closed-form")

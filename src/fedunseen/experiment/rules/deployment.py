@@ -9,7 +9,7 @@ from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts
 READING: Sequence[Rule[ConfigFacts]] = (
     Rule(
         "not-deployable",
-        lambda c: c.deployed,
+        lambda c: c.experiment.deployed,
         reasons={
             "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
             "attack.name = {attack.name!r} is a simulated one": lambda c: c.has("attack"),
@@ -29,7 +29,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
 
 START: Sequence[Rule[StartFacts]] = (
     Rule("part-of-data", lambda s: not s.deployed_here and s.get("data", "part")),
-    Rule("deployment-here", lambda s: not s.deployed_here and s.deployed),
+    Rule("deployment-here", lambda s: not s.deployed_here and s.experiment.deployed),
     Rule("arrays-not-named", lambda s: s.arrays and s.experiment.data.name != "arrays"),
     Rule("arrays-elsewhere", lambda s: s.arrays and s.experiment.engine.name != "in-process"),
 )

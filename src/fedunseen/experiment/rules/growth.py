@@ -21,7 +21,8 @@ READING: Sequence[Rule[ConfigFacts]] = (
     Rule("growth-needs-last-round", lambda c: c.has("growth") and c.experiment.evaluation.selection != "last"),
     Rule("growth-of-scaling", _fitted),
     Rule(
-        "growth-in-processes", lambda c: c.has("growth") and c.experiment.engine.name != "in-process" and not c.deployed
+        "growth-in-processes",
+        lambda c: c.has("growth") and c.experiment.engine.name != "in-process" and not c.experiment.deployed,
     ),
-    Rule("growth-of-parties", lambda c: c.has("growth") and c.deployed and c.experiment.growth.arrive),
+    Rule("growth-of-parties", lambda c: c.has("growth") and c.experiment.deployed and c.experiment.growth.arrive),
 )

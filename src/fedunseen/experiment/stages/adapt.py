@@ -9,7 +9,8 @@ import numpy as np
 
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.experiment.setup import Setup
-from fedunseen.experiment.stages.train import train
+from fedunseen.experiment.stages.meet import connect
+from fedunseen.experiment.stages.train import QUIET, train
 from fedunseen.experiment.unlabelled import adapted_numbers
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.partition import NEVER
@@ -38,11 +39,10 @@ def adapt_unlabelled(setup: Setup) -> Setup:
         inner.federation.first, strategy.offset = before, offset
         return inner
 
-    quiet = {"selection": "last", "clients": False, "theory": False, "embedding": False, "choose": {}}
-    overrides = {"data.unlabelled": "summed", **{f"evaluation.{key}": value for key, value in quiet.items()}}
+    experiment = setup.experiment.with_overrides({**QUIET, "data.unlabelled": "summed"})
     clients = len(setup.partition.clients)
     done = setup.sub_run(
-        "adapting", (start, train), experiment=setup.experiment.with_overrides(overrides), rounds=rounds,
+        "adapting", (start, train), experiment=experiment, rounds=rounds,
         partition=replace(setup.partition, first=np.zeros(clients, np.int64), last=np.full(clients, NEVER)),
         choice=Choice(rounds, offset), label="adapting to unlabelled samples", callbacks=(),
     )  # fmt: skip
@@ -53,5 +53,5 @@ def adapt_unlabelled(setup: Setup) -> Setup:
     federation, space = setup.federation, setup.benchmark.space
     numbers = adapted_numbers(federation, space, before, adapted, offset, setup.evaluator.accuracies, pool)
     numbers["adapted"] |= {"rounds": rounds, **{way: done[way] for way in ("bytes_down", "bytes_up")}}
-    setup.connect()  # parties get the model as one of the whole run
+    connect(setup)  # parties get the model as one of the whole run
     return replace(setup, result={**setup.result, **numbers})

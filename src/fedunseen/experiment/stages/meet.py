@@ -20,6 +20,16 @@ Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to the pa
 Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
 
 
+def connect(setup: Setup) -> None:
+    """Let the rounds be those of the parties, wherever they are."""
+    if setup.meeting is not None:
+        setup.meeting.run = setup.directory.identity()  # parties keep the states of each run apart
+        setup.meeting.folder = setup.directory.path / "secagg"
+        setup.federation.engine.connect(setup.meeting)
+        if setup.growth is not None:
+            setup.growth.meet(setup.meeting)
+
+
 @contextmanager
 def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
     """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""

@@ -13,7 +13,7 @@ from fedunseen.experiment.encoder_files import carry
 from fedunseen.experiment.manifest import encoder_of, write_inputs
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.setup import Setup
-from fedunseen.experiment.stages.meet import Meet
+from fedunseen.experiment.stages.meet import Meet, connect
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import load_params
 
@@ -45,12 +45,14 @@ def report(setup: Setup) -> Setup:
     return replace(setup, result=result)
 
 
-def finish_late(setup: Setup, meet: Meet) -> None:
-    """Tell the parties that the run is over, where the coordinator was killed before it could."""
+def finish_late(setup: Setup, meet: Meet | None) -> None:
+    """Tell the parties, if any, that the run is over, where the coordinator was killed before it could."""
+    if meet is None:
+        return
     done = load_run(setup.directory.path)
     setup = replace(setup, experiment=done.experiment).assembled()
     if setup.growth is not None:
         setup = replace(setup, federation=setup.growth.at(NEVER)[0])
     with meet() as meeting:
-        replace(setup, meeting=meeting).connect()
+        connect(replace(setup, meeting=meeting))
         setup.federation.engine.finish_late(done.result, done.params)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedunseen.experiment.growth import Growth
 from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.stages.meet import connect
 from fedunseen.federation import Callback, Federation, Loop, fit
 from fedunseen.federation.callbacks import (
     Checkpoint,
@@ -20,6 +21,9 @@ from fedunseen.federation.callbacks import (
     Record,
     ShowProgress,
 )  # fmt: skip
+
+QUIET = {"evaluation.selection": "last", "evaluation.clients": False, "evaluation.choose": {}}
+"""Settings of a nested run: it chooses nothing and measures no client."""
 
 
 class Grow(Callback):
@@ -40,7 +44,7 @@ class Grow(Callback):
 
 def train(setup: Setup) -> Setup:
     """Run the rounds, and return the setup with the final numbers."""
-    setup.connect()
+    connect(setup)
     directory, choice, growth = setup.directory, setup.choice, setup.growth
     checkpoint = directory.resumable(setup.federation.device, choice.round)
     federation, task = setup.federation, setup.evaluator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedunseen.experiment.setup import Setup
-from fedunseen.experiment.stages.train import train
+from fedunseen.experiment.stages.train import QUIET, train
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import WarmStartable
@@ -19,16 +19,9 @@ def warm_start(setup: Setup) -> Setup:
     experiment, federation = setup.experiment, setup.federation
     if getattr(experiment.method, "start", "random") != "closed-form":
         return setup
-    quiet = {"selection": "last", "clients": False, "theory": False, "embedding": False, "choose": {}}
     strategy = {"strategy.name": "fedavg", "strategy.fraction": 1.0, "strategy.stop_after": None}
-    closed = experiment.with_overrides(
-        {
-            "method.name": "gaussian",
-            "data.quantization": "none",
-            **strategy,
-            **{f"evaluation.{key}": value for key, value in quiet.items()},
-        }
-    )
+    changes = {"method.name": "gaussian", "data.quantization": "none", **strategy, **QUIET}
+    closed = experiment.with_overrides(changes)
     label = "beginning with the closed form"
     how = {"experiment": closed, "rounds": 1, "choice": Choice(1, 0.0), "label": label, "callbacks": ()}
     result = setup.sub_run("start", (train,), **how)
