@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from known_names import DIGITS_MAML
 from processes import sets
 
 FEW = {"data.train_per_class": 2, "data.test_per_class": 1, "method.kl": 0, "method.consistency": 0}
@@ -68,42 +67,6 @@ def test_without_images_the_classifier_is_left_out_and_said_so(command, small, t
     assert why.endswith("gives features, no images that a classifier could see")
     assert f"The classifier that sees images is left out: {why}." in done.err
     assert set(json.loads(done.out)["phases"]["local"]) == {"depends", "analytic", "cosine"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            [DIGITS_MAML],
-            "method.name = 'maml' learns from episodes, whose gradients no attack here inverts: choose a zero-shot "
-            "method or a classifier, for example fedzsl",
-        ),
-        (["--images", "0"], "--images 0: attack at least one sample"),
-        (["--images", "161"], "--images 161: the clients hold only 160 training samples"),
-        (["--sums", "1,11"], "--sums 11: only 10 clients hold training samples, name fewer"),
-        (["--sums", "2;3"], "--sums 2;3: give numbers of parties with commas, for example 1,2,3,10, or none"),
-        (["--sums", "0"], "--sums 0: give numbers of parties with commas, for example 1,2,3,10, or none"),
-        (["--steps", "0"], "--steps 0: a search takes at least one step"),
-        (["--method", "dgl"], "--method: unknown attack 'dgl': did you mean 'dlg'? (known: both, cosine, dlg)"),
-        (
-            ["--set", "method.name=eszsl", "--set", "strategy.name=local"],
-            "method.name = 'eszsl' is solved in closed form and sends no gradient that could be attacked: choose a "
-            "method that is trained, for example fedzsl",
-        ),
-        (
-            ["--set", "strategy.name=local"],
-            "strategy.name = 'local' sends no gradients: choose one that merges updates, for example fedavg",
-        ),
-        (
-            ["--set", "strategy.name=centralised"],
-            "strategy.name = 'centralised' sends no gradients: choose one that merges updates, for example fedavg",
-        ),
-    ],
-)
-def test_what_cannot_be_attacked_is_refused(refused, tmp_path, arguments, sentence):
-    given = [] if arguments == [DIGITS_MAML] else ["digit-pairs"] if "method.name=eszsl" in arguments else TINY
-    assert refused("attack", "leakage", *given, *arguments, "--out", tmp_path / "out") == sentence
-    assert not (tmp_path / "out").exists()
 
 
 def test_sums_are_of_as_many_parties_as_there_are(command, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 from fedunseen.experiment import Experiment
 from fedunseen.experiment.defence_study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
-from known_names import known
 from processes import sets
 
 pytestmark = pytest.mark.slow
@@ -53,9 +52,6 @@ def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
     small = [*TINY, "--set", "strategy.rounds=2", "--out", out]
     assert command("attack", "backdoor", *small, "--defences", "norm-clip").code == 0
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
-    assert refused("attack", "backdoor", *small) == (
-        f"{out} is not an empty folder: add --resume, or name another with --out"
-    )
     assert command("attack", "backdoor", *small, "--defences", "median", "--resume").code == 0
     assert len(before) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
@@ -126,30 +122,6 @@ def test_several_seeds_give_means_and_deviations(command, tmp_path):
     each = [json.loads(path.read_text())["backdoor_attacked"] for path in paths]
     assert row["backdoor_attacked"] == pytest.approx(sum(each) / 2)
     assert row["backdoor_attacked_sd"] == pytest.approx(abs(each[0] - each[1]) / 2**0.5)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (
-            ["--defences", "norm-klip"],
-            "--defences: unknown defence 'norm-klip': did you mean 'norm-clip'? " + known(guards(), "norm-klip"),
-        ),
-        (
-            ["--set", "attack.name=nan"],
-            "attack.name = 'nan' has no triggers, so that there is no backdoor to measure: set it to 'backdoor', or "
-            "run the experiment with fedunseen run",
-        ),
-        (["--set", "attack.clients=[10]"], "attack.clients: there is no client 10; the 10 clients are 0 to 9"),
-        (
-            ["--set", "attack.rounds=9"],
-            "attack.rounds = '9' begins after the last of 4 rounds: let the attack begin earlier, or run more rounds "
-            "(strategy.rounds)",
-        ),
-    ],
-)
-def test_what_cannot_be_attacked_is_refused(refused, tmp_path, arguments, sentence):
-    assert refused("attack", "backdoor", *TINY, *arguments, "--out", tmp_path / "out") == sentence
 
 
 def facts(**attacked):

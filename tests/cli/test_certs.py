@@ -46,28 +46,11 @@ def test_each_list_has_all_that_hold_no_more(made, command):
 
 def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
     keeper = made / "authority"
-    once = "give one of --parties (new certificates for all), --renew and --revoke"
-    assert refused("certs", "--out", made / "new") == once
-    assert refused("certs", "--renew", "a", "--revoke", "b", "--authority", keeper, "--out", made / "new") == once
-    assert refused("certs", "--renew", "a", "--out", made / "new") == (
-        "--authority is missing: name the folder in which the certificates' authority is kept"
-    )
     assert refused("certs", "--renew", "c", "--authority", keeper, "--out", made / "new") == (
         f"{keeper} has signed nothing for 'c': it knows a, b"
     )
     assert refused("certs", "--renew", "a", "--authority", made / "kits", "--out", made / "new").startswith(
         f"{made / 'kits'} is not an authority's folder"
     )
-    inside = ["--out", made / "new", "--authority", made / "new" / "authority"]
-    assert refused("certs", "--parties", "a,b", "--engine", "flower", *inside) == (
-        "--authority is inside --out: choose a folder that is handed to no one"
-    )
-    for option, folder in (
-        ("--out", ["--out", made / "kits"]),
-        ("--authority", ["--out", made / "new", "--authority", keeper]),
-    ):
-        assert refused("certs", "--parties", "a,b", "--engine", "flower", *folder).endswith(
-            f"is not an empty folder: name another with {option}"
-        )
     assert not (made / "new").exists()
     assert json.loads((keeper / "authority.json").read_text())["engine"] == "flower"

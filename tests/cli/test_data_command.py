@@ -164,23 +164,6 @@ def test_features(check, make_folder, tmp_path, real_data):
     assert [told[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
 
 
-def test_what_cannot_be_checked_is_said_in_one_sentence(refused, tmp_path, cub):
-    assert refused("data", "check", cub, "--set", "method.lr=3") == (
-        "method.lr: only settings of the data can be given here, such as data.splits=FOLDER"
-    )
-    assert refused("data", "check", tmp_path / "x") == f"the folder {tmp_path / 'x'} is missing: name one that is there"
-    (tmp_path / "empty").mkdir()
-    assert refused("data", "check", tmp_path / "empty") == (
-        f"{tmp_path / 'empty'} has the layout of no benchmark: see 'fedunseen data list' for what each needs"
-    )
-    for name in ("A", "B"):
-        write_splits(tmp_path / "two" / name, BIRDS, ["x.jpg"] * 6, np.arange(6), [1, 4])
-        (tmp_path / "two" / name / "res101.mat").touch()
-    assert refused("data", "check", tmp_path / "two") == (
-        f"{tmp_path / 'two'} holds the data sets A, B: check one of them"
-    )
-
-
 def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
     write_image(tmp_path / "cat" / "1.png", 0)
     write_image(tmp_path / "dog" / "1.png", 1)

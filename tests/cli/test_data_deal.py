@@ -153,29 +153,6 @@ def test_whoever_shares_samples_has_them_each(dealt):
 # What goes wrong
 
 
-def test_a_folder_with_something_in_it_is_left_alone(refused, tmp_path):
-    (tmp_path / "mine").touch()
-    assert refused("data", "deal", "digit-pairs", "--out", tmp_path) == (
-        f"{tmp_path} is not an empty folder: name another with --out"
-    )
-
-
-@pytest.mark.parametrize(
-    ("parties", "sentence"),
-    [
-        ("a,b", "--parties gives 2 names, but there are 3 clients: give as many names, or set partition.clients = 2"),
-        ("a,b,../c", "'../c' cannot be a party's name: take up to 63 letters, digits and hyphens, no hyphen at the "
-         "beginning, and not 'coordinator'"),
-        ("a,b,A", "two of the parties a, b, A have the same name: rename one"),
-    ],
-)  # fmt: skip
-def test_names_that_fit_no_folder(refused, tmp_path, parties, sentence):
-    out = tmp_path / "parties"
-    deal = ("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--out", out, "--parties", parties)
-    assert refused(*deal) == sentence
-    assert not out.exists()
-
-
 def test_a_part_is_not_dealt_again(command, refused, tmp_path):
     out = tmp_path / "parties"
     assert command("data", "deal", "digit-pairs", "--set", "partition.clients=2", "--out", out).code == 0

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError, RunDirectoryError
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.experiment.assemble import load_data
 from fedunseen.tools.encode import encode
@@ -71,19 +70,3 @@ def test_the_command_says_the_section_that_uses_it(command, tmp_path):
     few = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     done = command("data", "encode", "digit-pairs-gaussian", *few, "--out", tmp_path / "pairs")
     assert 'name = "xlsa17"' in done.out, done.err
-
-
-def test_what_has_no_vectors_is_one_sentence(tmp_path):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "file").touch()
-    for settings, out, kind, message in [
-        ({}, "full", RunDirectoryError, f"{tmp_path / 'full'} is not an empty folder: name another with --out"),
-        (
-            {"encoder.name": "conv"}, "new", ExperimentError,
-            "encoder.name = 'conv' is trained with the method, so that its features change: name a frozen encoder",
-        ),
-    ]:  # fmt: skip
-        with pytest.raises(kind) as error:
-            encode(Experiment.load("digit-pairs", {**SMALL, **settings}), tmp_path / out)
-        assert str(error.value) == message
-    assert not (tmp_path / "new").exists()

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError
 from fedunseen.tools.estimate import estimate
 
 SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 2, "run.device": "cpu"}
@@ -56,13 +55,3 @@ def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
     assert measured == 4  # rounds 1, 3, 6 and 7
     measured += sum(len(line["clients"]["zsl"]) for line in lines if "clients" in line)
     assert told.seconds_run == pytest.approx(7 * told.seconds_round + measured * told.seconds_evaluation)
-
-
-@pytest.mark.parametrize("preset", ["digit-pairs-gaussian", "digit-pairs-few-shot"])
-def test_what_has_no_rounds_of_batches_is_refused(preset):
-    experiment = Experiment.load(preset)
-    with pytest.raises(ExperimentError) as error:
-        estimate(experiment)
-    assert str(error.value) == (
-        f"method.name = {experiment.method.name!r} takes no rounds of batches to estimate: run it, with few rounds"
-    )

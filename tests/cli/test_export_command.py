@@ -33,10 +33,3 @@ def test_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
     assert cells[:3] == first[:3]
     for text, value in zip(cells[3:], first[3:], strict=True):
         assert text == value == "" or float(text) == pytest.approx(float(value), rel=1e-3)
-
-
-def test_a_file_in_the_place_of_the_folder_is_refused(refused, digits, tmp_path):
-    (tmp_path / "there").write_text("")
-    assert refused("export", digits, "--csv", tmp_path / "there") == (
-        f"{tmp_path / 'there'} is a file: name a folder for the tables"
-    )

@@ -44,13 +44,3 @@ def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digit
     (run / "metrics.jsonl").write_bytes(b"".join((digits / "metrics.jsonl").read_bytes().splitlines(True)[:2]))
     with holding(run):
         assert asked(command, run) == (True, "round 2 of 3 is done")
-
-
-def test_what_is_no_folder_of_a_federation_is_refused(refused, tmp_path):
-    assert refused("health", tmp_path) == (
-        f"{tmp_path} is neither a run directory nor a party's --state folder: name one of those"
-    )
-    (tmp_path / "status.json").write_text("[")
-    assert refused("health", tmp_path) == (
-        f"{tmp_path / 'status.json'} is damaged: restore it, or start again in another folder"
-    )

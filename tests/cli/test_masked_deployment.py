@@ -76,8 +76,3 @@ def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machi
         (plan,) = ledger["plans"].values()
         assert (ledger["rosters"], plan["opened"]["k"], plan["waiting"]) == ([list(names)], 1, None)
     close(tmp_path, settings)
-
-
-def test_an_owner_consents_to_what_there_is(refused, tmp_path):
-    words = ["join", "127.0.0.1", "--data", tmp_path, "--insecure", "--name", "a", "--consent", "all"]
-    assert refused(*words) == "--consent all: choose among again, dropouts, moved"

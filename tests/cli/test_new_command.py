@@ -36,14 +36,3 @@ def test_the_project_runs_and_its_own_test_passes(command, tmp_path, monkeypatch
     tested = python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", paths=paths)
     assert tested.returncode == 0, tested.stdout
     assert "1 passed" in tested.stdout
-
-
-def test_what_it_refuses(refused, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "there").mkdir()
-    assert refused("new", "there") == "there is there already: choose another name"
-    assert refused("new", "../x") == (
-        "'../x' is not a name of a project: take small letters, digits, - and _, a letter first"
-    )
-    assert refused("new", "fedunseen") == "a package 'fedunseen' is there already: choose another name"
-    assert list((tmp_path / "there").iterdir()) == []

@@ -17,17 +17,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
 IMAGES = sorted(EXAMPLES.glob("*.png"))
 
 
-def write_classes(path, classes, columns=None):
-    """Write a file for ``--classes``: name -> (left, right) digit."""
-    columns = columns or [f"{side} {digit}" for side in ("left", "right") for digit in range(10)]
-    lines = [["name", *columns]]
-    for name, (left, right) in classes.items():
-        on = {f"left {left}", f"right {right}"}
-        lines.append([name, *("1" if column in on else "0" for column in columns)])
-    path.write_text("".join(",".join(line) + "\n" for line in lines), "utf-8")
-    return path
-
-
 def ranked(done):
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1
@@ -129,41 +118,6 @@ def test_simple_mistakes_are_answered_before_pytorch_is_loaded(digits, tmp_path)
         call = [sys.executable, "-c", program, *map(str, words)]
         done = subprocess.run(call, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
-
-
-def test_bad_questions_are_one_sentence(refused, digits, tmp_path):
-    missing = tmp_path / "none.png"
-    assert refused("predict", digits, missing) == f"{missing} is missing"
-    assert refused("predict", digits, IMAGES[0], "--top", 0) == "--top 0: ask for at least 1 class"
-    assert refused("predict", digits, IMAGES[0], "--among", "sene") == "--among sene: choose all, unseen or given"
-    assert refused("predict", digits, IMAGES[0], "--among", "given") == (
-        "--among given: there is no such class; give some with --classes or --class"
-    )
-    nowhere = tmp_path / "no" / "table.csv"
-    assert refused("predict", digits, IMAGES[0], "--csv", nowhere) == (
-        f"--csv {nowhere}: name a file in a folder that is there"
-    )
-    assert refused("predict", digits, IMAGES[0], "--support", tmp_path / "no") == (
-        f"--support {tmp_path / 'no'}: there is no such folder"
-    )
-
-
-def test_names_tell_nothing_where_attributes_describe(refused, digits, tmp_path):
-    attributes = (
-        "this run's classes are described by attributes (left 0, left 1, left 2, ...), which a name does not tell: "
-        "give --classes FILE with the columns name and the attributes"
-    )
-    (tmp_path / "names.csv").write_text("name\nzebra\n", "utf-8")
-    assert refused("predict", digits, IMAGES[0], "--class", "zebra") == attributes
-    assert refused("predict", digits, IMAGES[0], "--classes", tmp_path / "names.csv") == attributes
-    both = refused("predict", digits, IMAGES[0], "--class", "zebra", "--classes", tmp_path / "names.csv")
-    assert both == "--class and --classes both name classes to add: give one of them"
-    assert refused("predict", digits, IMAGES[0], "--encoder", tmp_path / "names.csv") == (
-        f"--encoder {tmp_path / 'names.csv'}: this run needs no weights of an encoder: leave it out"
-    )
-    assert refused("predict", digits, IMAGES[0], "--set", "method.lr=1") == (
-        "--set method.lr: a finished run takes settings of data and encoder alone"
-    )
 
 
 def test_class_names_of_any_script_are_printed(command, small, tmp_path):

@@ -91,14 +91,6 @@ def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp
     assert "not finite" in said[-2]
 
 
-def test_what_no_cell_can_be_built_of_is_said_before_anything_is_written(refused, two, tmp_path):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    said = refused("sweep", two, "--out", tmp_path / "out", "--set", f"data.root={empty}", "--jobs", "1")
-    assert said == f"two: 0.05: {empty / 'classes.csv'} is missing"
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -108,19 +100,6 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, mo
     told = json.loads(command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").out)
     assert told == {"sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}]}
     assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_what_is_wrong_is_one_sentence(refused, two, tmp_path):
-    assert refused("sweep", two, "--only", "lr") == (
-        "--only lr: write it as AXIS=VALUE, for example --only method=distzsl"
-    )
-    for share in ("3/2", "0/2", "half"):
-        assert refused("sweep", two, "--share", share) == (
-            f"--share {share}: write it as I/N with I from 1 to N, for example --share 2/3"
-        )
-    assert refused("sweep", two, "--share", "3/3") == ("--share 3/3: there are 2 cells: take at most as many machines")
-    assert refused("sweep", two, "--resume") == "--resume needs --out: say which sweep's directory to continue with"
-    assert refused("sweep", "distzsl-table9").startswith("unknown sweep 'distzsl-table9': did you mean 'distzsl-table")
 
 
 def test_the_shipped_sweeps_are_listed_with_their_data(command):

@@ -167,8 +167,8 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
     assert unreadable == [2, 5, 7]
     assert not images[unreadable].any()
     assert np.array_equal(images[3:4], read_image(folder / FILES[3], 8, 9))
-    for i, name in ((2, "readable"), (5, "readable")):
-        with pytest.raises(DataError, match=f"is not a {name} image$"):
+    for i in (2, 5):
+        with pytest.raises(DataError, match="is not a readable image: give another file"):
             read_image(folder / FILES[i], 8, 9)
 
 
@@ -194,7 +194,8 @@ def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
                 except DataError as error:
                     outcomes.add(str(error))
     outcomes.discard(f"{tmp_path / 'broken'} has too many pixels to be read: make it smaller")  # a broken header
-    assert outcomes == {(1, 3, 8, 8), f"{tmp_path / 'broken'} is not a readable image"}
+    unreadable = f"{tmp_path / 'broken'} is not a readable image: give another file, or save it as PNG or JPEG"
+    assert outcomes == {(1, 3, 8, 8), unreadable}
 
 
 def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedunseen.cli import serve as command
-from fedunseen.core.errors import ArgumentError, DataError
+from fedunseen.core.errors import ArgumentError
 
 pytestmark = pytest.mark.slow
 
@@ -109,45 +109,12 @@ def test_with_a_certificate_it_speaks_tls(started, tmp_path):
         assert connection.getresponse().status == expected
 
 
-def refused(kind, **options):
-    with pytest.raises(kind) as error:
-        command.serve(Path("nowhere"), **options)
-    return str(error.value)
-
-
-def test_what_the_command_refuses(tmp_path):
-    (tmp_path / "token").write_text("a-token-of-the-tests\n")
-    (tmp_path / "short").write_text("short\n")
-    token = tmp_path / "token"
-    assert refused(ArgumentError, host="0.0.0.0") == (
-        "--host 0.0.0.0 lets other machines in: give --token-file FILE with a token for them"
-    )
-    assert refused(ArgumentError, host="0.0.0.0", token_file=token) == (
-        "--host 0.0.0.0 would send the token in plain text: give --certificate and --key, or --insecure behind a proxy "
-        "that speaks TLS"
-    )
-    assert refused(ArgumentError, certificate=token) == "--certificate and --key go together: give both"
-    assert refused(DataError, certificate=token, key=tmp_path / "none") == f"{tmp_path / 'none'} is missing"
-    assert refused(ArgumentError, token_file=token, write_token_file=token) == (
-        "--write-token-file and --token-file hold one token: make another for writing"
-    )
-    assert refused(DataError, token_file=tmp_path / "short") == (
-        f"{tmp_path / 'short'} holds no token: write one line of 16 or more letters and digits"
-    )
-
-
-def test_a_certificate_that_is_none_and_a_port_that_is_taken(digits, tmp_path):
-    (tmp_path / "a.pem").write_text("nothing")
-    with pytest.raises(DataError, match="are not a certificate and its key"):
-        command.serve(digits, certificate=tmp_path / "a.pem", key=tmp_path / "a.pem")
+def test_a_port_that_is_taken(digits):
     import socket
 
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ArgumentError) as error:
+        with pytest.raises(ArgumentError, match=f"127.0.0.1:{port} cannot be listened at .*: choose another --host or"):
             command.serve(digits, port=port)
-    assert str(error.value) == (
-        f"127.0.0.1:{port} cannot be listened at (Address already in use): choose another --host or --port"
-    )

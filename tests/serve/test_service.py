@@ -221,9 +221,11 @@ def test_pages_elsewhere_cannot_ask(digits, client):
 BAD = {
     "empty": (sent("a.png", b""), 422, "a.png is empty"),
     "no picture": (
-        sent("a.png", b"not a picture"), 422, "a.png is not a readable image (PNG, JPEG, WEBP, GIF, BMP, TIFF)",
+        sent("a.png", b"not a picture"), 422, "a.png is not a readable image: send PNG, JPEG, WEBP, GIF, BMP or TIFF",
     ),
-    "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422, "47.png is not a readable image"),
+    "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422,
+        "47.png is not a readable image: give another file, or save it as PNG or JPEG",
+    ),
     "bomb": (
         sent("b.png", png(9000, 9000)), 413, "b.png has 81,000,000 pixels, more than 40,000,000: make it smaller",
     ),

@@ -96,8 +96,8 @@ def _check(
     for path in (*inputs, *((classes,) if classes is not None else ())):
         if not path.exists():
             raise DataError(f"{path} is missing")
-    if classes is not None and (run / "classes.csv").is_file():
-        _check_table(classes, run)
+    if (named or classes is not None) and (run / "classes.csv").is_file():
+        _check_classes(named, classes, run, among)
     if support is not None and not support.is_dir():
         raise DataError(f"--support {support}: there is no such folder")
     if manifest.get("task") == "few-shot" and support is None:
@@ -110,13 +110,22 @@ def _check(
         raise DataError(f"--csv {table}: name a file in a folder that is there")
 
 
-def _check_table(classes: Path, run: Path) -> None:
-    """Refuse a table of classes that does not fit the run's attributes."""
+def _check_classes(named: list[str] | None, classes: Path | None, run: Path, among: str) -> None:
+    """Refuse classes that do not fit the run: a name that it knows, where that changes nothing, or other attributes."""
     from fedunseen.data.class_space import ClassSpace, read_classes
+    from fedunseen.data.names import plain
     from fedunseen.experiment.class_descriptions import names_in
 
-    if names_in(classes) is None:
-        read_classes(classes, ClassSpace.load(run / "classes.csv", of_run=True))
+    space = ClassSpace.load(run / "classes.csv", of_run=True)
+    names = named if classes is None else names_in(classes)
+    if names is None and classes is not None:
+        read_classes(classes, space)
+    known = {plain(name) for name in space.names}
+    if among != "given" and (again := [name for name in names or () if plain(name) in known]):
+        raise ExperimentError(
+            f"--class {again[0]}: this run has the class already: leave it out, or rank it alone with --among given",
+            "known-class",
+        )
 
 
 def _ranked(

@@ -56,7 +56,7 @@ def _format(shown: str, content: bytes) -> str:
     except Image.DecompressionBombError:
         raise TooLargeError(f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller") from None
     except UNREADABLE:
-        raise DataError(f"{shown} is not a readable image ({', '.join(FORMATS)})") from None
+        raise DataError(f"{shown} is not a readable image: send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
     if width * height > MOST_PIXELS:
         raise TooLargeError(f"{shown} has {width * height:,} pixels, more than {MOST_PIXELS:,}: make it smaller")
     return kind.lower()

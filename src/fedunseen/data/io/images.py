@@ -111,7 +111,9 @@ def open_image(path: Path) -> Image.Image:
 
 
 @contextmanager
-def opened_image(source: Path | bytes, name: str | None = None, remedy: str = "") -> Iterator[Image.Image]:
+def opened_image(
+    source: Path | bytes, name: str | None = None, remedy: str = ": give another file, or save it as PNG or JPEG"
+) -> Iterator[Image.Image]:
     """Open an image to work on it; what is wrong with it becomes one sentence."""
     name = name if name is not None else str(source)
     try:
