@@ -215,9 +215,9 @@ KINDS: tuple[Callable[[Path, np.random.Generator], None], ...] = (
 )  # fmt: skip
 
 
-def attempt(number: int, seed: int, kind: Callable[[Path, np.random.Generator], None] | None = None) -> str:
+def attempt(number: int, seed: int) -> str:
     """Return what comes of a mutation: "read", "refused", or what goes wrong."""
-    kind = kind or KINDS[number % len(KINDS)]
+    kind = KINDS[number % len(KINDS)]
 
     def stop(*_: object) -> None:
         raise TimeoutError(f"more than {SECONDS} s of computing")

@@ -18,6 +18,8 @@ def test_mutations(count):
     told = json.loads(done.stdout)
     assert (told["wrong"], sum(told["counts"].values())) == ([], count)
     assert told["peak_mib"] < 1536  # with all libraries
+    kinds = {key.split()[0] for key in told["counts"]}
+    assert count < 2000 or set(told["counts"]) == {f"{kind} {end}" for kind in kinds for end in ("read", "refused")}
 
 
 @pytest.fixture(scope="module")
