@@ -1,56 +1,49 @@
 """The metrics on plain arrays, against scikit-learn and slow loops."""
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score
 
 from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError
+from fedunseen.metrics import Answers, accuracies, answers_of, best_factor
 
-SEEN, UNSEEN = [1, 4, 5], [0, 3]  # class 2 is neither
+# Classes 1, 4, 5 and 7 are seen, 0, 3 and 6 unseen; 2 is neither.
+SEEN, UNSEEN = [1, 4, 5, 7], [0, 3, 6]
 
 
-def problem(n=200, seed=0):
+def problem(n=300, seed=0):
+    """Draw scores (n, 8) that are right more often than not and favor seen classes, and labels (n,)."""
     rng = np.random.default_rng(seed)
-    labels = rng.choice(SEEN + UNSEEN, n, p=[0.3, 0.2, 0.1, 0.1, 0.3])
-    scores = rng.normal(size=(n, 6))
+    labels = rng.choice(SEEN + UNSEEN, n, p=[0.3, 0.1, 0.05, 0.05, 0.2, 0.25, 0.05])
+    scores = rng.normal(size=(n, 8))
     scores[np.arange(n), labels] += 1.5
     scores[:, SEEN] += 0.7
-    scores[:, 2] += 100
+    scores[:, 2] += 100  # a class that no one may answer
     return scores, labels
 
 
-def balanced(labels, answers):
-    return 100 * np.mean([np.mean(answers[labels == c] == c) for c in np.unique(labels)])
-
-
-def test_zsl_chooses_among_unseen_classes_only():
-    scores, labels = problem()
-    mine = np.isin(labels, UNSEEN)
-    answers = np.array(UNSEEN)[scores[mine][:, UNSEEN].argmax(1)]
-    assert metrics.zsl(scores, labels, UNSEEN) == pytest.approx(100 * balanced_accuracy_score(labels[mine], answers))
-    mask = np.isin(np.arange(6), UNSEEN)
-    assert metrics.zsl(scores.tolist(), labels.tolist(), mask) == metrics.zsl(scores, labels, UNSEEN[::-1])
-
-
-@pytest.mark.parametrize("factor", [0.0, 0.6, -1.0])
-def test_generalized_chooses_among_seen_and_unseen_classes_with_the_seen_ones_lowered(factor):
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
+@pytest.mark.parametrize("factor", [0.0, 0.5, -0.3])
+def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
     scores, labels = problem()
     lowered = scores.copy()
     lowered[:, SEEN] -= factor
     lowered[:, 2] = -np.inf
-    answers, unseen = lowered.argmax(1), np.isin(labels, UNSEEN)
-    u, s = balanced(labels[unseen], answers[unseen]), balanced(labels[~unseen], answers[~unseen])
-    found = metrics.generalized(scores, labels, SEEN, UNSEEN, factor)
-    assert found == pytest.approx((u, s, 2 * u * s / (u + s)))
-
-
-def test_no_factor_is_better_than_the_calibrated_one():
-    scores, labels = problem()
-    best = metrics.generalized(scores, labels, SEEN, UNSEEN, metrics.calibrate(scores, labels, SEEN, UNSEEN))
-    tried = [metrics.generalized(scores, labels, SEEN, UNSEEN, f).harmonic for f in np.linspace(-5, 5, 401)]
-    assert best.harmonic >= max(tried)
-    assert best.harmonic > metrics.generalized(scores, labels, SEEN, UNSEEN).harmonic
+    unseen = np.isin(labels, UNSEEN)
+    u = 100 * balanced_accuracy_score(labels[unseen], lowered[unseen].argmax(1))
+    s = 100 * balanced_accuracy_score(labels[~unseen], lowered[~unseen].argmax(1))
+    zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[lowered[unseen][:, UNSEEN].argmax(1)])
+    assert metrics.generalized(scores, labels, SEEN, UNSEEN, factor) == pytest.approx((u, s, 2 * u * s / (u + s)))
+    mask = np.isin(np.arange(8), UNSEEN)
+    assert metrics.zsl(scores.tolist(), labels.tolist(), mask) == metrics.zsl(scores, labels, UNSEEN[::-1])
+    of_answers = accuracies(answers_of(scores, labels, np.array(SEEN), np.array(UNSEEN)), factor)
+    assert metrics.zsl(scores, labels, UNSEEN) == of_answers.zsl == pytest.approx(zsl)
+    assert 0 < u < zsl
 
 
 def test_samples_of_classes_that_are_neither_seen_nor_unseen_do_not_count():
@@ -84,16 +77,88 @@ def test_confusions_are_shares_of_each_class_s_samples():
     assert np.isnan(metrics.confusion([], [], ["cat"])).all()
 
 
+# Calibrated stacking
+
+
+def harmonic(answers, factor):
+    """The harmonic mean of per-class accuracies, the slow way."""
+    accuracies = []
+    for classes in (UNSEEN, SEEN):
+        each = []
+        for c in classes:
+            own = np.flatnonzero(answers.labels == c)
+            if len(own):
+                said = [answers.best_seen[i] if answers.gap[i] >= factor else answers.best_unseen[i] for i in own]
+                each.append(np.mean(np.array(said) == c))
+        accuracies.append(np.mean(each))
+    u, s = accuracies
+    return 2 * u * s / (u + s) if u + s else 0.0
+
+
+def sweep(many):
+    """Try a factor between every two gaps, and beyond the outermost."""
+    gaps = sorted({float(g) for answers in many for g in answers.gap})
+    factors = [gaps[0] - 1, *((a + b) / 2 for a, b in itertools.pairwise(gaps)), gaps[-1] + 1]
+    return max(np.mean([harmonic(answers, f) for answers in many]) for f in factors)
+
+
+@st.composite
+def small_answers(draw):
+    labels = np.array([draw(st.sampled_from(UNSEEN)), draw(st.sampled_from(SEEN))])
+    labels = np.append(labels, draw(st.lists(st.sampled_from(SEEN + UNSEEN), max_size=12))).astype(np.int64)
+    n = len(labels)
+    best_seen = np.array(draw(st.lists(st.sampled_from(SEEN), min_size=n, max_size=n)))
+    best_unseen = np.array(draw(st.lists(st.sampled_from(UNSEEN), min_size=n, max_size=n)))
+    right = np.array(draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    unseen = np.isin(labels, UNSEEN)
+    best_unseen = np.where(right & unseen, labels, best_unseen)
+    best_seen = np.where(right & ~unseen, labels, best_seen)
+    gap = np.array(draw(st.lists(st.integers(-6, 6), min_size=n, max_size=n))) / 4  # few values: many ties
+    return Answers(labels, best_seen, best_unseen, gap, unseen, best_unseen)
+
+
+@given(st.lists(small_answers(), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_the_best_factor_is_as_good_as_any(many):
+    factor = best_factor(many)
+    assert np.mean([harmonic(answers, factor) for answers in many]) == pytest.approx(sweep(many), abs=1e-12)
+    mean = np.mean([accuracies(answers, factor).gzsl_harmonic for answers in many])
+    assert mean == pytest.approx(100 * sweep(many), abs=1e-9)
+
+
+def test_of_equally_good_factors_the_nearest_to_none_is_taken():
+    # Both right at the factors between -1 and 0.5, and nowhere else: the middle of that interval.
+    unseen, no = np.array([0, 0]), np.array([True, False])
+    answers = Answers(np.array([0, 1]), np.array([1, 1]), unseen, np.array([-1.0, 0.5]), no, unseen)
+    assert best_factor([answers]) == -0.25
+    # Never right: all are as good, and 0 lies below the lowest gap.
+    unseen = np.array([3, 3])
+    wrong = Answers(np.array([0, 1]), np.array([4, 4]), unseen, np.array([1.0, 3.0]), no, unseen)
+    assert best_factor([wrong]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_many_gaps_are_thinned_out_at_little_cost(monkeypatch):
+    scores, labels = problem(3000)
+    answers = answers_of(scores, labels, np.array(SEEN), np.array(UNSEEN))
+    exact = best_factor([answers])
+    assert metrics.calibrate(scores, labels, SEEN, UNSEEN) == exact
+    monkeypatch.setattr(metrics, "_CANDIDATES", 200)
+    thinned = best_factor([answers])
+    best = max(accuracies(answers, factor).gzsl_harmonic for factor in np.unique(answers.gap)[::3])
+    assert accuracies(answers, exact).gzsl_harmonic > best - 0.2
+    assert accuracies(answers, thinned).gzsl_harmonic > best - 1
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (
             lambda s, y: metrics.zsl(s[:3], y, UNSEEN),
-            "scores have the shape (3, 6) and labels (200,): give (n, C) and (n,)",
+            "scores have the shape (3, 8) and labels (300,): give (n, C) and (n,)",
         ),
         (lambda s, y: metrics.zsl(s, y, ["0"]), "unseen are not a list of whole numbers: give columns of the scores"),
-        (lambda s, y: metrics.zsl(s, y, [6]), "unseen name class 6, but the scores have the columns 0 to 5"),
-        (lambda s, y: metrics.zsl(s, -y, UNSEEN), "labels name class -5, but the scores have the columns 0 to 5"),
+        (lambda s, y: metrics.zsl(s, y, [8]), "unseen name class 8, but the scores have the columns 0 to 7"),
+        (lambda s, y: metrics.zsl(s, -y, UNSEEN), "labels name class -7, but the scores have the columns 0 to 7"),
         (lambda s, y: metrics.zsl(s, y, [2]), "no sample is of an unseen class: there is nothing to measure"),
         (
             lambda s, y: metrics.zsl(s * np.inf, y, UNSEEN),
@@ -107,7 +172,7 @@ def test_confusions_are_shares_of_each_class_s_samples():
             lambda s, y: metrics.calibrate(s, y, [0, 1], UNSEEN),
             "class 0 is both seen and unseen: it can be one of them only",
         ),
-        (lambda s, y: metrics.confusion(y, y[:2], SEEN), "there are 200 labels, but 2 answers: give one a sample"),
+        (lambda s, y: metrics.confusion(y, y[:2], SEEN), "there are 300 labels, but 2 answers: give one a sample"),
     ],
 )
 def test_what_does_not_fit_is_refused(call, message):

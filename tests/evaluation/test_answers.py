@@ -1,4 +1,4 @@
-"""Few-shot accuracy against closed forms and slow references."""
+"""What is answered, batch by batch and in episodes, against slow references."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Size, Tasks, draw_episodes
-from fedunseen.evaluation.answers import episode_answers, nearest_support
-from fedunseen.metrics import confidence, episode_accuracies
+from fedunseen.evaluation.answers import answer, episode_answers, nearest_support
+from fedunseen.metrics import episode_accuracies
+
+SPACE = ClassSpace(tuple("abcde"), np.eye(5) + 0.1, tuple("vwxyz"), [1, 4], [4], [0, 3])
 
 
-def test_the_interval_is_that_of_the_mean():
-    """Binomial episodes: 1.96 sqrt(p (1 - p) / n) of n independent queries, within sampling error."""
+def test_samples_scored_in_blocks_are_the_same_samples():
     rng = np.random.default_rng(0)
-    right = rng.random((4000, 25)) < 0.7
-    mean, half = confidence(100 * right.mean(1))
-    assert mean == pytest.approx(70, abs=1)
-    assert half == pytest.approx(100 * 1.96 * (0.7 * 0.3 / (4000 * 25)) ** 0.5, rel=0.05)
+    labels, scores = rng.choice([0, 1, 3, 4], 50), torch.from_numpy(rng.normal(size=(50, 5)))
+    whole, blocks = answer([scores], labels, SPACE), answer(scores.split(7), labels, SPACE)
+    for name in ("labels", "best_seen", "best_unseen", "gap", "unseen"):
+        assert (getattr(whole, name) == getattr(blocks, name)).all()
 
 
-def test_accuracy_counts_queries_answered_by_their_own_class():
-    answers = np.array([[[0, 0, 1], [1, 1, 1]]])
-    assert episode_accuracies(answers).tolist() == [pytest.approx(500 / 6)]
+def test_a_tie_goes_to_the_lower_class_and_to_the_seen_one():
+    answers = answer([torch.zeros(2, 5)], np.array([0, 1]), SPACE)
+    assert answers.best_seen.tolist() == [1, 1]
+    assert answers.best_unseen.tolist() == [0, 0]
+    assert answers.generalised().tolist() == [1, 1]
+    assert answers.generalised(1e-12).tolist() == [0, 0]
 
 
 def test_the_nearest_support_sample_answers():
