@@ -7,7 +7,7 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.cifar100 import Cifar100
-from fedunseen.data.benchmarks.cifar_files import published_split
+from fedunseen.data.benchmarks.cifar_files import class_images, find_source, published_split
 
 
 def load(root, **settings):
@@ -47,37 +47,15 @@ def test_the_split_is_that_of_the_features(real_data, no_text_encoder):
         assert np.array_equal(made.features[i], pixels.transpose(2, 0, 1))
 
 
-def test_all_images_of_the_real_sheets(real_data, no_text_encoder, tmp_path):
-    path = tmp_path / "classes.csv"
-    path.write_text("name,split,round\napple,seen,1\nworm,validation,0.2\nbaby,unseen,0.6\n")
-    made = load(real_data / "cifar100", classes=path)
-    assert (made.features.shape, made.kind) == ((1800, 3, 32, 32), "images")
-    assert isinstance(made.features, np.memmap)
-    assert np.bincount(made.labels[made.train]).tolist() == [500, 500]
-    assert np.bincount(made.labels[made.test_seen]).tolist() == [100, 100]
-    assert np.bincount(made.labels[made.test_unseen]).tolist() == [0, 0, 600]
+def test_all_images_of_the_real_sheets(real_data):
+    images = class_images(find_source(real_data / "cifar100"), [0, 99, 2])
+    assert isinstance(images, np.memmap)
+    assert images.shape == (1800, 3, 32, 32)
     for row, name in ((0, "00_apple"), (600, "99_worm"), (1200, "02_baby")):
         with Image.open(real_data / "cifar100" / f"{name}.webp") as sheet:
             pixels = np.asarray(sheet.convert("RGB"))
-        assert np.array_equal(made.features[row], pixels[:32, :32].transpose(2, 0, 1))
-        assert np.array_equal(made.features[row + 599], pixels[-32:, -32:].transpose(2, 0, 1))
-
-
-def test_a_class_table_chooses_classes_and_attributes(tmp_path, small_copies):
-    root = tmp_path / "binary"
-    (fine, pixels), _ = small_copies["binary"](root)
-    path = tmp_path / "classes.csv"
-    path.write_text(
-        "name,split,big,wet\nWhale,seen,1,1\nfox,seen,0.3,0\nsweet pepper,validation,0.1,0.2\nwolf,unseen,0.4,0\n"
-    )
-    made = load(root, classes=path)
-    assert made.space.names == ("Whale", "fox", "sweet pepper", "wolf")
-    assert (made.space.semantics[0].tolist(), len(made.features)) == ([1.0, 1.0], 4 * 3)
-    names = (root / "fine_label_names.txt").read_text().splitlines()
-    assert np.array_equal(made.features[made.labels == 2][:2], pixels[fine == names.index("sweet_pepper")])
-    path.write_text("name,split,big\nwhales,seen,1\nfox,unseen,1\n")
-    with pytest.raises(DataError, match=r"csv: 'whales' is not a class of CIFAR-100: did you mean 'whale'\?$"):
-        load(root, classes=path)
+        assert np.array_equal(images[row], pixels[:32, :32].transpose(2, 0, 1))
+        assert np.array_equal(images[row + 599], pixels[-32:, -32:].transpose(2, 0, 1))
 
 
 def test_damaged_sheets_are_named(real_data, tmp_path, no_text_encoder):

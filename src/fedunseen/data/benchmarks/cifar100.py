@@ -30,7 +30,7 @@ from fedunseen.data.benchmarks.cifar_files import (
 )
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.class_table import PROMPT, describe, read_class_table
+from fedunseen.data.class_table import PROMPT, describe
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import read_image
 from fedunseen.data.names import check_collisions, did_you_mean, plain
@@ -57,10 +57,8 @@ class Cifar100(BenchmarkLoader):
         """Take the first so many of each class's 500 training images; unset takes all."""
         test_per_class: int | None = Field(None, ge=1, le=cifar_files.TEST)
         """Take the first so many of each class's 100 test images; unset takes all."""
-        classes: Path | None = None
-        """A class table (name, split, attributes...) instead of the built-in split; others are left out."""
         text_encoder: FolderOrName = "minilm"
-        """Describes classes by their names, unless `classes` gives attributes: `"minilm"`, a hub name or a folder."""
+        """Describes classes by their names: `"minilm"`, a hub name or a folder."""
         prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
         """The sentence that the text encoder reads, with `{}` for the class's name."""
 
@@ -69,12 +67,11 @@ class Cifar100(BenchmarkLoader):
         """Return the benchmark; ``seed`` is not used (see the top of this file)."""
         source = find_source(settings.root.expanduser())
         space = _space(settings, source.names)
-        label_of = {plain(name): i for i, name in enumerate(source.names)}
-        kept = np.sort(np.concatenate([space.seen, space.unseen])).tolist()
+        every = np.arange(len(space.names))
         counts = (settings.train_per_class or cifar_files.TRAIN, settings.test_per_class or cifar_files.TEST)
-        images = class_images(source, [label_of[plain(space.names[c])] for c in kept], counts)
-        labels = np.repeat(np.array(kept, dtype=np.int64), sum(counts))
-        is_test = np.tile(np.arange(sum(counts)) >= counts[0], len(kept))
+        images = class_images(source, every.tolist(), counts)
+        labels = np.repeat(every, sum(counts))
+        is_test = np.tile(np.arange(sum(counts)) >= counts[0], len(every))
         splits = split_ids(space, labels, is_test)
         return Benchmark("cifar100", space, images, labels, image_shape=(3, SIDE, SIDE), **splits)
 
@@ -90,15 +87,7 @@ class Cifar100(BenchmarkLoader):
 
 
 def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
-    """Return the class space of the class table, or of the built-in split."""
-    if settings.classes is not None:
-        path = settings.classes.expanduser()
-        space = read_class_table(path, settings.text_encoder, settings.prompt)
-        known = {plain(name) for name in names}
-        for name in space.names:
-            if plain(name) not in known:
-                raise DataError(f"{path}: {name!r} is not a class of CIFAR-100{did_you_mean(name, names)}")
-        return space
+    """Return the class space of the built-in split."""
     check_collisions(names, "the classes")
     part_of = published_split("zero_shot")
     for name, part in part_of.items():
