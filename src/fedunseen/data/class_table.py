@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.settings import FolderOrName
+from fedunseen.data.benchmark import DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.names import check_collisions
 
 PROMPT = "a photo of a {}."
+Prompt = Annotated[str, Field(pattern=r"^[^{}]*\{\}[^{}]*$")]
+
+
+class OwnData(DataSettings):
+    """Settings of your own data, whose classes a text encoder may describe by their names."""
+
+    text_encoder: FolderOrName | None = None
+    """Describes classes by their names, if the class table has no attributes: `"minilm"`, a hub name or a folder."""
+    prompt: Prompt = PROMPT
+    """The sentence that the text encoder reads, with `{}` for the class's name."""
+    part: bool = False
+    """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
+    train on, or none for tests; the validation classes are those that the class table marks. Images without the folders
+    `train` and `test` are to train on where their class is seen."""
+    unlabelled: bool | Literal["summed"] = False
+    """Adapt the trained model to the samples without a label: those with an empty one, or the pictures in the folder
+    `unlabelled` beside the classes' folders; for `method.name = "gaussian"`. A run sets `"summed"` itself while it
+    adapts."""
 
 
 def describe(names: Sequence[str], encoder: str, prompt: str) -> tuple[NDArray[np.float64], tuple[str, ...]]:

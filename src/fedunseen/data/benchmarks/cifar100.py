@@ -30,7 +30,7 @@ from fedunseen.data.benchmarks.cifar_files import (
 )
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.class_table import PROMPT, describe
+from fedunseen.data.class_table import PROMPT, Prompt, describe
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import read_image
 from fedunseen.data.names import check_collisions, did_you_mean, plain
@@ -59,7 +59,7 @@ class Cifar100(BenchmarkLoader):
         """Take the first so many of each class's 100 test images; unset takes all."""
         text_encoder: FolderOrName = "minilm"
         """Describes classes by their names: `"minilm"`, a hub name or a folder."""
-        prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
+        prompt: Prompt = PROMPT
         """The sentence that the text encoder reads, with `{}` for the class's name."""
 
     @classmethod

@@ -14,16 +14,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
-from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, check_unlabelled, split_ids
 from fedunseen.data.class_space import ClassSpace, draw_validation
-from fedunseen.data.class_table import PROMPT, class_names, read_class_table
+from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.names import composed, did_you_mean
 from fedunseen.data.scaling import blocks
 
@@ -37,22 +35,12 @@ class Folder(BenchmarkLoader):
     page = "yours"
     needs = ("classes.csv", "features.npz")
 
-    class Settings(DataSettings):
+    class Settings(OwnData):
         """``[data] name = "folder"``."""
 
         name: Literal["folder"] = "folder"
         root: Path
         """The folder that holds ``classes.csv`` and ``features.npz``."""
-        text_encoder: FolderOrName | None = None
-        """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
-        prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
-        """The sentence that the text encoder reads, with `{}` for the class's name."""
-        part: bool = False
-        """The samples are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
-        train on, or none for tests; the validation classes are those that `classes.csv` marks."""
-        unlabelled: bool | Literal["summed"] = False
-        """Adapt the trained model to the samples whose label is empty; for `method.name = "gaussian"`. A run sets
-        `"summed"` itself while it adapts."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:

@@ -17,11 +17,10 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
-from fedunseen.core.settings import FolderOrName
 from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
 from fedunseen.data.class_space import draw_validation
-from fedunseen.data.class_table import PROMPT, class_names, read_class_table
+from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.io.images import list_images
 from fedunseen.data.names import check_collisions, did_you_mean, plain
 
@@ -36,25 +35,14 @@ class ImageFolder(ImageBenchmark):
     needs = ("classes.csv",)
     layout = "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"
 
-    class Settings(ImageSettings):
+    class Settings(ImageSettings, OwnData):
         """``[data] name = "images"``."""
 
         name: Literal["images"] = "images"
         classes: Path | None = None
         """The class table; unset, `classes.csv` in the root."""
-        text_encoder: FolderOrName | None = None
-        """Describes classes by their names, if `classes.csv` has no attributes: `"minilm"`, a hub name or a folder."""
-        prompt: str = Field(PROMPT, pattern=r"^[^{}]*\{\}[^{}]*$")
-        """The sentence that the text encoder reads, with `{}` for the class's name."""
         test_share: float = Field(0.2, gt=0, lt=1)
         """Share of each seen class's images that is drawn for tests, where there are no folders `train` and `test`."""
-        part: bool = False
-        """The images are what one party of a deployment, or its coordinator, holds: classes may have none, or none to
-        train on, or none for tests; without the folders `train` and `test` those of seen classes are to train on; the
-        validation classes are those that the class table marks."""
-        unlabelled: bool | Literal["summed"] = False
-        """Adapt the trained model to the pictures in the folder `unlabelled`, beside the classes' folders; for
-        `method.name = "gaussian"`. A run sets `"summed"` itself while it adapts."""
 
     @classmethod
     def listing(cls, settings: Settings, seed: int) -> Listing:
