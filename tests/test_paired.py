@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedunseen.metrics import _harmonic, class_difference, harmonic_difference, paired_difference
+from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
 
 
 def test_the_interval_over_seeds_is_student_s():
@@ -92,18 +92,3 @@ def test_a_model_that_recognises_nothing_has_the_harmonic_mean_0():
     mean, half = harmonic_difference(labels, seen, right, np.zeros(4, dtype=bool))
     assert mean == 50
     assert half > 0
-
-
-def test_the_slopes_of_the_harmonic_mean_are_its_finite_differences():
-    labels = np.repeat([0, 1], 10)
-    sides = (labels == 0, labels == 1)
-    right = np.r_[np.arange(10) < 6, np.arange(10) < 3]  # S = 60, U = 30
-    mean, slopes = _harmonic(labels, sides, right)
-
-    def harmonic(s, u):
-        return 2 / (1 / s + 1 / u)
-
-    assert mean == pytest.approx(harmonic(60, 30))
-    step = 1e-4
-    expected = [(harmonic(60 + step, 30) - mean) / step, (harmonic(60, 30 + step) - mean) / step]
-    assert slopes == pytest.approx(expected, rel=1e-4)

@@ -33,21 +33,6 @@ def test_the_seed_decides(kind):
     assert first == again != other
 
 
-def test_a_partial_class_conditional_distribution_never_cuts_a_class():
-    for ids in partitions.pccd(LABELS, 3):
-        own = np.unique(LABELS[ids])
-        assert len(own) == 2
-        assert len(ids) == np.isin(LABELS, own).sum()
-
-
-def test_users_by_name_stay_whole():
-    people = np.array([f"user {u:02}" for u in USERS])
-    parts = partitions.user(LABELS, people, clients=7)
-    assert np.sort(np.concatenate(parts)).tolist() == list(range(120))
-    holders = [set(people[ids]) for ids in parts]
-    assert sum(map(len, holders)) == len(set.union(*holders)) == len(set(people))
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

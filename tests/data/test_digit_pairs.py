@@ -29,14 +29,6 @@ def test_attributes_name_the_digits(benchmark):
     assert space.attribute_groups == {"left": tuple(range(10)), "right": tuple(range(10, 20))}
 
 
-@pytest.mark.parametrize("split", ["unseen", "validation"])
-def test_each_digit_is_twice_on_either_side_of_the_held_out_classes(benchmark, split):
-    names = [benchmark.space.names[c] for c in getattr(benchmark.space, split)]
-    for place in (0, 1):
-        digits = [int(name[place]) for name in names]
-        assert np.bincount(digits).tolist() == [2] * 10
-
-
 def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_tests(benchmark):
     digits = load_digits()
     sources = {image.tobytes(): i for i, image in enumerate((digits.images / 16).astype(np.float32))}
@@ -52,10 +44,6 @@ def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_te
     assert not used["train"] & used["test"]
     assert len(used["train"]) > 1200
     assert len(used["test"]) > 500
-
-
-def test_no_image_occurs_twice(benchmark):
-    assert len(np.unique(benchmark.features, axis=0)) == len(benchmark.features)
 
 
 def test_is_the_same_for_every_seed_and_on_every_machine(benchmark):
@@ -88,12 +76,9 @@ def test_reads_its_own_image_back(tmp_path, image):
     np.testing.assert_allclose(own[0], image.ravel(), atol=0.5 / 255 + 1e-6)
 
 
-@pytest.mark.parametrize("kind", ["large", "inverted", "RGB", "LA", "RGBA", "P", "1", "I;16", "F"])
-def test_reads_any_size_and_mode(tmp_path, image, kind):
-    if kind == "1":
-        image = (image > 0.5).astype(np.float32)
+@pytest.mark.parametrize("kind", ["large", "inverted", "RGB", "RGBA"])
+def test_reads_any_size_and_ink(tmp_path, image, kind):
     grey = Image.fromarray(np.rint(image * 255).astype(np.uint8))
-    path = tmp_path / "a.png"
     if kind == "large":
         picture = grey.resize((160, 80), Image.Resampling.NEAREST)
     elif kind == "inverted":
@@ -101,12 +86,7 @@ def test_reads_any_size_and_mode(tmp_path, image, kind):
     elif kind == "RGBA":  # dark ink on nothing: transparent parts are paper
         picture = Image.new("RGBA", grey.size, "black")
         picture.putalpha(grey)
-    elif kind == "I;16":
-        picture = Image.fromarray(np.rint(image * 65535).astype(np.uint16))
-    elif kind == "F":
-        path = tmp_path / "a.tiff"
-        picture = Image.fromarray(image)
     else:
-        picture = grey.convert(kind, dither=Image.Dither.NONE)
-    picture.save(path)
-    np.testing.assert_allclose(read(path)[0], image.ravel(), atol=0.01)
+        picture = grey.convert(kind)
+    picture.save(tmp_path / "a.png")
+    np.testing.assert_allclose(read(tmp_path / "a.png")[0], image.ravel(), atol=0.01)

@@ -258,14 +258,6 @@ def test_the_real_background_of_omniglot(real_data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])
-def test_the_real_images_of_the_splits(real_data, name, classes):
-    made = load(name, real_data / "cifar100")
-    assert sizes(made) == (classes, (48_000, 0, 12_000))
-    assert (made.features.shape, set(np.bincount(made.labels).tolist())) == ((60_000, 3, 32, 32), {600})
-
-
-@pytest.mark.slow
 def test_the_real_lists_of_miniimagenet(real_data):
     rows = MiniImageNet.read_split(real_data / "miniimagenet_splits")
     assert {part: (len(own), len({label for _, label in own})) for part, own in rows.items()} == {

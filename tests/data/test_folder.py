@@ -59,6 +59,15 @@ def replaced(values, i, value):
         ({"split": replaced(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark"),
         ({"features": FEATURES.astype(object)}, "{npz} holds Python objects, which are never loaded: save plain"),
         ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"}, "{csv}, line 6: 5 cells, but the first"),
+        ({"image_shape": np.array([2, 2])}, "{npz}: image_shape is [2, 2], but the features have the shape"),
+        ({"image_shape": np.array([1.0, 3.0])}, "{npz}: image_shape is [1.0, 3.0], but the features have the shape"),
+        ({"image_shape": np.array([1, 3])}, "{npz}: images of type float32 have numbers outside [0, 1]: scale"),
+        ({"users": np.arange(8)}, "{npz}: users must have a whole number from 0 on for each sample: 9 numbers"),
+        ({"answers": np.ones(5)}, "{npz}: answers must have a whole number from 0 on for each class: 5 numbers"),
+        ({"features": np.array(3.0)}, "{npz}: features is a single number, not an array with an entry for each sample"),
+        ({"labels": np.array([b"\xff"] * 9)}, "{npz}: labels holds text that is not UTF-8: save it as Python text"),
+        ({"labels": np.array(["\udc80"] * 9)}, "{npz}: labels holds text that is not UTF-8: save it as Python text"),
+        ({"labels": np.full(9 * 4, 0x7FFFFFFF, np.uint32).view("<U4")}, "{npz}: labels holds text that is not UTF-8:"),
     ],
 )  # fmt: skip
 def test_bad_content(tmp_path, changes, message):
@@ -90,22 +99,6 @@ def test_features_may_be_images(tmp_path, features, shape, kind, images):
 def test_users_and_answers_are_read(tmp_path):
     benchmark = load(make(tmp_path, users=np.arange(9) // 2, answers=np.array([0, 1, 0, 1, 0])))
     assert (benchmark.users.tolist(), benchmark.answers.tolist()) == ([0, 0, 1, 1, 2, 2, 3, 3, 4], [0, 1, 0, 1, 0])
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"image_shape": np.array([2, 2])}, "image_shape is [2, 2], but the features have the shape (9, 3): give"),
-        ({"image_shape": np.array([1.0, 3.0])}, "image_shape is [1.0, 3.0], but the features have the shape (9, 3):"),
-        ({"image_shape": np.array([1, 3])}, "images of type float32 have numbers outside [0, 1]: scale them, or save"),
-        ({"users": np.arange(8)}, "users must have a whole number from 0 on for each sample: 9 numbers"),
-        ({"answers": np.ones(5)}, "answers must have a whole number from 0 on for each class: 5 numbers"),
-    ],
-)  # fmt: skip
-def test_bad_optional_arrays(tmp_path, changes, message):
-    npz = make(tmp_path, **changes) / "features.npz"
-    with pytest.raises(DataError, match=f"^{re.escape(f'{npz}: {message}')}"):
-        load(tmp_path)
 
 
 # Parts of a benchmark
@@ -141,21 +134,3 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     assert own.labels.tolist() == whole.labels[whole.train[1:]].tolist()
     assert (own.users.tolist(), own.answers.tolist()) == (whole.train[1:].tolist(), [0, 1, 0, 1, 0])
     assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (2, 0, 0)
-
-
-# Text that is none, names in other scripts
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"features": np.array(3.0)}, "features is a single number, not an array with an entry for each sample"),
-        ({"labels": np.array([b"\xff"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
-        ({"labels": np.array(["\udc80"] * 9)}, "labels holds text that is not UTF-8: save it as Python text"),
-        ({"labels": np.full(9 * 4, 0x7FFFFFFF, np.uint32).view("<U4")}, "labels holds text that is not UTF-8: save"),
-    ],
-)
-def test_text_and_shapes_that_are_none(tmp_path, changes, message):
-    npz = make(tmp_path, **changes) / "features.npz"
-    with pytest.raises(DataError, match=f"^{re.escape(f'{npz}: {message}')}"):
-        load(tmp_path)

@@ -1,10 +1,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import warnings
 
 import numpy as np
@@ -236,34 +232,6 @@ def test_a_damaged_cache_is_made_anew(folder, own_cache):
         assert np.array_equal(images, right)
 
 
-SLOW = """
-import sys, time
-from pathlib import Path
-from fedunseen.data.io import images
-images.BLOCK = 2
-read = images.square
-images.square = lambda *a: (time.sleep(0.2), read(*a))[1]
-images.decode(Path(sys.argv[1]), [f"sub/{i}.png" for i in range(10)], 64, 64)
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_decoding_leaves_nothing_that_is_taken_for_whole(folder, own_cache):
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(folder)], env={**os.environ, "PYTHONUNBUFFERED": "1"})
-    place = own_cache / "images"
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size > 20_000 for path in place.glob(".*.tmp")):  # a header and a block
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    assert [path.suffix for path in place.iterdir()] == [".tmp"]
-    images = decode(folder, FILES, 64, 64)[0]
-    for i, file in enumerate(FILES):
-        assert np.array_equal(images[i : i + 1], read_image(folder / file, 64, 64))
-
-
 def test_every_file_of_a_class_counts(tmp_path):
     for name in (
         "only/.hidden/y.jpg",
@@ -279,12 +247,3 @@ def test_every_file_of_a_class_counts(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert list_images(tmp_path) == ["a.JPEG", "b.jpg", "deep/er/c.png", "odd.xyz"]
-
-
-def test_real_photos(real_data):
-    photos = sorted(path.name for path in (real_data / "photos").glob("*.jpg"))
-    images, unreadable = decode(real_data / "photos", photos, 224, 256)
-    assert (unreadable, images.shape) == ([], (8, 3, 224, 224))
-    for i, photo in enumerate(photos):
-        with Image.open(real_data / "photos" / photo) as file:
-            assert np.abs(images[i].astype(int) - protocol(file.convert("RGB"), 224, 256)).max() <= 1

@@ -290,18 +290,3 @@ def test_the_published_splits(real_data, tmp_path, dataset):
     assert len(space.validation) == (13 if dataset == "AWA1" else round(seen / 5))
     if dataset == "AWA2":
         assert (space.attribute_names[0], space.attribute_names[84]) == ("black", "domestic")
-
-
-def test_real_photos_of_animals(real_data):
-    benchmark = load(real_data / "xlsa17", dataset="AWA1_LAMPERT")
-    assert benchmark.features.shape == (30475, 512)
-    assert (len(benchmark.train), len(benchmark.test_seen), len(benchmark.test_unseen)) == (19832, 4958, 5685)
-    assert (len(benchmark.space.seen), len(benchmark.space.validation)) == (40, 13)
-    chosen = benchmark.for_selection(0)
-    assert not np.isin(chosen.test_unseen, np.append(benchmark.test_seen, benchmark.test_unseen)).any()
-
-
-def test_real_quantized_features(real_data):
-    benchmark = load(real_data / "xlsa17", dataset="CIFAR100_MBV2", attributes="original_att")
-    assert (benchmark.features.dtype, benchmark.features.shape) == (np.uint8, (30000, 1280))
-    assert (len(benchmark.space.seen), len(benchmark.space.validation), len(benchmark.space.unseen)) == (80, 16, 20)
