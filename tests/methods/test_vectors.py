@@ -1,0 +1,129 @@
+"""Methods on vectors: their losses written out, and what their settings choose."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from on_space import KEPT, SEEN, batch, check_loss, drawn, on, others
+from pydantic import ValidationError
+
+from fedunseen.core.class_similarity import class_similarity
+from fedunseen.core.errors import DataError
+from fedunseen.methods.apn import APN
+from fedunseen.methods.base import class_mask
+from fedunseen.methods.classifier import Classifier
+from fedunseen.methods.distzsl import DistZSL, DistZSLSettings
+from fedunseen.methods.fedzsl import FedZSL
+
+
+@pytest.mark.parametrize(
+    ("kind", "weights"),
+    [
+        (FedZSL, {"sce": 0.5, "kl": 3.0, "consistency": 2.0}),
+        (DistZSL, {"sce": 0.5, "kl": 3.0, "bilateral": 2.0, "decorrelation": 0.7}),
+    ],
+)
+def test_the_loss_is_fedzsls_equation_8_or_distzsls_equation_9(grouped, kind, weights):
+    method = on(kind, grouped, hidden=(7,), temperature=4.0, scale=1.5, **weights)
+    p, b = method.init(np.random.default_rng(0)), batch((12,))
+    x, y, a = b["inputs"][KEPT], b["labels"][KEPT], method.semantics
+    features = torch.relu(x @ p["f.0.weight"].T + p["f.0.bias"])
+    predicted = features @ p["g.weight"].T + p["g.bias"]
+    z = 1.5 * predicted @ a.T
+    gamma = torch.from_numpy(class_similarity(grouped.semantics[[*SEEN, 5, 6]])).float()[y][:, SEEN]
+    target, log_p = torch.softmax(gamma / 4, 1), torch.log_softmax(z[:, SEEN] / 4, 1)
+    generated = (a[y] if kind is FedZSL else predicted) @ p["h.weight"].T + p["h.bias"]
+    distance = torch.linalg.vector_norm(generated - features, dim=1).mean()
+    expected = {
+        "sce": F.cross_entropy(z[:, SEEN], y),  # the seen classes are numbered as they come
+        "kl": 16 * (target * (target.log() - log_p)).sum(1).mean(),
+    }
+    if kind is FedZSL:
+        expected["consistency"] = distance
+    else:
+        groups = sum(predicted[:, i : i + 10].norm(dim=1) for i in (0, 10, 20))
+        expected |= {"bilateral": distance, "decorrelation": groups.mean()}
+    representation = check_loss(method, p, b, expected, weights, atol=1e-5)
+    torch.testing.assert_close(representation[KEPT], features)
+
+
+@pytest.mark.parametrize(("choice", "classes"), [("all", [*SEEN, 5, 6]), ("seen", SEEN), ("local", [1, 3])])
+@pytest.mark.parametrize(("kind", "mask"), [(FedZSL, "sce_mask"), (APN, "mask")])
+def test_the_classes_of_a_denominator_are_a_named_choice(grouped, kind, mask, choice, classes):
+    assert torch.nonzero(class_mask(choice, grouped, np.array([1, 3]))).flatten().tolist() == classes
+    method = on(kind, grouped, sce_classes=choice)
+    own = method.client_context(np.array([1, 3]))
+    assert set(own) == ({mask} if choice == "local" else set())
+    context = {**method.context(), **own}
+    assert torch.nonzero(context[mask]).flatten().tolist() == classes
+    params, b = drawn(method), batch(method.backbone.shape)
+    logits = method.scores(params, b["inputs"][KEPT], method.semantics)[:, classes]
+    expected = F.cross_entropy(logits, torch.tensor([classes.index(y) for y in b["labels"][KEPT].tolist()]))
+    torch.testing.assert_close(method.loss(params, b, context)[1]["sce"], expected)
+
+
+def test_scores_are_compatibilities_with_any_classes(space):
+    method = on(FedZSL, space, scale=2.0)
+    p, x = drawn(method), batch((12,))["inputs"]
+    expected = 2 * torch.einsum("na,ca->nc", F.linear(x, p["g.weight"], p["g.bias"]), others())
+    torch.testing.assert_close(method.scores(p, x, others()), expected)
+
+
+DECORRELATION = "method.decorrelation needs every attribute in a group", "set method.decorrelation = 0"
+GROUPED = (
+    "method.grouped needs every attribute in a group",
+    "set method.grouped = false, or method.groups_v = method.groups_p = 0",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "covered", "example", "words"),
+    [
+        (DistZSL, {}, 0, "attribute 0", DECORRELATION),
+        (DistZSL, {"size": (0, 1, 2), "colour": tuple(range(4, 30))}, 29, "attribute 3", DECORRELATION),
+        (APN, {}, 0, "attribute 0", GROUPED),
+    ],
+)
+def test_attributes_without_a_group_are_refused(space, kind, groups, covered, example, words):
+    sentence = (
+        f"{words[0]}, but {covered} of 30 are ('{example}' is not): give it a group in the class space, or {words[1]}"
+    )
+    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
+        on(kind, replace(space, attribute_groups=groups))
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(DistZSL, {"decorrelation": 0}), (APN, {"grouped": False}), (APN, {"groups_v": 0, "groups_p": 0})],
+)
+def test_a_method_whose_losses_need_no_groups_goes_without(space, kind, settings):
+    method = on(kind, space, **settings)
+    assert method.loss(drawn(method), batch(method.backbone.shape), method.context())[0].isfinite()
+
+
+def test_without_any_loss_there_is_nothing_to_learn():
+    with pytest.raises(
+        ValidationError, match="sce, kl and bilateral are all 0, so that there is nothing to learn: give one a weight"
+    ):
+        DistZSLSettings(sce=0, kl=0, bilateral=0)
+
+
+def test_the_classifier_is_torchs_cross_entropy_over_all_classes(space):
+    method = on(Classifier, space, hidden=(5,))
+    params, b = method.init(np.random.default_rng(0)), batch((12,))
+    layers = torch.nn.Sequential(torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 8))
+    layers.load_state_dict({name.replace("f.0", "0").replace("head", "2"): value for name, value in params.items()})
+    expected = {"loss": F.cross_entropy(layers(b["inputs"][KEPT]), b["labels"][KEPT])}
+    representation = check_loss(method, params, b, dict(expected), {"loss": 1})
+    torch.testing.assert_close(representation, layers[:-1](b["inputs"]))
+    torch.testing.assert_close(method.scores(params, b["inputs"], torch.ones(2, 30)), layers(b["inputs"]))
+
+
+def test_a_step_lowers_the_outputs_of_classes_that_nobody_holds(space):
+    method = on(Classifier, space)
+    params = {name: value.requires_grad_() for name, value in method.init(np.random.default_rng(0)).items()}
+    method.loss(params, batch((12,)), method.context())[0].backward()
+    assert (params["head.bias"].grad[[0, 4, 5, 6, 7]] > 0).all()
