@@ -1,50 +1,246 @@
-"""Generators, critics and classifiers against plain loops, closed forms and autograd."""
+"""Generative methods: losses from the papers' equations in NumPy, one sample after the other; classifiers; text.
+
+The slope of the critic, which its penalty is about, is taken by differences.
+"""
+
+from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Adam
+from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
+from fedunseen.encoders.text import embed_texts
 from fedunseen.methods import Candidates, generative
-from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
-from fedunseen.methods.free import FREE, FREESettings
-from fedunseen.methods.generative import softmax_head
-from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
+from fedunseen.methods.clswgan import CLSWGAN
+from fedunseen.methods.free import FREE
+from fedunseen.methods.generative import Generative, softmax_head
+from fedunseen.methods.vaegan import VAEGAN
 
-WIDTH = 7
+WIDTH, NOISE, SCALE, HELD = 6, 3, 1.7, [0, 1, 3]
+WEIGHTS = [1.0, 1.0, 0.0, 1.0, 1.0]
+KEPT = [0, 1, 3, 4]
 
 
-def make(kind, settings, space, **more):
-    told = settings(hidden=11, **more)
+def make(kind: type[Generative], space: ClassSpace, **settings: object) -> Generative:
+    told = kind.Settings(**{"hidden": 9, "output": "linear", **settings})
     return kind(told, space, torch.from_numpy(space.semantics), Backbone((WIDTH,)))
 
 
-def double(params):
-    return {name: value.double() for name, value in params.items()}
+class Written:
+    """A method, a batch, and the networks as functions of one sample."""
+
+    def __init__(self, kind: type[Generative], space: ClassSpace, **settings: object) -> None:
+        self.method = make(kind, space, noise=NOISE, condition_scale=SCALE, **settings)
+        rng = np.random.default_rng(4)
+        self.params: Params = {
+            name: torch.as_tensor(0.4 * rng.normal(size=value.shape))  # as drawn, all would be near zero
+            for name, value in self.method.init(rng).items()
+        }
+        drawn = {name: torch.from_numpy(rng.random((5, *shape))) for name, shape in self.method.draw_shapes().items()}
+        self.labels = np.array([0, 1, 3, 3, 0])
+        self.batch: dict[str, Tensor] = {
+            "inputs": torch.from_numpy(rng.normal(size=(5, WIDTH))),
+            "labels": torch.from_numpy(self.labels),
+            "weights": torch.tensor(WEIGHTS).double(),
+            **drawn,
+        }
+        self.context = self.method.context() | self.method.client_context(np.array(HELD))
+        self.semantics = space.semantics
+        self.attributes = SCALE * space.semantics[self.labels]
+
+    def real(self, i: int) -> np.ndarray:
+        return self.batch["inputs"][i].numpy()
+
+    def drawn(self, name: str, i: int) -> np.ndarray:
+        return self.batch[name][i].numpy()
+
+    def linear(self, name: str, x: np.ndarray) -> np.ndarray:
+        return self.params[f"{name}.weight"].numpy() @ x + self.params[f"{name}.bias"].numpy()
+
+    def generate(self, noise: np.ndarray, i: int) -> np.ndarray:
+        return self.linear("generator.1", leaky(self.linear("generator.0", np.r_[noise, self.attributes[i]])))
+
+    def critic(self, x: np.ndarray, i: int) -> float:
+        return self.linear("critic.1", leaky(self.linear("critic.0", np.r_[x, self.attributes[i]]))).item()
+
+    def penalty(self, fake: np.ndarray, i: int) -> float:
+        """(|slope of D| - 1)^2 between a real feature and a generated one."""
+        u = float(self.drawn("critic.mix", i))
+        between = u * self.real(i) + (1 - u) * fake
+        steps = 1e-6 * np.eye(WIDTH)
+        slope = [(self.critic(between + step, i) - self.critic(between - step, i)) / 2e-6 for step in steps]
+        return (np.linalg.norm(slope) - 1) ** 2
+
+    def posterior(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        hidden = np.r_[self.real(i), self.attributes[i]]
+        for layer in ("encoder.0", "encoder.1"):
+            hidden = leaky(self.linear(layer, hidden))
+        return self.linear("encoder.mean", hidden), np.exp(0.5 * self.linear("encoder.logvar", hidden))
+
+    def decoded(self, phase: str, i: int) -> np.ndarray:
+        mean, deviation = self.posterior(i)
+        return self.generate(mean + deviation * self.drawn(f"{phase}.noise", i), i)
+
+    def from_noise(self, phase: str, i: int) -> np.ndarray:
+        return self.generate(self.drawn(f"{phase}.noise", i), i)
+
+    def loss(self, name: str) -> tuple[float, dict[str, float]]:
+        """Return the value of the phase ``name`` and its terms, as the method says."""
+        (phase,) = (phase for phase in self.method.phases() if phase.name == name)
+        value, terms = phase.loss(self.params, self.batch, self.context)
+        return float(value), {name: float(term) for name, term in terms.items() if name != "representation"}
 
 
-def samples(space, count=40, seed=0):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, 4, count)
-    return torch.from_numpy(np.abs(rng.normal(size=(count, WIDTH)))), torch.from_numpy(labels)
+def leaky(x: np.ndarray) -> np.ndarray:
+    return np.where(x > 0, x, 0.2 * x)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def mean(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def check(found: tuple[float, dict[str, float]], expected: dict[str, float], loss: str) -> None:
+    value, terms = found
+    assert value == pytest.approx(expected[loss], rel=1e-6)
+    assert terms == pytest.approx(expected, rel=1e-6)
+    assert all(abs(term) > 1e-3 for term in expected.values())  # what is nothing proves nothing
+
+
+def test_clswgan_critic(space):
+    """FZSL Eq. 1: the critic lowers E D(fake) - E D(real) + lambda E (|slope| - 1)^2."""
+    w = Written(CLSWGAN, space, penalty=3.0)
+    rows = []
+    for i in KEPT:
+        fake = w.from_noise("critic", i)
+        row = {"wasserstein": w.critic(w.real(i), i) - w.critic(fake, i), "penalty": w.penalty(fake, i)}
+        rows.append(row | {"critic": -row["wasserstein"] + 3.0 * row["penalty"]})
+    check(w.loss("critic"), mean(rows), "critic")
+
+
+def test_clswgan_generator_and_softmax(space):
+    """FZSL Eq. 1: the generator lowers -E D(fake) + beta times the cross-entropy among the client's classes."""
+    w = Written(CLSWGAN, space, beta=0.8)
+
+    def cross_entropy(x: np.ndarray, i: int) -> float:
+        powers = np.exp(w.linear("softmax", x))
+        return float(-np.log(powers[w.labels[i]] / powers[HELD].sum()))
+
+    rows = []
+    for i in KEPT:
+        fake = w.from_noise("generator", i)
+        row = {"classification": cross_entropy(fake, i)}
+        rows.append(row | {"generator": -w.critic(fake, i) + 0.8 * row["classification"]})
+    check(w.loss("generator"), mean(rows), "generator")
+    check(w.loss("softmax"), mean([{"softmax": cross_entropy(w.real(i), i)} for i in KEPT]), "softmax")
+
+
+@pytest.mark.parametrize("kind", [VAEGAN, FREE])
+def test_vaegan_critic(space, kind):
+    """Gamma times what f-CLSWGAN's critic lowers."""
+    w = Written(kind, space, gamma=7.0, penalty=3.0)
+    rows = []
+    for i in KEPT:
+        fake = w.decoded("critic", i)
+        row = {"wasserstein": w.critic(w.real(i), i) - w.critic(fake, i), "penalty": w.penalty(fake, i)}
+        rows.append(row | {"critic": 7.0 * (-row["wasserstein"] + 3.0 * row["penalty"])})
+    check(w.loss("critic"), mean(rows), "critic")
+
+
+def bound(w: Written, i: int) -> dict[str, float]:
+    """-log N(x; decoded, 1) but for a constant, KL(N(mean, deviation^2) || N(0, 1)), and -gamma D."""
+    center, deviation = w.posterior(i)
+    decoded = w.decoded("generator", i)
+    row = {
+        "reconstruction": 0.5 * np.sum((w.real(i) - decoded) ** 2),
+        "divergence": np.sum((center**2 + deviation**2 - 1) / 2 - np.log(deviation)),
+    }
+    return row | {"generator": row["reconstruction"] + row["divergence"] - 7.0 * w.critic(decoded, i)}
+
+
+def test_vaegan_generator(space):
+    w = Written(VAEGAN, space, gamma=7.0)
+    check(w.loss("generator"), mean([bound(w, i) for i in KEPT]), "generator")
+
+
+def cycle(w: Written, features: np.ndarray, noise: str, i: int) -> float:
+    """The weighted L1 distance of drawn attributes from the class's own: sum |r|^3 / |r|_2."""
+    hidden = leaky(w.linear("refine.0", features))
+    center, spread = np.split(w.linear("refine.1", hidden), 2)
+    r = sigmoid(center + sigmoid(spread) * w.drawn(noise, i)) - w.semantics[w.labels[i]]
+    return float(np.sum(np.abs(r) ** 3) / np.sqrt(np.sum(r**2)))
+
+
+def test_free_generator(space):
+    """F-VAEGAN's, and the semantic cycle of what is generated, times its weight."""
+    w = Written(FREE, space, gamma=7.0, cycle=0.9)
+    rows = []
+    for i in KEPT:
+        row = bound(w, i)
+        row["generated cycle"] = cycle(w, w.decoded("generator", i), "generator.refine", i)
+        rows.append(row | {"generator": row["generator"] + 0.9 * row["generated cycle"]})
+    check(w.loss("generator"), mean(rows), "generator")
+
+
+@pytest.mark.parametrize("contrast", ["nearest", "random"])
+def test_free_refinement(space, contrast):
+    """SAMC, max(0, margin + g |mu - c_y|^2 - (1 - g) |mu - c_y'|^2), and the semantic cycle of real features."""
+    w = Written(FREE, space, center=0.6, cycle=0.9, margin=2.0, balance=0.7, contrast=contrast)
+    centres = w.params["centres.all"].numpy()
+    rows = []
+    for i in KEPT:
+        mu = np.split(w.linear("refine.1", leaky(w.linear("refine.0", w.real(i)))), 2)[0]
+        far = [float(np.sum((mu - centre) ** 2)) for centre in centres]
+        own = w.labels[i]
+        other = min((c for c in HELD if c != own), key=lambda c: far[c])
+        if contrast == "random":
+            other = HELD[int(w.drawn("refine.other", i) * len(HELD))]
+        row = {
+            "samc": max(0.0, 2.0 + 0.7 * far[own] - 0.3 * far[other]),
+            "real cycle": cycle(w, w.real(i), "refine.noise", i),
+        }
+        rows.append(row | {"refine": 0.6 * row["samc"] + 0.9 * row["real cycle"]})
+    check(w.loss("refine"), mean(rows), "refine")
+
+
+def test_the_classifiers_of_free_see_the_feature_the_hidden_layer_and_the_predicted_attributes(space):
+    w = Written(FREE, space)
+    result = w.method.refine(w.params, w.batch["inputs"]).numpy()
+    for i in range(5):
+        hidden = leaky(w.linear("refine.0", w.real(i)))
+        expected = np.r_[w.real(i), hidden, sigmoid(np.split(w.linear("refine.1", hidden), 2)[0])]
+        np.testing.assert_allclose(result[i], expected, rtol=1e-9)
+
+
+# Plans and draws
 
 
 def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space):
-    method = make(CLSWGAN, CLSWGANSettings, space, batch_size=16, critic_steps=3)
+    method = make(CLSWGAN, space, batch_size=16, critic_steps=3)
     plan = method.plan("", np.zeros(40, dtype=np.int64), 2, np.random.default_rng(0))
     assert plan.index.shape == (2 * 3 * 3, 16)  # 40 samples are three batches
     assert all(len(set(row)) == 16 for row in plan.index.tolist())  # no sample twice in a batch
     assert len({tuple(row) for row in plan.index.tolist()}) == 18
     few = method.plan("", np.zeros(5, dtype=np.int64), 1, np.random.default_rng(0))
     assert few.weight.sum(1).tolist() == [5, 5, 5]
+    free = make(FREE, space, passes=3, critic_steps=2, batch_size=16)
+    assert free.plan("", np.zeros(40, dtype=np.int64), 2, np.random.default_rng(0)).steps == 2 * 3 * 3 * 2
 
 
 def test_draws_depend_on_the_step_alone(space):
-    method = make(CLSWGAN, CLSWGANSettings, space)
+    method = make(CLSWGAN, space)
     plan = method.plan("", np.zeros(70, dtype=np.int64), 1, np.random.default_rng(0))
     third, again = plan.draws(3), (plan.draws(0), plan.draws(3))[1]
     assert all(np.array_equal(third[name], again[name]) for name in third)
@@ -56,6 +252,9 @@ def test_draws_depend_on_the_step_alone(space):
     assert 0 <= mix.min() < 0.05
     assert 0.95 < mix.max() < 1
     assert not np.array_equal(third["critic.noise"], third["generator.noise"])
+
+
+# Classifiers
 
 
 def test_the_classifier_reaches_what_scikit_learn_reaches():
@@ -80,7 +279,7 @@ def among(method, space):
 
 
 def test_a_complete_model_tells_generated_features_apart(space):
-    method = make(CLSWGAN, CLSWGANSettings, space, synthetic=60, synthetic_gzsl=40, head_epochs=60, condition_scale=8)
+    method = make(CLSWGAN, space, synthetic=60, synthetic_gzsl=40, head_epochs=60, condition_scale=8)
     params = method.init(np.random.default_rng(0))
     params["generator.1.weight"] *= 20
     params["generator.0.weight"] *= 10
@@ -97,14 +296,14 @@ def test_a_complete_model_tells_generated_features_apart(space):
 
 
 def test_more_features_begin_with_the_same_ones(space):
-    method = make(CLSWGAN, CLSWGANSettings, space)
+    method = make(CLSWGAN, space)
     params = method.init(np.random.default_rng(0))
     few, many = (method.synthesise(params, among(method, space), 5, count, 1) for count in (4, 9))
     torch.testing.assert_close(many[:4], few)
 
 
 def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeypatch):
-    method = make(CLSWGAN, CLSWGANSettings, space, synthetic=8, head_epochs=1)
+    method = make(CLSWGAN, space, synthetic=8, head_epochs=1)
     params, asked = method.init(np.random.default_rng(0)), []
     whole = CLSWGAN.synthesise
 
@@ -113,8 +312,8 @@ def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeyp
         return whole(self, params, among, c, count, seed)
 
     monkeypatch.setattr(CLSWGAN, "synthesise", synthesise)
-    inputs, labels = samples(space)
-    method.fit_heads(params, among(method, space), 3, (inputs.float(), labels))
+    inputs, labels = torch.rand(40, WIDTH), torch.arange(40) % 4
+    method.fit_heads(params, among(method, space), 3, (inputs, labels))
     assert asked == [5, 6, 5, 6]
     asked.clear()
     method.fit_heads(params, among(method, space), 3)
@@ -122,12 +321,12 @@ def test_with_real_features_nothing_is_generated_for_seen_classes(space, monkeyp
 
 
 def test_text_is_given_to_the_generator_alone(space):
-    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm", text_scale=3.0)
+    method = make(CLSWGAN, space, text="minilm", text_scale=3.0)
     params = method.init(np.random.default_rng(0))
     assert method.text.shape == (8, 384)
     torch.testing.assert_close(method.text.norm(dim=1), torch.ones(8))
-    assert params["generator.0.weight"].shape == (11, 30 + 384 + 30)
-    assert params["critic.0.weight"].shape == (11, WIDTH + 30)
+    assert params["generator.0.weight"].shape == (9, 30 + 384 + 30)
+    assert params["critic.0.weight"].shape == (9, WIDTH + 30)
     labels = torch.tensor([5, 5, 6])
     batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
     told = method.condition(batch, {"semantics": method.semantics, "text": method.text}, "g")
@@ -137,37 +336,32 @@ def test_text_is_given_to_the_generator_alone(space):
 
 
 def test_a_prompt_may_name_the_strongest_attributes(space):
-    class_level = make(CLSWGAN, CLSWGANSettings, space, text="minilm")
-    fine = make(
-        CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo of a {attribute} {class}.", text_attributes=2
-    )
+    class_level = make(CLSWGAN, space, text="minilm")
+    fine = make(CLSWGAN, space, text="minilm", prompt="a photo of a {attribute} {class}.", text_attributes=2)
     assert fine.text.shape == class_level.text.shape
     assert 0.3 < float((fine.text * class_level.text).sum(1).mean()) < 0.99
     above = (space.semantics - space.semantics.mean(0)) / space.semantics.std(0, ddof=1)
     best = np.argsort(-above[2])[:2]
-    from fedunseen.encoders.text import embed_texts
-
     expected = embed_texts([f"a photo of a attribute {i} class 2." for i in best], "minilm").mean(0)
     np.testing.assert_allclose(fine.text[2].numpy(), expected / np.linalg.norm(expected), atol=1e-5)
 
 
-def test_attributes_are_as_long_as_the_noise(space):
-    method = make(CLSWGAN, CLSWGANSettings, space, noise=16)
+def test_attributes_are_as_long_as_the_noise_and_the_hidden_layer_is_twice_as_wide_as_the_features(space):
+    method = make(CLSWGAN, space, noise=16, hidden=None)
+    assert method.hidden == 2 * WIDTH
     lengths = method.condition_scale * np.linalg.norm(space.semantics[space.seen], axis=1)
     assert lengths.mean() == pytest.approx(4.0)
-    assert make(CLSWGAN, CLSWGANSettings, space, condition_scale=1.5).condition_scale == 1.5
+    assert make(CLSWGAN, space, condition_scale=1.5).condition_scale == 1.5
 
 
 def test_an_encoder_of_another_width_is_told_apart(space):
-    method = make(CLSWGAN, CLSWGANSettings, space)
-    params = make(CLSWGAN, CLSWGANSettings, space, text="minilm").init(np.random.default_rng(0))
+    method = make(CLSWGAN, space)
+    params = make(CLSWGAN, space, text="minilm").init(np.random.default_rng(0))
     with pytest.raises(ExperimentError, match=r"gives 0 numbers a class, but the generator was trained with 384"):
         method.fit_heads(params, among(method, space), 0)
 
 
 def test_names_that_say_nothing_to_a_text_encoder(space):
-    from dataclasses import replace
-
     names = list(space.names)
     for wrong, sentence in (
         ({2: "007."}, "the class '007.' has no word in its name for a text encoder: rename it"),
@@ -177,45 +371,28 @@ def test_names_that_say_nothing_to_a_text_encoder(space):
     ):  # fmt: skip
         changed = [wrong.get(i, name) for i, name in enumerate(names)]
         with pytest.raises(DataError) as error:
-            make(CLSWGAN, CLSWGANSettings, replace(space, names=changed), text="minilm").init(np.random.default_rng(0))
+            make(CLSWGAN, replace(space, names=changed), text="minilm").init(np.random.default_rng(0))
         assert str(error.value) == sentence
     with pytest.raises(ExperimentError, match="names no class"):
-        make(CLSWGAN, CLSWGANSettings, space, text="minilm", prompt="a photo.").init(np.random.default_rng(0))
+        make(CLSWGAN, space, text="minilm", prompt="a photo.").init(np.random.default_rng(0))
 
 
 def test_features_that_the_generator_cannot_make(space):
     negative = torch.tensor([[-1.0, 1.0, 2.0, 3.0]])
     with pytest.raises(ExperimentError, match=r"lie in \[-1, 3\]: set data.features = \['min-max'\]"):
-        make(VAEGAN, VAEGANSettings, space).check_inputs(negative)
+        make(VAEGAN, space, output="sigmoid").check_inputs(negative)
     with pytest.warns(UserWarning, match="25 % of the features are negative"):
-        make(CLSWGAN, CLSWGANSettings, space).check_inputs(negative)
+        make(CLSWGAN, space, output="relu").check_inputs(negative)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        make(CLSWGAN, CLSWGANSettings, space, output="linear").check_inputs(negative)
-        make(CLSWGAN, CLSWGANSettings, space).check_inputs(negative.abs())
+        make(CLSWGAN, space, output="linear").check_inputs(negative)
+        make(CLSWGAN, space, output="relu").check_inputs(negative.abs())
     with pytest.warns(UserWarning, match="some attributes are negative"):
-        make(FREE, FREESettings, space, output="linear").check_inputs(negative)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"), [(CLSWGAN, CLSWGANSettings), (VAEGAN, VAEGANSettings), (FREE, FREESettings)]
-)
-def test_models_that_are_alike_have_nothing_to_contrast(space, kind, settings):
-    method = make(kind, settings, space, output="linear")
-    params = double(method.init(np.random.default_rng(0)))
-    inputs, labels = samples(space, 6)
-    shapes, rng = method.draw_shapes(), np.random.default_rng(1)
-    drawn = {name: torch.from_numpy(rng.random((6, *shape))) for name, shape in shapes.items()}
-    batch = {"inputs": inputs, "labels": labels, "weights": torch.ones(6).double(), **drawn}
-    context = {"semantics": method.semantics, "text": method.text, **method.client_context(np.arange(4))}
-    _, terms = method.generator_loss(params, batch, context)
-    other = method.contrast(params, batch, context)
-    torch.testing.assert_close(terms.get("representation", other), other)
-    assert other.shape == (6, WIDTH)
+        make(FREE, space, output="linear").check_inputs(negative)
 
 
 def test_the_text_of_new_classes_is_embedded_once(space, monkeypatch):
-    method = make(CLSWGAN, CLSWGANSettings, space, text="minilm", synthetic=3, head_epochs=1)
+    method = make(CLSWGAN, space, text="minilm", synthetic=3, head_epochs=1)
     params, asked = method.init(np.random.default_rng(0)), []
     whole = generative.embed_classes
     monkeypatch.setattr(generative, "embed_classes", lambda *told: asked.append(told[0]) or whole(*told))
