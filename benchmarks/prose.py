@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 import tokenize
 from collections.abc import Iterator
@@ -32,16 +33,18 @@ WORDS = re.compile(rf"\b(?:{DIALECT}|{BRITISH})\b", re.IGNORECASE)
 
 
 def pages() -> list[Path]:
-    """Return the pages for users: no research notes."""
-    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    """Return the pages and notebooks for users: no research notes."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb")]
     return sorted(path for path in found if path.parent.name != "research")
 
 
 def prose_of_page(path: Path) -> str:
     """Return a page's text with its line breaks; code, tables' rules and links' targets are blank."""
-    text = re.sub(
-        r"^ *```.*?^ *```", lambda found: "\n" * found[0].count("\n"), path.read_text("utf-8"), flags=re.M | re.S
-    )
+    written = path.read_text("utf-8")
+    if path.suffix == ".ipynb":
+        cells = json.loads(written)["cells"]
+        written = "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    text = re.sub(r"^ *```.*?^ *```", lambda found: "\n" * found[0].count("\n"), written, flags=re.M | re.S)
     return re.sub(r"`[^`\n]*`|\]\([^)]*\)|<[^>]*>", " x ", text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -23,8 +24,9 @@ def executed(paths: Sequence[Path]) -> Iterator[tuple[Path, nbformat.NotebookNod
         CellExecutionError: a cell fails.
     """
     kernel = KernelManager(kernel_name="python3", transport="ipc")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where the command `fedunseen` is
     with tempfile.TemporaryDirectory() as folder:
-        kernel.start_kernel(extra_arguments=["--log-level=ERROR"])
+        kernel.start_kernel(extra_arguments=["--log-level=ERROR"], env=os.environ | {"PATH": path})
         try:
             for path in paths:
                 notebook = nbformat.read(path, as_version=4)

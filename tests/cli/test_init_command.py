@@ -93,7 +93,7 @@ def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(co
     expected = "name,split\nblue,seen\ngreen,unseen\norange,seen\npurple,seen\nred,unseen\nyellow,seen\n"
     assert table.read_text("utf-8") == expected
     assert sections(tmp_path / "first.toml")["data"]["text_encoder"] == "minilm"
-    assert f"every fifth by the alphabet, kept out of training to test with; mark others in {table}" in done.err
+    assert f"spread over the alphabet, kept out of training to test with; mark others in {table}" in done.err
     run, picture = tmp_path / "run", pictures / "orange" / "0.png"
     assert command("run", tmp_path / "first.toml", "--out", run).code == 0
     new = ("--class", "orange juice", "--class", "a dark night")

@@ -105,7 +105,7 @@ def _checked(info: Mapping[str, Any]) -> str:
     if info["missing"]:
         lines.append(f"  {find('data', info['benchmark']).describe()}")
         if info["benchmark"] == "images" and info["missing"] == ["classes.csv"]:
-            lines.append(f"  fedunseen init {quote(info['root'])} writes it, with every fifth class as an unseen one")
+            lines.append(f"  fedunseen init {quote(info['root'])} writes it, with about a fifth of the classes unseen")
     lines += [f"  problem: {problem}" for problem in info["problems"]]
     if "classes" in info:
         lines.append(f"  classes: {info['classes']} ({info['seen']} seen, of them {info['validation']} for validation; "

@@ -85,7 +85,7 @@ _WHY = {
     "quantization": "bits of a feature: parties send sums of whole numbers, exact in any order",
     "semantics": "descriptions of classes, likewise",
     "efficientnet-lite": "comes with fedunseen, and is not trained",
-    "clients": "parties, played on this machine; each holds classes of its own",
+    "clients": "parties, simulated on this machine; each holds classes of its own",
     "gaussian": "exact in one round, the same for any partition; nothing to tune",
     "calibration": "seen classes against unseen ones, on classes left out of the sums",
     "seed": "seeds = 3 says how far chance goes",
@@ -160,7 +160,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     choices = []
     if not (folder / "classes.csv").is_file():
         ordered, unseen = _split(folder, list(classes))
-        rule = "every fifth by the alphabet, kept out of training to test with"
+        rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
     class_names(folder / "classes.csv", "minilm")  # wrong ones are refused before a picture is opened
     side, unreadable, animated = _sides(files)
@@ -256,7 +256,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the classes by the alphabet, and every fifth of them, which is kept out of training (two at least)."""
+    """Return the classes by the alphabet, and a fifth of them (at least two), which is kept out of training."""
     _text_encoder(folder)
     words = {name: re.sub(r"[\W\d_]+", "", name).lower() for name in names}
     often = Counter(words.values())
