@@ -30,50 +30,43 @@ ENGINES = [
 ]
 """What carries messages between machines."""
 
-KILLED = """
-import os, signal, sys
-from fedunseen.cli.main import main
-from fedunseen.engines.remote import coordinator, party
-
-last, command = int(sys.argv[1]), sys.argv[2]
-owner, name = {"join": (party, "local_update"), "host": (coordinator.Distributed, "_check_merged")}[command]
-done = getattr(owner, name)
-
-def work(*given):
-    result = done(*given)
-    if given[-1] == last:  # the round
-        os.kill(os.getpid(), signal.SIGKILL)
-    return result
-
-setattr(owner, name, work)
-sys.argv = ["fedunseen", *sys.argv[2:]]
-main()
-"""
-
-
-HELD = """
-import sys, time
+DISTURBED = """
+import os, signal, sys, time
 from pathlib import Path
 from fedunseen.cli.main import main
-from fedunseen.engines.remote import party
+from fedunseen.engines.remote import coordinator, party
+from fedunseen.engines.remote.masking import PartySession
 
-file, done = Path(sys.argv[1]), party.local_update
+how, what, command = sys.argv[1:4]
+owner, name = {"join": (party, "local_update"), "host": (coordinator.Distributed, "_check_merged")}[command]
+if how == "masked":
+    owner, name = PartySession, "answer"
+done = getattr(owner, name)
 
 def last():
     try:
-        return int(file.read_text())
+        return int(Path(what).read_text())
     except (OSError, ValueError):  # not there, or being written
         return -1
 
-def work(*given):
-    while last() < given[-1]:  # the round
-        time.sleep(0.05)
-    return done(*given)
+def kill(now):
+    if now == what:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-party.local_update = work
-sys.argv = ["fedunseen", *sys.argv[2:]]
+def work(*given):
+    while how == "held" and last() < given[-1]:  # the round
+        time.sleep(0.05)
+    if how == "masked":
+        kill(f"{given[0]._round}:{given[1]['kind']}")
+    result = done(*given)
+    kill(str(given[-1]))
+    return result
+
+setattr(owner, name, work)
+sys.argv = ["fedunseen", *sys.argv[3:]]
 main()
 """
+"""A command that kills itself (``killed``, ``masked``) or waits (``held``) in a round."""
 
 
 def command(*words):
@@ -135,25 +128,6 @@ def environment():
     commands = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": paths, "PATH": commands}
     return {**os.environ, **own}
-
-
-KILLED_UNDER_MASKS = """
-import os, signal, sys
-from fedunseen.cli.main import main
-from fedunseen.engines.remote.masking import PartySession
-
-last, stage = sys.argv[1].split(":")
-answer = PartySession.answer
-
-def work(self, header):
-    if (self._round, header["kind"]) == (int(last), stage):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return answer(self, header)
-
-PartySession.answer = work
-sys.argv = ["fedunseen", *sys.argv[2:]]
-main()
-"""
 
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -253,9 +227,9 @@ class Machine:
         """
         code = None
         if held_by is not None:
-            code, words = HELD, (held_by, *words)
+            code, words = DISTURBED, ("held", held_by, *words)
         if killed_in is not None:
-            code, words = KILLED_UNDER_MASKS if isinstance(killed_in, str) else KILLED, (killed_in, *words)
+            code, words = DISTURBED, ("masked" if isinstance(killed_in, str) else "killed", killed_in, *words)
         process = Forked([str(word) for word in words], code, self.folder, log)
         self.running.append(process)
         return process

@@ -1,189 +1,47 @@
-"""Flower carries messages between real processes: here all of them answer with what they were sent, and their name."""
+"""Flower carries the messages of `host` and `join`: who is let in, what is lost on its way, keys and their end."""
 
 import datetime
-import importlib
 import importlib.util
-import json
 import os
 import shutil
-import signal
 import socket
 import ssl
-import stat
-import subprocess
-import sys
 import threading
-import time
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from carried import Place
 from fedunseen.cli.main import app
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import Host, Join, Simulate
+from fedunseen.engines.remote.link import Join, Simulate
 from fedunseen.engines.remote.requests import exchange
-from fedunseen.engines.remote.supervisor import descendants
 from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
-pytestmark = [
-    pytest.mark.slow,
-    needed,
-    pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
-]
+pytestmark = [pytest.mark.slow, needed]
 NAMES = ("north", "south", "west")
-
-PARTY = """
-import sys, threading, time
-from pathlib import Path
-from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import Join
-
-folder, address, port, kit, name, patience = sys.argv[1:]
-done = threading.Event()
-
-def answer(message):
-    if message.startswith(b"slowly"):
-        time.sleep(3600)
-    if message == b"last":
-        done.set()
-    return name.encode() + b":" + message
-
-try:
-    place = Join(Path(folder), address, int(port), Path(kit) if kit else None, name, float(patience))
-    flower.join(place, answer, done)
-except Exception as error:
-    sys.exit(f"{type(error).__name__}: {error}")
-"""
-
-COORDINATOR = """
-import sys, time
-from pathlib import Path
-from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import Host
-
-folder, port, kit, *names = sys.argv[1:]
-with flower.host(Host(Path(folder), "127.0.0.1", int(port), Path(kit), tuple(names))) as link:
-    print("listens", flush=True)
-    while len(link.present()) < len(names):
-        time.sleep(0.05)
-    print("complete", flush=True)
-    time.sleep(3600)
-"""
-
-
-class Place:
-    """A coordinator's place and parties around it; whatever still runs is killed at the end."""
-
-    def __init__(self, folder, secure):
-        self.folder, self.port, self.kit = folder, free_port(), None
-        self.processes = []
-        if secure:
-            self.kit = folder / "kit"
-            flower.certificates(self.kit, "127.0.0.1", NAMES, 2, folder / "authority")
-
-    def host(self):
-        kit = None if self.kit is None else self.kit / "coordinator"
-        return flower.host(Host(self.folder / "host", "127.0.0.1", self.port, kit, NAMES))
-
-    def start(self, program, *arguments):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.processes.append(process)
-        return process
-
-    def join(self, name, kit=None, address="127.0.0.1", port=None, patience=GUARD):
-        if kit is None:
-            kit = "" if self.kit is None else self.kit / name
-        return self.start(PARTY, self.folder / name, address, port or self.port, kit, name, patience)
-
-    def coordinate(self):
-        return self.start(COORDINATOR, self.folder / "host", self.port, self.kit / "coordinator", *NAMES)
 
 
 @pytest.fixture
 def place(tmp_path, request):
-    made = Place(tmp_path, getattr(request, "param", True))
+    secure = getattr(request, "param", True)
+    made = Place("flower", tmp_path, NAMES, secure, **({"authority": tmp_path / "authority"} if secure else {}))
     yield made
-    for process in made.processes:
-        process.kill()
-        process.wait()
-
-
-def said(process):
-    _, error = process.communicate(timeout=GUARD)
-    assert process.returncode == 1
-    return error.strip().splitlines()[-1]
-
-
-def runs(process):
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def sent(body):
-    return dict.fromkeys(NAMES, body)
-
-
-@pytest.mark.parametrize("place", [True, False], indirect=True, ids=["tls", "plain"])
-def test_messages_of_any_size_arrive(place):
-    with place.host() as link:
-        parties = [place.join(name) for name in NAMES]
-        until(lambda: len(link.present()) == 3)
-        assert list(link.present()) == list(NAMES)
-        for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
-            assert dict(exchange(link, sent(body), GUARD)) == {name: name.encode() + b":" + body for name in NAMES}
-        own = {name: f"for {name}".encode() for name in NAMES}
-        assert dict(exchange(link, own, GUARD)) == {name: f"{name}:for {name}".encode() for name in NAMES}
-        assert dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD)) == {
-            "south": b"south:only",
-            "nobody": None,
-        }
-        assert dict(exchange(link, sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
-        for party in parties:
-            output, error = party.communicate(timeout=GUARD)
-            assert (party.returncode, output, error) == (0, "", "")
-        until(lambda: not link.present())
-    if place.kit is not None:
-        assert place.processes[0].poll() == 0
-
-
-def test_a_killed_party_is_left_out_and_comes_back(place):
-    with place.host() as link:
-        parties = {name: place.join(name) for name in NAMES[:2]}
-        until(lambda: len(link.present()) == 2)
-        first = link.present()
-        threading.Timer(0.5, parties["north"].kill).start()
-        begin = time.monotonic()
-        arrived = list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD))
-        assert arrived == [("south", b"south:now"), ("north", None)]
-        assert time.monotonic() - begin < GUARD  # no one waited until the exchange was over
-        assert list(link.present()) == ["south"]
-        place.join("north")
-        place.join("west")  # late
-        until(lambda: len(link.present()) == 3)
-        assert link.present()["south"] == first["south"]
-        assert link.present()["north"] != first["north"]
-        assert dict(exchange(link, sent(b"again"), GUARD)) == {name: name.encode() + b":again" for name in NAMES}
+    made.end()
 
 
 def test_late_answers_are_thrown_away(place):
+    over = threading.Event()
     with place.host() as link:
-        place.join("north")
+        place.join("north", lambda message: over.wait() and message)
         until(link.present)
         assert list(exchange(link, {"north": b"slowly"}, 0.5)) == [("north", None)]
         state = link.state
         until(lambda: not link.open)
         assert (state.message_ins_store, state.message_res_store, len(state.object_store)) == ({}, {}, 0)
+        over.set()
 
 
 @pytest.mark.parametrize("place", [False], indirect=True)
@@ -210,16 +68,9 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
 
     for name in calls:
         monkeypatch.setattr(FleetHttpClient, name, breaking(name))
-    asked, done = [], threading.Event()
-
-    def answer(body):
-        asked.append(body)
-        return b"north:" + body
-
-    party = Join(place.folder / "north", "127.0.0.1", place.port, None, "north", GUARD)
-    thread = threading.Thread(target=flower.join, args=(party, answer, done), daemon=True)
+    asked = []
     with place.host() as link:
-        thread.start()
+        place.join("north", lambda body: asked.append(body) or b"north:" + body)
         until(link.present)
         for name in calls:
             for times in (1, 2):
@@ -230,28 +81,13 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
                 assert breaks[name] < times
                 breaks[name] = 0
         assert len(set(asked)) == 2 * len(calls)
-        done.set()
-        thread.join()
-
-
-def test_a_killed_coordinator_is_found_again(place):
-    first = place.coordinate()
-    assert first.stdout.readline() == "listens\n"
-    parties = [place.join(name) for name in NAMES]
-    assert first.stdout.readline() == "complete\n"
-    first.send_signal(signal.SIGKILL)
-    first.wait()
-    with place.host() as link:
-        until(lambda: len(link.present()) == 3)
-        assert dict(exchange(link, sent(b"last"), GUARD)) == {name: name.encode() + b":last" for name in NAMES}
-    assert [party.wait(GUARD) for party in parties] == [0, 0, 0]
 
 
 def test_the_second_process_of_a_party_is_refused(place):
     with place.host() as link:
         place.join("north")
         until(link.present)
-        assert said(place.join("north")) == (
+        assert place.refused("north", folder="second") == (
             f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
             "under another name and with its key"
         )
@@ -260,25 +96,19 @@ def test_the_second_process_of_a_party_is_refused(place):
 
 def test_strangers_are_refused(place, tmp_path):
     flower.certificates(tmp_path / "other", "127.0.0.1", NAMES, days=2)
-    foreign = tmp_path / "other" / "north"
     keyless = tmp_path / "other" / "south"
     (keyless / "ca.crt").write_bytes((place.kit / "south" / "ca.crt").read_bytes())
+    where = f"127.0.0.1:{place.port}"
     with place.host() as link:
-        where = f"127.0.0.1:{place.port}"
-        strangers = [
-            place.join("north", foreign),
-            place.join("south", keyless),
-            place.join("west", "", patience=1),
-            place.join("north", place.kit / "west"),
-        ]
-        assert said(strangers[0]).startswith(
-            f"RefusedError: the certificate of the coordinator at {where} is not accepted: unable to get local issuer"
-        )
-        assert said(strangers[1]).startswith(
-            f"RefusedError: the coordinator at {where} does not know this key of 'south': take"
-        )
-        assert said(strangers[2]).startswith(f"ConnectionLost: no coordinator at {where}: ")
-        assert said(strangers[3]).endswith("is the folder of party 'west', not of 'north': take the right one")
+        for name, kit, why in (
+            ("north", tmp_path / "other" / "north", f"RefusedError: the certificate of the coordinator at {where} is "
+             "not accepted: unable to get local issuer"),
+            ("south", keyless, f"RefusedError: the coordinator at {where} does not know this key of 'south': take"),
+            ("west", None, f"ConnectionLost: no coordinator at {where}: "),
+            ("north", place.kit / "west", f"RefusedError: {place.kit}/west is the folder of party 'west', not of "
+             "'north': take the right one"),
+        ):  # fmt: skip
+            assert place.refused(name, kit=kit, patience=1).startswith(why)
         assert not link.present()
 
 
@@ -301,7 +131,7 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
         threading.Thread(target=listen, daemon=True).start()
         told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
         with pytest.raises(ConnectionLost, match="does not speak TLS"):
-            client.Connection(told).connect()
+            client.Connection(told).connect(threading.Event())
         assert len(came) == 3
 
 
@@ -314,16 +144,15 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
         for file in (tmp_path / words[-1] / "coordinator").iterdir():
             shutil.copy(file, place.kit / "coordinator")
     with place.host() as link:
-        places = {"south": tmp_path / "new" / "south", "north": None, "west": None}
-        there = {name: place.join(name, kit) for name, kit in places.items()}
-        while len(link.present()) < 2:
-            time.sleep(0.05)
-        assert dict(exchange(link, sent(b"yes"), GUARD)) == {"north": b"north:yes", "south": b"south:yes", "west": None}
-        stolen = place.join("south", place.kit / "south")
-        for name, process in (("south", stolen), ("west", there["west"])):
-            known = f"RefusedError: the coordinator at 127.0.0.1:{place.port} does not know this key of '{name}'"
-            assert said(process).startswith(known)
-        assert len(link.present()) == 2
+        place.join("north")
+        place.join("south", kit=tmp_path / "new" / "south")
+        until(lambda: len(link.present()) == 2)
+        for name in ("south", "west"):
+            why = f"RefusedError: the coordinator at 127.0.0.1:{place.port} does not know this key of '{name}'"
+            assert place.refused(name, folder="stolen").startswith(why)
+        assert dict(exchange(link, dict.fromkeys(NAMES, b"yes"), GUARD)) == {
+            "north": b"north:yes", "south": b"south:yes", "west": None,
+        }  # fmt: skip
 
 
 def test_only_what_parties_need_is_served(place):
@@ -344,57 +173,32 @@ def test_only_what_parties_need_is_served(place):
 
 @pytest.mark.parametrize("place", [False], indirect=True)
 def test_nobody_there(place):
-    alone = place.join("north", patience=1)
-    nowhere = place.join("south", address="no-such-host.invalid", patience=1)
-    assert said(alone) == f"ConnectionLost: no coordinator at 127.0.0.1:{place.port}: Connection refused"
-    assert said(nowhere).startswith(f"ConnectionLost: no coordinator at no-such-host.invalid:{place.port}: ")
+    where, nowhere = f"127.0.0.1:{place.port}", "no-such-host.invalid"
+    assert place.refused("north") == f"ConnectionLost: no coordinator at {where}: Connection refused"
+    found = place.refused("north", address=nowhere)
+    assert found.startswith(f"ConnectionLost: no coordinator at {nowhere}:{place.port}: ")
     with place.host():
-        assert said(place.join("east")).startswith(
-            f"RefusedError: the coordinator at 127.0.0.1:{place.port} has no party 'east': take"
-        )
+        assert place.refused("east").startswith(f"RefusedError: the coordinator at {where} has no party 'east': take")
 
 
-def test_kits(tmp_path):
-    flower.certificates(tmp_path / "kit", "hospital.example", ["a", "b"], days=1)
-    found = {str(path.relative_to(tmp_path / "kit")) for path in (tmp_path / "kit").rglob("*") if path.is_file()}
-    own = {f"{name}/{file}" for name in "ab" for file in ("ca.crt", "node.crt", "node.key", "party.json")}
-    names = ("ca.crt", "server.crt", "server.key", "parties.json", "a.pub", "b.pub", "a.crt", "b.crt")
-    shared = {f"coordinator/{file}" for file in names}
-    assert found == own | shared
-    for path in (tmp_path / "kit").rglob("*.key"):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert json.loads((tmp_path / "kit/a/party.json").read_text()) == {"engine": "flower", "name": "a"}
-    assert json.loads((tmp_path / "kit/coordinator/parties.json").read_text()) == {
-        "engine": "flower",
-        "parties": ["a", "b"],
-    }
-    with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
-        flower.certificates(tmp_path / "kit", "localhost", ["a"], days=1)
+def test_damaged_kits(place):
+    def why():
+        with pytest.raises(RefusedError) as error, place.host():
+            pass
+        return str(error.value)
 
-
-def hosted(kit, tmp_path):
-    with flower.host(Host(tmp_path / "host", "127.0.0.1", free_port(), kit, ("a", "b"))):
-        pass
-
-
-def test_damaged_kits(tmp_path):
-    kit = tmp_path / "kit" / "coordinator"
-    flower.certificates(tmp_path / "kit", "localhost", ["a", "b"], days=1)
-    (kit / "b.pub").write_bytes((kit / "a.pub").read_bytes())
-    with pytest.raises(RefusedError, match=r"b.pub: parties 'a' and 'b' have the same key; give each its own"):
-        hosted(kit, tmp_path)
-    (kit / "b.pub").unlink()
-    with pytest.raises(RefusedError, match=r"b.pub: no public key of party 'b' .*fedunseen certs"):
-        hosted(kit, tmp_path)
+    kit = place.kit / "coordinator"
+    (kit / "south.pub").write_bytes((kit / "north.pub").read_bytes())
+    assert "south.pub: parties 'north' and 'south' have the same key; give each its own" in why()
+    (kit / "south.pub").unlink()
+    assert "south.pub: no public key of party 'south'" in why()
     (kit / "parties.json").write_text('{"engine": "nvflare"}')
-    with pytest.raises(RefusedError, match=r"parties.json: made for engine 'nvflare', not for 'flower'"):
-        hosted(kit, tmp_path)
+    assert "parties.json: made for engine 'nvflare', not for 'flower'" in why()
     (kit / "server.crt").write_text("no")
-    with pytest.raises(RefusedError, match=r"server.crt: no certificate"):
-        hosted(kit, tmp_path)
+    assert "server.crt: no certificate" in why()
 
 
-def test_an_expired_certificate(tmp_path, monkeypatch, place):
+def test_an_expired_certificate(place, monkeypatch, tmp_path):
     from fedunseen.engines.carriers.flower import kit as kits
 
     today = datetime.datetime.now(datetime.UTC)
@@ -404,35 +208,32 @@ def test_an_expired_certificate(tmp_path, monkeypatch, place):
         def now(cls, tz=None):
             return today - datetime.timedelta(days=9)
 
+    place.kit = tmp_path / "old"
     with monkeypatch.context() as patch:
         patch.setattr(kits.datetime, "datetime", Earlier)
-        flower.certificates(tmp_path / "old", "127.0.0.1", NAMES, days=2)
-    kit = tmp_path / "old"
-    with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"):
-        hosted(kit / "coordinator", tmp_path)
+        flower.certificates(place.kit, "127.0.0.1", NAMES, days=2)
+    with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
+        pass
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
-    place.kit = kit
     with place.host():
-        assert "node.crt: valid from" in said(place.join("north"))
+        assert "node.crt: valid from" in place.refused("north")
         for name in ("node.crt", "party.json"):  # a party that does not look at its own
-            (kit / "south" / name).unlink()
-        assert "is not accepted: certificate has expired; take the folder" in said(place.join("south"))
+            (place.kit / "south" / name).unlink()
+        assert "is not accepted: certificate has expired; take the folder" in place.refused("south")
 
 
 def test_the_coordinator_shuts_out_an_expired_certificate(place):
     with place.host() as link:
         link.gate.ends["north"] = link.gate.ends["south"] - datetime.timedelta(days=9)
-        south = place.join("south")
-        assert "does not know this key of 'north'" in said(place.join("north"))
-        while set(link.present()) != {"south"}:
-            assert south.poll() is None
-            time.sleep(0.05)
+        place.join("south")
+        assert "does not know this key of 'north'" in place.refused("north")
+        until(lambda: set(link.present()) == {"south"})
 
 
 def test_a_clock_that_goes_back_a_day(place, monkeypatch):
     from fedunseen.engines.carriers.flower import client
 
-    behind, done = [datetime.timedelta()], threading.Event()
+    behind = [datetime.timedelta()]
 
     class Behind(datetime.datetime):
         @classmethod
@@ -440,17 +241,12 @@ def test_a_clock_that_goes_back_a_day(place, monkeypatch):
             return datetime.datetime.now(tz) - behind[0]
 
     monkeypatch.setattr(client, "datetime", Behind)
-    told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
     with place.host() as link:
-        party = threading.Thread(target=client.answer_messages, args=(told, lambda message: message, done))
-        party.start()
-        while "north" not in link.present():
-            time.sleep(0.05)
+        place.join("north")
+        until(link.present)
         for _ in range(2):
-            assert dict(exchange(link, {"north": b"x"}, GUARD)) == {"north": b"x"}
+            assert dict(exchange(link, {"north": b"x"}, GUARD)) == {"north": b"north:x"}
             behind[0] = datetime.timedelta(days=1)
-        done.set()
-        party.join()
 
 
 def test_an_outsider_charges_no_budget(place):
@@ -500,50 +296,6 @@ def test_an_array_that_names_one_piece_many_times():
     pieces[whole] = pieces[whole].replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 999 + b"0]")
     with pytest.raises(ValueError, match="more than 100,000 bytes"):
         superlink._check_inflated(pieces, 100_000)
-
-
-FACTORY = """
-import os
-
-def make(argument):
-    def answer(party, message):
-        if message == b"die":
-            os._exit(1)
-        return f"{party} {argument} ".encode() + message
-    return answer
-"""
-
-
-@pytest.fixture
-def simulation(tmp_path, monkeypatch):
-    pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
-    (tmp_path / "echo_for_flower.py").write_text(FACTORY)
-    monkeypatch.syspath_prepend(tmp_path)
-    return flower.simulate(Simulate(tmp_path / "run", 3, 2, importlib.import_module("echo_for_flower").make, "says"))
-
-
-def test_a_simulation_answers_and_leaves_nothing_behind(simulation):
-    before = set(descendants(os.getpid()))  # of other tests in this process
-    with simulation as link:
-        names = ("0", "1", "2")
-        assert tuple(link.present()) == names
-        assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
-        body = os.urandom(3_000_000)
-        for _ in range(2):
-            assert dict(exchange(link, dict.fromkeys(names, body), GUARD)) == {
-                name: f"{name} says ".encode() + body for name in names
-            }
-        started = set(descendants(os.getpid())) - before
-        assert len(started) > 3
-    assert not [process for process in started if runs(process)]
-
-
-def test_a_simulation_outlives_its_workers(simulation):
-    with simulation as link:
-        first = link.present()
-        assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
-        until(lambda: link.present() and link.present() != first)
-        assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
 
 
 def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):

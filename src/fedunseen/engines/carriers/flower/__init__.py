@@ -135,11 +135,9 @@ def _prepare(folder: Path) -> None:
         for old in list(logger.handlers):
             logger.removeHandler(old)
             old.close()
-        logger.propagate = False
-    for name in ("flwr", "uvicorn", "fedunseen.engines.carriers.flower"):
-        logging.getLogger(name).addHandler(handler)
-    logging.getLogger("uvicorn.error").propagate = True
-    for name in ("flwr", "uvicorn", "fedunseen.engines.carriers.flower"):
-        logging.getLogger(name).setLevel(logging.INFO)
+        logger.propagate = name == "uvicorn.error"
+        if not logger.propagate:
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -118,11 +118,11 @@ class Connection:
         self.node = private.Node()
         self.unaccepted = 0  # signatures since the last one that was accepted
 
-    def connect(self) -> None:
-        """Connect, trying again for the party's patience."""
+    def connect(self, done: threading.Event) -> None:
+        """Connect, trying again for the party's patience, or until done."""
         begin = said = time.monotonic()
         self.node = private.Node()
-        while True:
+        while not done.is_set():
             try:
                 if self.place.kit is None:
                     with contextlib.suppress(httpx.HTTPStatusError):  # known already, or activation says what is wrong
@@ -298,7 +298,7 @@ def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
     try:
         while not done.is_set():
             try:
-                connection.connect()
+                connection.connect(done)
                 taken = None
                 with connection.beating():
                     connection.answer(answer, done)

@@ -284,6 +284,14 @@ class _Site:
         if self.child is not None:
             self.child.stop(0.3)
 
+    def reachable(self) -> bool:
+        """Return whether the coordinator still takes connections."""
+        try:
+            _probe(self.place)
+        except (OSError, RefusedError):
+            return False
+        return True
+
     def look(self) -> None:
         """See whether the coordinator can be reached, and NVFlare's process runs."""
         now, where = time.monotonic(), f"{self.place.address}:{self.place.port}"
@@ -353,6 +361,8 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 channel, head, body = events.get(timeout=0.0 if waiting else 0.1)
             except queue.Empty:
                 if waiting is None:
+                    if done.is_set() and not site.reachable():
+                        break  # a coordinator that has ended confirms no last answer
                     site.look()
                     continue
                 (channel, sent, body), waiting = waiting, None

@@ -1,0 +1,96 @@
+"""A coordinator's place on a carrier, and parties in threads of this process that answer with their name."""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.engines.carriers import carrier
+from fedunseen.engines.remote.link import Host, Join
+from processes import GUARD, free_port
+
+HERE = "127.0.0.1"
+
+
+class Joined:
+    """A party in a thread; it ends when it is sent ``b"last"``, or by an error."""
+
+    def __init__(self, engine, place, answer=None):
+        self.done, self.error, self.said = threading.Event(), None, answer or self.named
+        self.engine, self.place = engine, place
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def named(self, message):
+        if message == b"last":
+            self.done.set()
+        return f"{self.place.name}:".encode() + message
+
+    def _work(self):
+        try:
+            carrier(self.engine).join(self.place, lambda message: self.said(message), self.done)
+        except FedUnseenError as error:
+            self.error = error
+
+    def ended(self):
+        """Wait for its end; return the error with which it ended."""
+        self.thread.join(GUARD)
+        assert not self.thread.is_alive()
+        return self.error
+
+
+class Place:
+    """Where a coordinator listens, and the credentials of its parties."""
+
+    def __init__(self, engine, folder, names, secure=True, **certificates):
+        self.engine, self.folder, self.names, self.port, self.kit = engine, folder, names, free_port(), None
+        self.joined = []
+        if secure:
+            self.kit = folder / "kit"
+            carrier(engine).certificates(self.kit, HERE, names, 2, **certificates)
+
+    def host(self, folder="host", address=HERE, names=None):
+        kit = None if self.kit is None else self.kit / "coordinator"
+        return carrier(self.engine).host(Host(self.folder / folder, address, self.port, kit, names or self.names))
+
+    def _at(self, name, kit="", folder="", address=HERE, patience=GUARD):
+        own = None if self.kit is None else self.kit / name
+        return Join(self.folder / (folder or name), address, self.port, own if kit == "" else kit, name, patience)
+
+    def join(self, name, answer=None, **how):
+        self.joined.append(Joined(self.engine, self._at(name, **how), answer))
+        return self.joined[-1]
+
+    def end(self):
+        """End all parties; how they end is of no interest any more."""
+        for party in self.joined:
+            party.done.set()
+            party.ended()
+
+    def refused(self, name, patience=0.5, **how):
+        """Return why a party cannot join."""
+        with pytest.raises(FedUnseenError) as error:
+            carrier(self.engine).join(self._at(name, patience=patience, **how), bytes, threading.Event())
+        return f"{type(error.value).__name__}: {error.value}"
+
+
+def working(folder, module=""):
+    """Return the processes of a carrier, without their keepers, that work in a folder and run a module."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError, IndexError):
+            command = entry.read_bytes().split(b"\0")
+            words = [word for word in command[1:] if word != b"-u"]  # after the interpreter
+            if str(folder).encode() in b" ".join(words) and words[0] == b"-m" and module.encode() in words[1]:
+                found.append(int(entry.parent.name))
+    return found
+
+
+def runs(process):
+    """Return whether a process runs."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

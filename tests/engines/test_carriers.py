@@ -1,0 +1,155 @@
+"""What both carriers do alike, among parties that answer with their name and what they were sent."""
+
+import contextlib
+import importlib
+import os
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from carried import Place, runs, working
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.files import parse_json
+from fedunseen.engines.carriers import carrier
+from fedunseen.engines.remote.link import Simulate
+from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.supervisor import descendants
+from processes import ENGINES, GUARD, environment, until
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("engine", ENGINES),
+    pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
+]
+PARTY = """
+import sys, threading, time
+from pathlib import Path
+from fedunseen.engines.carriers import carrier
+from fedunseen.engines.remote.link import Join
+
+engine, folder, port, kit, name = sys.argv[1:]
+
+def answer(message):
+    if message == b"slowly":
+        time.sleep(3600)
+    return name.encode() + b":" + message
+
+place = Join(Path(folder), "127.0.0.1", int(port), Path(kit), name, 300.0)
+carrier(engine).join(place, answer, threading.Event())
+"""
+NAMES = ("north", "south", "west")
+
+
+def sent(body, names=NAMES):
+    return dict.fromkeys(names, body)
+
+
+def answers(body, names=NAMES):
+    return {name: f"{name}:".encode() + body for name in names}
+
+
+@pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+def test_messages_of_any_size_arrive(engine, secure, tmp_path):
+    place = Place(engine, tmp_path, NAMES, secure)
+    with place.host() as link:
+        parties = [place.join(name) for name in NAMES]
+        until(lambda: len(link.present()) == 3)
+        for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
+            assert dict(exchange(link, sent(body), GUARD)) == answers(body)
+        assert dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD)) == {
+            "south": b"south:only",
+            "nobody": None,
+        }
+        assert dict(exchange(link, sent(b"last"), GUARD)) == answers(b"last")
+        assert [party.ended() for party in parties] == [None] * 3
+        until(lambda: not link.present())
+
+
+def test_a_killed_party_is_left_out_and_comes_back(engine, tmp_path):
+    place, running = Place(engine, tmp_path, NAMES), []
+
+    def start(name):
+        words = [engine, tmp_path / name, place.port, place.kit / name, name]
+        running.append(subprocess.Popen([sys.executable, "-c", PARTY, *map(str, words)], env=environment()))
+        return running[-1]
+
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(place.host())
+        stack.callback(lambda: [(process.kill(), process.wait()) for process in running])
+        killed, _ = start("north"), start("south")
+        until(lambda: len(link.present()) == 2)
+        first = link.present()
+        threading.Timer(0.5, killed.kill).start()
+        begin = time.monotonic()
+        assert list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD)) == [
+            ("south", b"south:now"),
+            ("north", None),
+        ]
+        assert time.monotonic() - begin < GUARD  # no one waited until the exchange was over
+        until(lambda: list(link.present()) == ["south"])
+        assert dict(exchange(link, {"north": b"gone?"}, GUARD)) == {"north": None}
+        start("north")
+        start("west")  # late
+        until(lambda: len(link.present()) == 3)
+        assert link.present()["south"] == first["south"]
+        assert link.present()["north"] != first["north"]
+        assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
+    until(lambda: not working(tmp_path))
+
+
+FACTORY = """
+import os
+
+def make(argument):
+    def answer(party, message):
+        if message == b"die":
+            os._exit(3)
+        if message == b"who?":
+            return str(os.getpid()).encode()
+        return f"{party} {argument} ".encode() + message
+    return answer
+"""
+
+
+def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path, monkeypatch):
+    if engine == "flower":
+        pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
+    (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    make = importlib.import_module(f"echo_for_{engine}").make
+    before = set(descendants(os.getpid()))  # of other tests in this process
+    with carrier(engine).simulate(Simulate(tmp_path / "run", 3, 2, make, "says")) as link:
+        until(link.present)
+        names, first = ("0", "1", "2"), link.present()
+        assert tuple(first) == names
+        assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
+        body = os.urandom(3_000_000)
+        for _ in range(2):
+            assert dict(exchange(link, sent(body, names), GUARD)) == {
+                name: f"{name} says ".encode() + body for name in names
+            }
+        processes = {int(process) for _, process in exchange(link, sent(b"who?", names), GUARD)}
+        assert len(processes) == 2 if engine == "nvflare" else len(processes) <= 2  # Ray may leave one idle
+        assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
+        until(lambda: link.present() and link.present() != first)
+        assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
+        started = set(descendants(os.getpid())) - before
+        assert len(started) > 3
+    until(lambda: not [process for process in started if runs(process)])
+
+
+def test_credentials_of_each_party_are_its_own(engine, tmp_path):
+    kit, make = tmp_path / "kit", carrier(engine).certificates
+    make(kit, "hospital.example", ["a", "b"], 1)
+    assert sorted(path.name for path in kit.iterdir()) == ["a", "b", "coordinator"]
+    keys = list(kit.rglob("*.key"))
+    assert sorted(path.parent.name for path in keys) == ["a", "b", "coordinator"]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
+    assert parse_json((kit / "a/party.json").read_bytes()) == {"engine": engine, "name": "a"}
+    assert parse_json((kit / "coordinator/parties.json").read_bytes()) == {"engine": engine, "parties": ["a", "b"]}
+    with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
+        make(kit, "localhost", ["a"], 1)
