@@ -33,29 +33,6 @@ def encoder(model, images, output="vectors", **settings):
     return TFLite(TFLiteSettings(model=model, **settings), images.shape[1:], output)
 
 
-@pytest.mark.parametrize(
-    ("photo", "answers"),
-    [
-        ("bird", {"chickadee"}),
-        ("cat", {"Egyptian cat", "tabby, tabby cat"}),
-        ("parrot", {"macaw"}),
-        ("hot_dog", {"hotdog, hot dog, red hot"}),
-        ("grace_hopper", {"military uniform"}),
-        ("sunflower", {"daisy"}),  # what is nearest among ImageNet's classes
-    ],
-)
-def test_photos_are_named_rightly(real_data, mobilenet, photo, answers):
-    names = (real_data / "mobilenet_v2" / "imagenet_labels.txt").read_text().splitlines()
-    with Image.open(real_data / "photos" / f"{photo}.jpg") as file:
-        image = np.asarray(file.convert("RGB")).transpose(2, 0, 1)[None]
-    model = encoder(mobilenet, image)
-    (probabilities,) = model.classify(image)
-    assert probabilities.max() > 0.25
-    assert names[int(probabilities.argmax())] in answers
-    floats = model.classify(image.astype(np.float32) / 255)
-    assert np.abs(floats - probabilities).max() < 0.02
-
-
 def test_vectors_are_the_means_of_maps(mobilenet, apples):
     maps = encoder(mobilenet, apples, "maps").encode(apples[:8])
     vectors = encoder(mobilenet, apples).encode(apples[:8])
@@ -129,8 +106,7 @@ def interpreter(shapes, operations, kind=np.uint8):
     ]
     graph = [dict(zip(("op_name", "inputs", "outputs"), operation, strict=True)) for operation in operations]
     return SimpleNamespace(
-        get_input_details=lambda: details[:1], get_output_details=lambda: details[-1:],
-        get_tensor_details=lambda: details, _get_ops_details=lambda: graph,
+        get_input_details=lambda: details[:1], get_tensor_details=lambda: details, _get_ops_details=lambda: graph,
     )  # fmt: skip
 
 
@@ -140,7 +116,7 @@ def test_the_last_pooling_is_found_by_the_graph(tmp_path):
         ("CONV_2D", [0], [1]), ("MEAN", [1], [2]),  # of a squeeze-and-excitation
         ("MUL", [1, 2], [3]), ("MEAN", [3], [4]), ("FULLY_CONNECTED", [4], [5]), ("DELEGATE", [0], [5]),
     ]  # fmt: skip
-    assert _find_tensors(interpreter(shapes, operations), tmp_path) == (0, 3, 4, 5)
+    assert _find_tensors(interpreter(shapes, operations), tmp_path) == (0, 3, 4)
     with pytest.raises(DataError, match=r"pools no map to a vector: its features cannot be separated from the rest$"):
         _find_tensors(interpreter(shapes, operations[:1] + operations[4:]), tmp_path)
     with pytest.raises(DataError, match=r"takes float32 \(1, 8, 8, 3\), not the bytes of one image"):

@@ -188,27 +188,6 @@ def test_gradients_are_the_librarys(resnet_folder, photographs):
         torch.testing.assert_close(own[f"f.{name}"], parameter.grad, rtol=1e-3, atol=1e-4)
 
 
-def test_frozen_layers_stay_out_of_the_model(resnet_folder, photographs):
-    patterns = ("embedder.*", "encoder.stages.0.*")
-    whole = resnet(resnet_folder, trained=True).backbone()
-    part = resnet(resnet_folder, trained=True, frozen_layers=patterns).backbone()
-    everything, params = whole.init(np.random.default_rng(0)), part.init(np.random.default_rng(0))
-    assert params
-    assert {name.split(".")[1] for name in params} == {"encoder"}
-    assert not any(name.startswith("f.encoder.stages.0") for name in params)
-    images = torch.from_numpy(photographs)
-    torch.testing.assert_close(part(params, images), whole(everything, images))
-    # In training too, frozen layers keep their statistics.
-    first = part(params, images, training=True)
-    assert torch.equal(part(params, images, training=True), first)
-    model = transformers.ResNetModel.from_pretrained(resnet_folder).train()
-    for module in (model.embedder, model.encoder.stages[0]):
-        module.eval()
-    torch.testing.assert_close(
-        first, model(prepared(photographs, *IMAGENET)).pooler_output.flatten(1), rtol=1e-4, atol=1e-4
-    )
-
-
 def test_random_weights_need_no_file():
     settings = ResNetSettings(weights="microsoft/resnet-18", pretrained=False, trained=True, size=32)
     network = ResNet(settings, (3, 32, 32), "vectors").backbone()
@@ -319,12 +298,6 @@ def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):
     trained = {"trained": True}
     assert message(lambda: resnet(resnet_folder, **trained, stage=4).backbone(), ExperimentError) == (
         f"encoder.stage: there is no stage 4, {resnet_folder} has 3"
-    )
-    assert message(lambda: resnet(resnet_folder, **trained, frozen_layers=("stem.*",)).backbone(), ExperimentError) == (
-        "encoder.frozen_layers: no parameter matches 'stem.*' (one is 'embedder.embedder.convolution.weight')"
-    )
-    assert message(lambda: resnet(resnet_folder, **trained, frozen_layers=("*",)).backbone(), ExperimentError) == (
-        "encoder.frozen_layers leaves nothing to train: give encoder.trained = false"
     )
     assert message(lambda: vit(vit_folder, **trained, size=36).backbone(), ExperimentError) == (
         "encoder.size: 36 is not a multiple of the patches' side, 8"

@@ -12,10 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -60,15 +58,6 @@ class EfficientNetLiteSettings(WeightsSettings):
     resize: Resize = "bicubic"
     """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
     `bilinear`."""
-    frozen_layers: tuple[str, ...] = ()
-    """Patterns of parameters that a trained network keeps as they were, with their running statistics; they are
-    neither sent nor saved with the model. `_conv_stem.*`, `_bn0.*` and `_blocks.0.*` are the first layers."""
-
-    @model_validator(mode="after")
-    def _check_layers(self) -> EfficientNetLiteSettings:
-        if self.frozen_layers and not self.trained:
-            raise ValueError("frozen_layers has no effect where trained = false freezes all: leave it out")
-        return self
 
 
 class EfficientNetLite(Encoder):
@@ -102,28 +91,21 @@ class EfficientNetLite(Encoder):
         with torch.device("meta"):
             network = _network(self.settings.variant)
         network._fc = nn.Identity()  # the classifier of ImageNet
-        patterns = self.settings.frozen_layers if self.trained else ()
-        return NetworkBackbone(network, self.prepare, self.output, patterns, lambda _rng: self._weights())
+        return NetworkBackbone(network, self.prepare, self.output, lambda _rng: self._weights())
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return vectors (n, 1280) float32 or maps (n, 1280, s, s) float16, computed on a GPU if there is."""
         return encoded(
-            images, self.shape, lambda part: self._run(part, self.output), encoder="efficientnet-lite",
-            weights=[self.path], prepare=self.prepare, library="efficientnet-lite-pytorch",
+            images, self.shape, self._encode, encoder="efficientnet-lite", weights=[self.path], prepare=self.prepare,
+            library="efficientnet-lite-pytorch",
         )  # fmt: skip
 
-    def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the probabilities of ImageNet's classes (n, 1000): whether the preprocessing is right shows in it."""
-        weights = self._weights()
-        scores = torch.from_numpy(self._run(images, "vectors")) @ weights["_fc.weight"].T + weights["_fc.bias"]
-        return np.asarray(scores.softmax(1).numpy())
-
-    def _run(self, images: NDArray[Any], output: Output) -> NDArray[Any]:
+    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         network = self._frozen = self._fused() if self._frozen is None else self._frozen
 
         def encode(part: Tensor) -> Tensor:
             maps: Tensor = network(self.prepare(part).contiguous(memory_format=torch.channels_last)).last_hidden_state
-            return maps if output == "maps" else maps.mean((2, 3))
+            return maps if self.output == "maps" else maps.mean((2, 3))
 
         return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)
 

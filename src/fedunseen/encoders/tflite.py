@@ -40,7 +40,6 @@ class _Tensors(NamedTuple):
     image: int
     map: int
     pooled: int
-    answer: int
 
 
 class TFLite(Encoder):
@@ -86,10 +85,6 @@ class TFLite(Encoder):
         }
         dtype = "float16" if self.output == "maps" else "float32"
         return cached_features(depends, images, self.shape, dtype, lambda part: self._run(part, wanted, dtype))
-
-    def classify(self, images: NDArray[Any]) -> NDArray[np.float32]:
-        """Return the model's own answer (n, classes): whether a model and its preprocessing fit shows in it."""
-        return self._run(images, self.tensors.answer, "float32")
 
     def _run(self, images: NDArray[Any], tensor: int, dtype: str) -> NDArray[Any]:
         """Read one tensor for each image; the quantized arithmetic is the same on any number of threads."""
@@ -137,8 +132,8 @@ class TFLite(Encoder):
 
 
 def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
-    """Find the image, the last map that is pooled to one cell, the pooled vector and the answer."""
-    inputs, outputs = interpreter.get_input_details(), interpreter.get_output_details()
+    """Find the image, the last map that is pooled to one cell, and the pooled vector."""
+    inputs = interpreter.get_input_details()
     image = inputs[0]
     if len(inputs) != 1 or image["dtype"] not in _TYPES or len(image["shape"]) != 4 or image["shape"][3] not in (1, 3):
         given = " and ".join(f"{np.dtype(d['dtype']).name} {tuple(d['shape'].tolist())}" for d in inputs)
@@ -153,5 +148,5 @@ def _find_tensors(interpreter: Any, model: Path) -> _Tensors:
             continue
         map, pooled = int(operation["inputs"][0]), int(operation["outputs"][0])
         if len(shapes[map]) == 4 and shapes[map][1] * shapes[map][2] > 1 and np.prod(shapes[pooled]) == shapes[map][3]:
-            return _Tensors(int(image["index"]), map, pooled, int(outputs[0]["index"]))
+            return _Tensors(int(image["index"]), map, pooled)
     raise DataError(f"{model} pools no map to a vector: its features cannot be separated from the rest")

@@ -7,9 +7,8 @@ torchvision.
 
 from __future__ import annotations
 
-import fnmatch
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -22,7 +21,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.parameters import Params, is_statistic, to_device
+from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders import hub
 from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
@@ -59,14 +58,11 @@ class _NetworkSettings(WeightsSettings):
     images' own side, as `data.size` says, but at least 224."""
     resize: Resize = "bilinear"
     """How they are resized: `bilinear` or `bicubic`."""
-    frozen_layers: tuple[str, ...] = ()
-    """Patterns of parameters that a trained network keeps as they were, with their running statistics; they are
-    neither sent nor saved with the model. `embedder.*` and `encoder.stages.0.*` are a ResNet's first layers."""
 
     @model_validator(mode="after")
     def _check_start(self) -> _NetworkSettings:
-        if not self.pretrained and (not self.trained or self.frozen_layers):
-            raise ValueError("pretrained = false leaves random numbers where nothing is trained: train all layers")
+        if not self.pretrained and not self.trained:
+            raise ValueError("pretrained = false leaves random numbers where nothing is trained: set trained = true")
         return self
 
 
@@ -96,31 +92,17 @@ class NetworkBackbone(Backbone):
     trained = True
 
     def __init__(
-        self,
-        skeleton: nn.Module,
-        prepare: Preparation,
-        output: Output,
-        frozen: Sequence[str],
-        load: Callable[[np.random.Generator], Params],
+        self, skeleton: nn.Module, prepare: Preparation, output: Output, load: Callable[[np.random.Generator], Params]
     ) -> None:
         self.skeleton, self.prepare, self.output, self._load = skeleton.eval(), prepare, output, load
         # With a fixed momentum, BatchNorm does not need to count its batches.
-        self._norms = {name: m for name, m in skeleton.named_modules() if isinstance(m, nn.BatchNorm2d)}
-        for norm in self._norms.values():
+        self._norms = [module for module in skeleton.modules() if isinstance(module, nn.BatchNorm2d)]
+        for norm in self._norms:
             norm.num_batches_tracked = None
-        names = [name for name, _ in [*skeleton.named_parameters(), *skeleton.named_buffers()]]
-        for pattern in frozen:
-            if not fnmatch.filter(names, pattern):
-                raise ExperimentError(f"encoder.frozen_layers: no parameter matches {pattern!r} (one is {names[0]!r})")
-        self.frozen = {name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in frozen)}
-        self.names = [name for name in names if name not in self.frozen]
-        if all(is_statistic(name) for name in self.names):
-            raise ExperimentError("encoder.frozen_layers leaves nothing to train: give encoder.trained = false")
+        self.names = [name for name, _ in [*skeleton.named_parameters(), *skeleton.named_buffers()]]
         meta = {f"f.{name}": tensor.to("meta") for name, tensor in skeleton.state_dict().items()}
-        self._fixed: Params = {name: meta[f"f.{name}"] for name in self.frozen}
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             features = self(meta, torch.empty((1, *prepare.image_shape), device="meta"))
-        self._fixed = {}
         self._multiply_adds = int(counter.get_total_flops()) // 2
         super().__init__(tuple(features.shape[1:]))
 
@@ -140,19 +122,11 @@ class NetworkBackbone(Backbone):
 
     def _run(self, params: Params, *args: Any, training: bool = False) -> Any:
         """Call the skeleton with these parameters; in training, BatchNorm updates its statistics among them."""
-        for name, norm in self._norms.items():
+        for norm in self._norms:
             # One sample is not a batch: it has a mean, but says nothing of the spread between samples.
-            norm.training = training and len(args[0]) > 1 and f"{name}.running_mean" not in self.frozen
+            norm.training = training and len(args[0]) > 1
         tensors = {name: params[f"f.{name}"] for name in self.names}
-        device = next(iter(tensors.values())).device
-        return functional_call(self.skeleton, tensors | self._kept(device), args, strict=True)
-
-    def _kept(self, device: torch.device) -> Params:
-        """Return the tensors of the frozen layers, which no run's parameters hold."""
-        if self.frozen and (not self._fixed or next(iter(self._fixed.values())).device != device):
-            start = self._fixed or self._load(np.random.default_rng(0))
-            self._fixed = to_device({name: start[name].detach() for name in self.frozen}, device)
-        return self._fixed
+        return functional_call(self.skeleton, tensors, args, strict=True)
 
 
 class _Attending(nn.Module):
@@ -276,7 +250,7 @@ class _Network(Encoder, ABC):
 
         normalization, _ = hub.preparation(self.folder, self.normalization)
         prepare = Preparation(self.image_shape, self.size, self.settings.resize, *normalization)
-        return backbone(skeleton, prepare, self.output, self.settings.frozen_layers if self.trained else (), load)
+        return backbone(skeleton, prepare, self.output, load)
 
 
 class ResNet(_Network):
