@@ -21,7 +21,6 @@ from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.federation import Federation
 
 _CLEAN = 1000  # most clean samples whose magnitudes are measured
-QUANTILES = (5, 25, 50, 75, 95)
 
 
 def threat_line(
