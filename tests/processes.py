@@ -93,6 +93,12 @@ TRAINED = {
 }  # fmt: skip
 """With these settings a round of digit-pairs takes a second."""
 
+ADAPTING = {
+    "data.name": "folder", "data.unlabelled": True, "method.name": "gaussian", "method.calibration": True,
+    "partition.clients": 3, "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
+}  # fmt: skip
+"""Settings of a run by sums that adapts to unlabelled samples."""
+
 
 def free_port():
     with socket.socket() as probe:

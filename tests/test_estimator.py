@@ -142,13 +142,11 @@ def test_a_trained_method_learns_by_descriptions_alone(fitted):
     ],
 )
 def test_what_cannot_be_learned_is_refused(options, error, message):
-    model = gaussian()[0]
-    with pytest.raises(error) as caught:
-        model.learn(**options)
-    assert str(caught.value).startswith(message)
+    with pytest.raises(error, match=f"^{message}"):
+        gaussian()[0].learn(**options)
 
 
-def test_a_forgotten_party_was_never_there():
+def test_a_forgotten_party_was_never_there(fitted):
     table, X, names, held, parties = animals()
     model = gaussian()[0]
     left, stays = model.forget("party 1"), held & (parties != "party 1")
@@ -162,17 +160,10 @@ def test_a_forgotten_party_was_never_there():
         (left, "party 1", "groups: unknown party 'party 1'"),
         (alone, "party 0", "there is one party: without it nothing is left"),
         (model.learn({"new": [1.0] * 6}), "party 1", "no sums of single parties are here: call forget after fit"),
+        (fitted, "party 1", "method = 'fedzsl' is trained, so that every party is in every parameter"),
     ):
-        with pytest.raises(ArgumentError) as caught:
+        with pytest.raises(ArgumentError, match=f"^{message}"):
             forgetful.forget(party)
-        assert str(caught.value).startswith(message)
-
-
-def test_a_trained_method_forgets_nobody(fitted):
-    with pytest.raises(
-        ArgumentError, match=r"^method = 'fedzsl' is trained, so that every party is in every parameter"
-    ):
-        fitted.forget("party 1")
 
 
 def test_the_training_is_that_of_an_experiment(tmp_path):
@@ -242,9 +233,7 @@ def test_what_is_no_saved_classifier_is_refused(fitted, tmp_path):
     with pytest.raises(DataError, match=r"file cannot be read as a classifier \(.*\): give a file that `save` wrote$"):
         ZeroShotClassifier.load(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(
-        DataError, match=r"is not a classifier of this version of FedUnseen: give a file that its `save`"
-    ):
+    with pytest.raises(DataError, match="is not a classifier of this version of FedUnseen: give a file that its"):
         ZeroShotClassifier.load(path)
     fitted.save(path)
     tensors = {name: value for name, value in load_file(path).items() if name != "semantics"}
@@ -286,58 +275,40 @@ def test_the_tables_count_samples_and_right_answers(fitted):
     assert losses[-1] < losses[0]
 
 
+SHARED = {"rounds": 1, "method_params": {"hidden": [4]}, "strategy_params": {"shared": ["f.*"]}}
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"method": "fedzls"}, ExperimentError, "method.name: unknown method 'fedzls': did you mean 'fedzsl'?"),
-        (
-            {"method": "maml"},
-            ArgumentError,
-            "method = 'maml' learns classes from examples: name a zero-shot method",
-        ),
-        (
-            {"strategy": "local"},
-            ArgumentError,
-            "strategy = 'local' merges nothing, so that there is no model: name another",
-        ),
-        (
-            {"method": "fedzsl", "rounds": 1, "method_params": {"hidden": [4]}, "strategy_params": {"shared": ["f.*"]}},
-            ArgumentError,
-            "strategy_params['shared'] = ['f.*'] leaves each client a model of its own, so that there is none for all: "
-            "leave it out",
-        ),
+        ({"method": "maml"}, ArgumentError, "method = 'maml' learns classes from examples"),
+        ({"strategy": "local"}, ArgumentError, "strategy = 'local' merges nothing"),
+        ({"method": "fedzsl", **SHARED}, ArgumentError, r"strategy_params\['shared'\] = \['f.\*'\] leaves each client"),
         ({"method": "fedzsl", "method_params": {"lr": -1}}, ExperimentError, "method.lr"),
         ({"rounds": 2}, ExperimentError, "method.name = 'gaussian' is solved from sums, which clients send once"),
         ({"rounds": 0}, ExperimentError, "strategy.rounds"),
         ({"features": ["l3"]}, ExperimentError, "data.features"),
-        (
-            {"classes": {"animal 00": [1.0]}},
-            ArgumentError,
-            "there is only one class, so that there is nothing to tell apart: give at least two",
-        ),
+        ({"classes": {"animal 00": [1.0]}}, ArgumentError, "there is only one class"),
     ],
 )
 def test_what_makes_no_sense_is_refused(options, error, message):
     _, X, names, _, _ = animals()
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=f"^{message}"):
         ZeroShotClassifier(**options).fit(X[:60], names[:60])
-    assert str(caught.value).startswith(message)
 
 
-def test_candidates_that_make_no_sense_are_refused(fitted):
-    _, X, _, _, _ = animals()
-    for classes, message in (
-        (["animal 99"], "'animal 99' is not a class of this classifier: name some of its classes_"),
-        ([], "give class names as a list, (n,), with at least one"),
-        (
-            {"a": [1.0], "b": [2.0]},
-            "the classes have other attributes than those of the training (the first is 'attribute 1'): describe them "
-            "alike",
-        ),
-    ):
-        with pytest.raises(ArgumentError) as caught:
-            fitted.predict(X, classes=classes)
-        assert str(caught.value) == message
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (["animal 99"], "'animal 99' is not a class of this classifier"),
+        ([], "give class names as a list"),
+        ({"a": [1.0], "b": [2.0]}, r"the classes have other attributes .* \(the first is 'attribute 1'\)"),
+    ],
+)
+def test_candidates_that_make_no_sense_are_refused(fitted, classes, message):
+    with pytest.raises(ArgumentError, match=f"^{message}"):
+        fitted.predict(animals()[1], classes=classes)
 
 
 def test_importing_the_package_its_metrics_and_its_partitions_imports_no_torch():

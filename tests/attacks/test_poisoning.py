@@ -58,12 +58,8 @@ def test_rounds_are_counted_from_one(text, attacked):
 
 @pytest.mark.parametrize("text", ["", "0", "5-4", "a", "-3", "2.5", "1,,2", "20--", "never,3"])
 def test_other_ways_to_write_rounds_are_refused(text):
-    with pytest.raises(ValueError, match="is not understood: write '20'") as error:
+    with pytest.raises(ValueError, match=f"^rounds = {text!r} is not understood: write '20'"):
         parse_rounds(text)
-    assert str(error.value) == (
-        f"rounds = {text!r} is not understood: write '20' (that round, counted from 1), '20-24', '20-' (to the "
-        "end), several with commas, or 'never'"
-    )
 
 
 @pytest.mark.parametrize("clients", [(), (1, 1), (-1,)])

@@ -6,12 +6,14 @@ import sys
 import warnings
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
-from processes import Machine
+from fedunseen.tools.deal import deal
+from processes import ADAPTING, Machine
 
 
 class Done(NamedTuple):
@@ -95,3 +97,21 @@ def small(make_folder, tmp_path):
     }
     (tmp_path / "small.toml").write_text(toml_text(sections), "utf-8")
     return tmp_path / "small.toml"
+
+
+@pytest.fixture(scope="session")
+def adapting(make_folder, with_pool, tmp_path_factory):
+    """Folders of three parties with unlabelled samples, of which west has none; the run in one process, ``alone``."""
+    place, names = tmp_path_factory.mktemp("adapting"), ("north", "south", "west")
+    root = make_folder(place / "mine", with_pool)
+    (place / "mine.toml").write_text(f"[data]\nname = 'folder'\nroot = '{root}'\n[method]\nname = 'gaussian'\n")
+    deal(Experiment.load(place / "mine.toml", {"data.unlabelled": True, "partition.clients": 3}), place / "data", names)
+    arrays = dict(np.load(place / "data/west/features.npz"))
+    np.savez(place / "data/west/features.npz", **{k: v[arrays["labels"] != ""] for k, v in arrays.items()})
+    parts = [dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *names)]
+    (place / "whole").mkdir()
+    whole = {key: np.concatenate([part[key] for part in parts]) for key in ("features", "labels", "split")}
+    np.savez(place / "whole/features.npz", **whole)
+    (place / "whole/classes.csv").write_bytes((root / "classes.csv").read_bytes())
+    run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, ADAPTING), place / "alone")
+    return place

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -12,7 +11,6 @@ from fedunseen import Experiment, run
 from fedunseen.engines.offline import files
 from fedunseen.experiment import load_run
 from fedunseen.secagg.enrolment import enrol
-from fedunseen.tools.deal import deal
 
 NAMES = ("north", "south", "west")
 FIRST = {"data.name": "folder", "data.part": True, "method.name": "gaussian", "method.calibration": True}
@@ -20,23 +18,10 @@ QUIET = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation
 
 
 @pytest.fixture(scope="module")
-def place(make_folder, with_pool, tmp_path_factory):
-    """The folders and credentials of three parties, and the adapted run in one process on the same samples."""
-    place = tmp_path_factory.mktemp("adapting")
-    root = make_folder(place / "mine", with_pool)
-    (place / "mine.toml").write_text(f"[data]\nname = 'folder'\nroot = '{root}'\n[method]\nname = 'gaussian'\n")
-    deal(Experiment.load(place / "mine.toml", {"data.unlabelled": True, "partition.clients": 3}), place / "data", NAMES)
-    enrol(place / "kits", NAMES)
-    arrays = dict(np.load(place / "data/west/features.npz"))  # west has no unlabelled sample
-    np.savez(place / "data/west/features.npz", **{k: v[arrays["labels"] != ""] for k, v in arrays.items()})
-    parts = [dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *NAMES)]
-    (place / "whole").mkdir()
-    whole = {key: np.concatenate([part[key] for part in parts]) for key in ("features", "labels", "split")}
-    np.savez(place / "whole/features.npz", **whole)
-    (place / "whole/classes.csv").write_bytes((root / "classes.csv").read_bytes())
-    settings = {**FIRST, **QUIET, "data.part": False, "data.unlabelled": True, "partition.clients": 3}
-    run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, settings), place / "alone")
-    return place
+def place(adapting):
+    """The three parties, and their credentials."""
+    enrol(adapting / "kits", NAMES)
+    return adapting
 
 
 @pytest.fixture

@@ -338,31 +338,27 @@ def test_control_variates_see_what_is_merged_not_what_came():
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "clients", "sentence"),
+    ("name", "settings", "clients", "why", "remedy"),
     [
-        ("krum", {"malicious": 4}, 10, "defence.name = 'krum' with defence.malicious = 4 needs 2 * 4 + 3 = 11 clients "
-         "a round, but round 6 has 10: set defence.malicious to 3 at most, or let more clients take part"),
-        ("bulyan", {"malicious": 2}, 10, "defence.name = 'bulyan' with defence.malicious = 2 needs 4 * 2 + 3 = 11 "
-         "clients a round, but round 6 has 10: set defence.malicious to 1 at most, or let more clients take part"),
-        ("trimmed-mean", {"malicious": 5}, 10, "defence.name = 'trimmed-mean' with defence.malicious = 5 needs "
-         "2 * 5 + 1 = 11 clients a round, but round 6 has 10: set defence.malicious to 4 at most, or let more clients "
-         "take part"),
-        ("multi-krum", {"malicious": 1}, 3, "defence.name = 'multi-krum' with defence.malicious = 1 needs 2 * 1 + 3 = "
-         "5 clients a round, but round 6 has 3: choose another defence, or let more clients take part"),
-        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "defence.merged = 8 is more than the 7 clients of round 6 "
-         "without the defence.malicious = 1 that are to be left out: lower it to 6 or less"),
-        ("multi-krum", {"malicious": 2, "merged": 6}, 7, "defence.merged = 6 is more than the 7 clients of round 6 "
-         "without the defence.malicious = 2 that are to be left out: lower it to 5 or less"),
-        ("krum", {"malicious": 0}, 2, "defence.name = 'krum' needs 3 clients a round, but round 6 has 2: choose "
-         "another defence, or let more clients take part"),
-        ("flame", {}, 1, "defence.name = 'flame' needs 2 clients a round, but round 6 has 1: choose another defence, "
-         "or let more clients take part"),
-        ("robust-learning-rate", {"threshold": 8}, 5, "defence.threshold = 8 can never be reached by the 5 clients of "
-         "round 6, and no round would be merged: set it to 5 at most"),
+        ("krum", {"malicious": 4}, 10, "malicious = 4 needs 2 * 4 + 3 = 11", "set defence.malicious to 3 at most"),
+        ("bulyan", {"malicious": 2}, 10, "malicious = 2 needs 4 * 2 + 3 = 11", "set defence.malicious to 1 at most"),
+        ("trimmed-mean", {"malicious": 5}, 10, "5 needs 2 * 5 + 1 = 11", "set defence.malicious to 4 at most"),
+        ("multi-krum", {"malicious": 1}, 3, "1 needs 2 * 1 + 3 = 5 clients", "choose another defence, or let more"),
+        ("multi-krum", {"malicious": 1, "merged": 8}, 7, "merged = 8 is more than the 7 clients", "lower it to 6 or"),
+        ("multi-krum", {"malicious": 2, "merged": 6}, 7, "the defence.malicious = 2 that are", "lower it to 5 or less"),
+        ("krum", {"malicious": 0}, 2, "'krum' needs 3 clients a round", "choose another defence"),
+        ("flame", {}, 1, "'flame' needs 2 clients a round, but round 6 has 1", "choose another defence"),
+        (
+            "robust-learning-rate",
+            {"threshold": 8},
+            5,
+            "defence.threshold = 8 can never be reached by the 5",
+            "set it to 5",
+        ),
     ],
-)  # fmt: skip
-def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, sentence):
-    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
+)
+def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, why, remedy):
+    with pytest.raises(ExperimentError, match=f"{re.escape(why)}.*: {re.escape(remedy)}"):
         rule(name, **settings).check(clients, 5)
 
 

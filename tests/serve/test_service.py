@@ -19,6 +19,7 @@ from fedunseen.serve.guard import Limits
 EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
 TOKEN = "a-token-of-the-tests"
 HEADERS = {"Authorization": f"Bearer {TOKEN}"}
+ONE = json.dumps({"features": [[0.0] * 9]}).encode()
 
 
 def upload(*names):
@@ -218,118 +219,74 @@ def test_pages_elsewhere_cannot_ask(digits, client):
     assert asked.get("/health", headers={"Origin": "http://127.0.0.1"}).status_code == 200
 
 
-BAD = {
+BAD = {  # what is uploaded, the status, what the sentence says
     "empty": (sent("a.png", b""), 422, "a.png is empty"),
-    "no picture": (
-        sent("a.png", b"not a picture"), 422, "a.png is not a readable image: send PNG, JPEG, WEBP, GIF, BMP or TIFF",
-    ),
-    "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422,
-        "47.png is not a readable image: give another file, or save it as PNG or JPEG",
-    ),
-    "bomb": (
-        sent("b.png", png(9000, 9000)), 413, "b.png has 81,000,000 pixels, more than 40,000,000: make it smaller",
-    ),
-    "large bomb": (
-        sent("b.png", png(60000, 60000)), 413, "b.png has more than 40,000,000 pixels: make it smaller",
-    ),
-    "wrong width": (
-        sent("a.npy", npy(np.zeros((2, 64)))), 422, "a.npy: its vectors have 64 numbers, but the model takes 128",
-    ),
-    "not finite": (sent("a.npy", npy(np.full((1, 128), np.nan))), 422, "a.npy: 1 of 1 vectors hold NaN or infinity"),
-    "a pickle": (
-        sent("a.npy", npy(np.array([{}, "x"], dtype=object))), 422,
-        "a.npy holds Python objects, which are never loaded: save plain numbers or text",
-    ),
+    "no picture": (sent("a.png", b"not a picture"), 422, "a.png is not a readable image: send PNG, JPEG, WEBP, GIF,"),
+    "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422, "47.png is not a readable image: "),
+    "bomb": (sent("b.png", png(9000, 9000)), 413, "b.png has 81,000,000 pixels, more than 40,000,000: make it smaller"),
+    "large bomb": (sent("b.png", png(60000, 60000)), 413, "b.png has more than 40,000,000 pixels: make it smaller"),
+    "wrong width": (sent("a.npy", npy(np.zeros((2, 64)))), 422, "have 64 numbers, but the model takes 128"),
+    "not finite": (sent("a.npy", npy(np.full((1, 128), np.nan))), 422, "1 of 1 vectors hold NaN or infinity"),
+    "a pickle": (sent("a.npy", npy(np.array([{}, "x"], dtype=object))), 422, "Python objects, which are never loaded"),
     "no array": (sent("a.npz", b"PK\x03\x04 nothing"), 422, "a.npz is damaged or not a NumPy file"),
     "a path": (sent("../../etc/passwd", b""), 422, "passwd is empty"),
-    "too many": (
-        sent("a.npy", npy(np.zeros((1001, 128), np.float32))), 413,
-        "there are 1001 samples: send at most 1000 at a time",
-    ),
-}  # fmt: skip
-
-
-BODIES = {
-    "shape": (b'{"features": [[1, 2]]}', 422, "the inputs have the shape (1, 2), but this run's model takes (n, 9)"),
-    "ragged": (
-        b'{"features": [[1], [1, 2]]}', 422, "the samples are not equally long: give a list of numbers for each",
-    ),
-    "NaN": (
-        b'{"features": [[NaN, 1, 1, 1, 1, 1, 1, 1, 1]]}', 422,
-        "the inputs hold values that are not finite: leave those rows out",
-    ),
-    "words": (b'{"features": [["a", "b"]]}', 422, None),
-    "an object": (b'{"features": {"a": 1}}', 422, "features must be a list of numbers for each sample"),
-    "nothing": (b'{"features": []}', 422, "there is nothing to predict: give at least one input"),
-    "text": (b'{"text": ["a stripy horse"]}', 422, "this run takes features, not text"),
-    "empty": (b"{}", 422, "send samples in one of the fields files, features and text"),
-    "two": (b'{"features": [1], "text": ["a"]}', 422, "send samples in one of the fields files, features and text"),
-    "no JSON": (b"{", 400, "the request is not valid JSON"),
-    "no text": (b"\xff\xfe\x00", 400, "the request is not valid JSON"),
-    "deep": (b"[" * 100_000, 400, "the request is not valid JSON"),
-    "a list": (b"[]", 400, "the request must be a JSON object"),
-    "a long number": (b'{"features": [' + b"9" * 5000 + b"]}", 400, "the request is not valid JSON"),
-}  # fmt: skip
+    "too many": (sent("a.npy", npy(np.zeros((1001, 128), np.float32))), 413, "there are 1001 samples: send at most"),
+}
+JSON = {  # what is posted: path, body, status, what the sentence says
+    "shape": ("/predict", b'{"features": [[1, 2]]}', 422, "have the shape (1, 2), but this run's model takes (n, 9)"),
+    "ragged": ("/predict", b'{"features": [[1], [1, 2]]}', 422, "the samples are not equally long"),
+    "NaN": ("/predict", b'{"features": [[NaN, 1, 1, 1, 1, 1, 1, 1, 1]]}', 422, "values that are not finite"),
+    "words": ("/predict", b'{"features": [["a", "b"]]}', 422, ""),
+    "an object": ("/predict", b'{"features": {"a": 1}}', 422, "features must be a list of numbers for each sample"),
+    "nothing": ("/predict", b'{"features": []}', 422, "there is nothing to predict: give at least one input"),
+    "text": ("/predict", b'{"text": ["a stripy horse"]}', 422, "this run takes features, not text"),
+    "empty": ("/predict", b"{}", 422, "send samples in one of the fields files, features and text"),
+    "two": ("/predict", b'{"features": [1], "text": ["a"]}', 422, "send samples in one of the fields files,"),
+    "no JSON": ("/predict", b"{", 400, "the request is not valid JSON"),
+    "no text": ("/predict", b"\xff\xfe\x00", 400, "the request is not valid JSON"),
+    "deep": ("/predict", b"[" * 100_000, 400, "the request is not valid JSON"),
+    "a list": ("/predict", b"[]", 400, "the request must be a JSON object"),
+    "a long number": ("/predict", b'{"features": [' + b"9" * 5000 + b"]}", 400, "the request is not valid JSON"),
+    "top": ("/predict?top=0", b'{"features": [[1]]}', 422, "top: input should be greater than or equal to 1"),
+    "among": ("/predict?among=some", b'{"features": [[1]]}', 422, "among: input should be"),
+    "none given": ("/predict?among=given", ONE, 409, "among given: no class has been added yet"),
+    "no name": ("/classes", {"name": 7}, 422, "name the class: the field 'name' is missing or no text"),
+    "taken": ("/classes", {"name": "D"}, 422, "there is a class 'd' already: choose another name"),
+    "unknown": ("/classes", {"attributes": {"attribut 1": 1}}, 422, "unknown attribute 'attribut 1': did you mean"),
+    "few": ("/classes", {"attributes": [1]}, 422, "there are 1 attributes, but this run's classes have 6"),
+    "zeros": ("/classes", {"attributes": [0] * 6}, 422, "all attributes are 0: a class needs at least one"),
+    "a word": ("/classes", {"attributes": ["1"] * 6}, 422, "the attribute 'attribute 0' must be a finite number"),
+    "undescribed": ("/classes", {"attributes": None}, 422, "nothing describes the class: give attributes, or examples"),
+    "slash": ("/classes", {"name": "a/b"}, 422, "a class's name has 1 to 100 printable characters, no slash"),
+    "lasting": ("/classes", {"lasting": 7}, 422, "lasting must be true or false"),
+    "examples": ("/classes", {"attributes": None, "features": [[0.0] * 9]}, 409, "learns classes from attributes"),
+}
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_upload_is_refused_in_one_sentence(digits, client, name):
     files, status, sentence = BAD[name]
     reply = client(digits).post("/predict", files=files)
-    assert (reply.status_code, reply.json()) == (status, {"detail": sentence})
+    assert reply.status_code == status
+    assert sentence in reply.json()["detail"]
 
 
-def test_other_bad_requests(features, client):
-    asked = client(features)
-    rows = {"features": [[0.0] * 9]}
-    assert asked.post("/predict?top=0", json=rows).json() == {
-        "detail": "top: input should be greater than or equal to 1"
-    }
-    assert asked.post("/predict?among=some", json=rows).status_code == 422
-    assert asked.post("/predict?among=given", json=rows).json() == {
-        "detail": "among given: no class has been added yet"
-    }
-    assert asked.post("/predict", content=b"x", headers={"Content-Type": "text/plain"}).status_code == 415
-    broken = asked.post("/predict", content=b"x", headers={"Content-Type": "multipart/form-data"})
-    assert broken.status_code == 400
-    assert asked.get("/nowhere").status_code == 404
-
-
-CLASSES = {
-    "no name": ({"attributes": [1] * 6}, "name the class: the field 'name' is missing or no text"),
-    "taken": (
-        {"name": "D", "attributes": [1] * 6},
-        "there is a class 'd' already: choose another name, or take that one away first",
-    ),
-    "unknown": (
-        {"name": "x", "attributes": {"attribut 1": 1}},
-        "unknown attribute 'attribut 1': did you mean 'attribute 1'? (known: attribute 0, attribute 1, attribute 2, "
-        "attribute 3, attribute 4, attribute 5)",
-    ),
-    "few": ({"name": "x", "attributes": [1]}, "there are 1 attributes, but this run's classes have 6"),
-    "zeros": ({"name": "x", "attributes": [0] * 6}, "all attributes are 0: a class needs at least one that it has"),
-    "a word": ({"name": "x", "attributes": ["1"] * 6}, "the attribute 'attribute 0' must be a finite number"),
-    "undescribed": ({"name": "x"}, "nothing describes the class: give attributes, or examples"),
-    "slash": (
-        {"name": "a/b", "attributes": [1] * 6},
-        "a class's name has 1 to 100 printable characters, no slash, and no space around it",
-    ),
-    "lasting": ({"name": "x", "attributes": [1] * 6, "lasting": 7}, "lasting must be true or false"),
-    "examples": (
-        {"name": "x", "features": [[0.0] * 9]}, "method.name = 'fedzsl' learns classes from attributes: describe it",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", [*BODIES, *CLASSES])
+@pytest.mark.parametrize("name", JSON)
 def test_bad_json_is_refused_in_one_sentence(features, client, name):
-    path = "/predict" if name in BODIES else "/classes"
-    content, status, sentence = (
-        BODIES[name] if name in BODIES else (json.dumps(CLASSES[name][0]), 422, CLASSES[name][1])
-    )
+    path, content, status, sentence = JSON[name]
+    if isinstance(content, dict):
+        content = json.dumps({"name": "x", "attributes": [1] * 6, **content})
     reply = client(features).post(path, content=content, headers={"Content-Type": "application/json"})
-    assert reply.status_code == (409 if name == "examples" else status)
-    assert sentence is None or reply.json() == {"detail": sentence}
+    assert reply.status_code == status
+    assert sentence in reply.json()["detail"]
+    assert "\n" not in reply.json()["detail"]
+
+
+def test_other_kinds_of_content_and_other_places_are_refused(features, client):
+    asked = client(features)
+    for kind, status in (("text/plain", 415), ("multipart/form-data", 400)):
+        assert asked.post("/predict", content=b"x", headers={"Content-Type": kind}).status_code == status
+    assert asked.get("/nowhere").status_code == 404
 
 
 def test_what_is_too_large_is_refused_before_it_is_read(features, client):
