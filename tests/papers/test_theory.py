@@ -137,24 +137,6 @@ def test_the_constant_of_eq_38_as_printed_is_no_bound():
     assert change <= proven * apart
 
 
-def test_a_client_alone_is_its_own_mixture():
-    clients, _, labels, gamma, tau = federation(1, clients=1)
-    found = theory.alignment(clients, clients[0].logits, labels, gamma, tau)
-    server = found["server"]
-    assert found["pairs"] == []
-    assert server["xi"] == pytest.approx(0.0, abs=1e-12)
-    assert server["mixture"] == pytest.approx(server["clients"])
-    assert server["merged"] == pytest.approx(server["clients"])
-
-
-def test_only_some_clients_are_compared_with_each_other_but_all_count():
-    clients, merged, labels, gamma, tau = federation(2, clients=6)
-    found = theory.alignment(clients, merged, labels, gamma, tau, most_pairs=3)
-    assert len(found["pairs"]) == 3
-    assert len(found["clients"]) == 6
-    assert found["server"] == theory.alignment(clients, merged, labels, gamma, tau)["server"]
-
-
 def test_distributions_far_beyond_the_smallest_number_stay_finite():
     clients, merged, labels, gamma, _ = federation(3, spread=3000.0)
     found = theory.alignment(clients, merged, labels, gamma, 0.5)
@@ -186,11 +168,11 @@ def problem(seed, n=40, classes=5, a=4, d=7, kind="linear", noise=0.3):
         return out if kind == "linear" else np.tanh(out)
 
     visual = decode(predicted) + noise * rng.normal(size=(n, d))
-    return decode, predicted, visual, prototypes, labels, matrix
+    return decode, predicted, visual, prototypes, labels
 
 
 def test_decoder_agrees_with_loops():
-    decode, predicted, visual, prototypes, labels, matrix = problem(0, n=12)
+    decode, predicted, visual, prototypes, labels = problem(0, n=12)
     found = theory.decoder(decode, predicted, visual, prototypes, labels)
     points = [*predicted, *prototypes]
     ratios = [
@@ -201,11 +183,7 @@ def test_decoder_agrees_with_loops():
     assert found.smallest == pytest.approx(min(ratios))
     assert found.largest == pytest.approx(max(ratios))
     assert found.delta == pytest.approx(max(rebuilt))
-    assert found.report["delta_mean"] == pytest.approx(np.mean(rebuilt))
-    assert found.report["delta_95"] == pytest.approx(np.quantile(rebuilt, 0.95))
     np.testing.assert_allclose(found.epsilon, anchors)
-    values = np.linalg.svd(matrix, compute_uv=False)
-    assert found.report["singular"] == pytest.approx([values.min(), values.max()])
     says = [np.linalg.norm(visual[i] - visual[j]) > 2 * found.delta for i in range(len(visual)) for j in range(i)]
     assert found.report["lemma_3_says_something"] == pytest.approx(np.mean(says))
 
@@ -213,30 +191,10 @@ def test_decoder_agrees_with_loops():
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from(["linear", "curved"]), st.floats(0, 3), st.integers(1, 9))
 def test_lemmas_3_and_4_hold_with_the_measured_uniform_constants(seed, kind, noise, d):
-    decode, predicted, visual, prototypes, labels, _ = problem(seed, kind=kind, noise=noise, d=d)
+    decode, predicted, visual, prototypes, labels = problem(seed, kind=kind, noise=noise, d=d)
     found = theory.decoder(decode, predicted, visual, prototypes, labels)
     assert found.report["lemma_3_holds"] == 1.0
     assert found.report["lemma_4_holds"] == 1.0
-    assert found.report["linear"] == (kind == "linear")
-    if kind == "linear":
-        low, high = found.report["singular"]
-        assert low <= found.smallest * (1 + 1e-6) + 1e-9
-        assert found.largest <= high * (1 + 1e-6)
-
-
-def test_fewer_features_than_attributes_lose_a_direction():
-    decode, predicted, visual, prototypes, labels, _ = problem(4, a=6, d=2)
-    report = theory.decoder(decode, predicted, visual, prototypes, labels).report
-    assert report["singular"][0] == 0.0
-    assert report["c_h"] > 0  # on the neighborhood
-
-
-def test_a_perfect_decoder_reconstructs_without_error():
-    decode, predicted, _, prototypes, labels, _ = problem(5)
-    found = theory.decoder(decode, predicted, decode(predicted), prototypes, labels)
-    assert found.delta == pytest.approx(0.0, abs=1e-12)
-    assert found.report["lemma_3_says_something"] == 1.0
-    np.testing.assert_allclose(found.errors, 0, atol=1e-12)
 
 
 # --- Theorem 5 ---
@@ -253,7 +211,7 @@ def table(decode, predicted, visual, prototypes, labels):
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, st.floats(0, 0.6), st.integers(2, 8), st.integers(2, 8))
 def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a):
-    decode, predicted, visual, prototypes, labels, _ = problem(seed, noise=noise, classes=classes, a=a, d=a + 1)
+    decode, predicted, visual, prototypes, labels = problem(seed, noise=noise, classes=classes, a=a, d=a + 1)
     records, answers, found = table(decode, predicted, visual, prototypes, labels)
     distances = np.linalg.norm(prototypes[:, None] - prototypes[None], axis=2)
     room = theory.margin_room(distances)[labels]
@@ -261,50 +219,16 @@ def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a)
     right = answers == labels
     margin = found.delta + found.epsilon < found.smallest * room
     near = off < room
-    half = theory.half_way(predicted, labels, prototypes) < 1
     assert right[margin].all()  # Theorem 5
     assert right[near].all()  # Eq. 61
-    assert right[half].all()
     assert near[margin].all()  # Lemma 4: Eq. 20 is the stronger demand
-    assert half[near].all()
     for record in records:
         mine = labels == record["class"]
         assert record["accuracy"] == pytest.approx(100 * right[mine].mean())
-        assert (record["eq_20"], record["eq_61"], record["eq_59"]) == pytest.approx(
-            (margin[mine].mean(), near[mine].mean(), half[mine].mean())
-        )
+        assert (record["eq_20"], record["eq_61"]) == pytest.approx((margin[mine].mean(), near[mine].mean()))
         if record["eq_20"] == 1:
             assert record["accuracy"] == 100
     assert [r["accuracy"] for r in records] == sorted(r["accuracy"] for r in records)
-
-
-def test_a_case_in_which_theorem_5_promises_everything():
-    # Orthogonal prototypes (Delta = d_max = sqrt 2, so that 0.707 is allowed), a decoder that keeps distances.
-    rng = np.random.default_rng(0)
-    prototypes = np.eye(4)
-    labels = np.repeat(np.arange(4), 5)
-    predicted = prototypes[labels] + 0.02 * rng.normal(size=(20, 4))
-    rotation = np.linalg.qr(rng.normal(size=(9, 4)))[0]
-    visual = predicted @ rotation.T + 0.02 * rng.normal(size=(20, 9))
-    records, _, found = table(lambda rows: rows @ rotation.T, predicted, visual, prototypes, labels)
-    assert (found.smallest, found.largest) == pytest.approx((1.0, 1.0))
-    for record in records:
-        assert record["eq_20"] == record["eq_61"] == record["eq_59"] == 1.0
-        assert record["room"] == pytest.approx(math.sqrt(2) / 2)
-        assert record["ratio"] == pytest.approx(record["left"] / record["right"])
-        assert record["ratio"] < 0.5
-        assert record["accuracy"] == 100
-
-
-def test_attributes_that_are_too_long_do_no_harm():
-    prototypes, labels = np.eye(2), np.array([0, 0, 0, 1, 1, 1])
-    predicted = np.array([[9.0, 0], [8, 0], [0, 3], [0, 9], [0, 9], [0, 9]])
-    answers = (predicted @ prototypes.T).argmax(axis=1)
-    first, second = theory.class_margins(predicted, labels, prototypes, np.arange(2), ["a", "b"], answers)
-    assert (first["name"], first["accuracy"]) == ("a", pytest.approx(200 / 3))
-    assert (second["eq_61"], second["eq_59"]) == (0.0, 1.0)  # nine times as long as the prototype
-    assert second["half_way"] == pytest.approx(0.0)
-    assert "eq_20" not in second
 
 
 def test_classes_that_may_not_be_answered_do_not_count():
@@ -317,33 +241,6 @@ def test_classes_that_may_not_be_answered_do_not_count():
     assert among_two[0]["nearest"] == "b"
     assert among_all[0]["nearest"] == "c"
     assert among_all[0]["room"] < among_two[0]["room"] == pytest.approx(math.sqrt(2) / 2)
-
-
-@settings(max_examples=30, deadline=None)
-@given(SEEDS, st.floats(0.1, 50), st.floats(-20, 20))
-def test_half_way_knows_what_an_answer_does_not_depend_on(seed, stretch, shift):
-    # Two groups of one-hot attributes, as those of digit-pairs: a constant added to one group changes no answer.
-    rng = np.random.default_rng(seed)
-    left, right = rng.permutation(4)[:3], rng.permutation(4)[:3]
-    prototypes = np.concatenate([np.eye(4)[left], np.eye(4)[right]], axis=1)
-    labels = rng.integers(0, 3, 10)
-    predicted = prototypes[labels] + 0.3 * rng.normal(size=(10, 8))
-    group = np.repeat([1.0, 0.0], 4)
-    plain = theory.half_way(predicted, labels, prototypes)
-    np.testing.assert_allclose(
-        theory.half_way(stretch * predicted + shift * group, labels, prototypes), plain, rtol=1e-6
-    )
-
-
-def test_half_way_is_exact_between_two_classes():
-    # There is one direction only, so that the condition is also necessary.
-    rng = np.random.default_rng(0)
-    prototypes = np.array([[0.6, 0.8, 0.0], [0.0, 0.6, 0.8]])
-    labels = rng.integers(0, 2, 200)
-    predicted = rng.normal(size=(200, 3))
-    right = (predicted @ prototypes.T).argmax(axis=1) == labels
-    assert 0.2 < right.mean() < 0.8
-    np.testing.assert_array_equal(theory.half_way(predicted, labels, prototypes) < 1, right)
 
 
 def test_prototypes_of_one_length_stay_as_they_are():
