@@ -1,5 +1,6 @@
-"""Whether models are the same bit for bit."""
+"""Whether models and run directories are the same bit for bit."""
 
+import json
 from pathlib import Path
 
 import torch
@@ -16,3 +17,20 @@ def same(one, other):
     """Say whether two models have the same tensors."""
     one, other = tensors(one), tensors(other)
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def content(path):
+    """Return everything in a run directory that must not depend on whether the run was killed."""
+    found = {}
+    for file in sorted(path.rglob("*")):
+        name = str(file.relative_to(path))
+        if file.suffix in (".safetensors", ".clients", ".csv"):
+            found[name] = file.read_bytes()
+        elif file.name == "metrics.jsonl":
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+        elif file.name == "result.json":
+            found[name] = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("seconds", "run")}
+        elif file.name not in ("manifest.json", ".lock", "report.html") and file.is_file():
+            found[name] = "a file that should not be there"
+    return found

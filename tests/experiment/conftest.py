@@ -1,5 +1,6 @@
 """What the tests of the experiment room share: a small benchmark, an experiment on it, and finished runs of it."""
 
+import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
@@ -56,3 +57,51 @@ def cut_short():
             run(experiment, path, progress=kill)
 
     return cut
+
+
+@pytest.fixture(scope="session")
+def described():
+    """Write a folder of classes whose samples are linear in their attributes, with noise; return its settings.
+
+    The last ``unseen`` of the classes are unseen, and ``validation`` of those before are for validation.
+    """
+
+    def write(folder, shape, noise, each, unseen, validation=0, seed=0):
+        rng, (classes, attributes, features) = np.random.default_rng(seed), shape
+        semantics, labels = rng.random((classes, attributes)), np.repeat(np.arange(classes), each)
+        rows = semantics[labels] @ rng.normal(size=(attributes, features))
+        rows = (rows + noise * rng.normal(size=rows.shape)).astype(np.float32)
+        seen = classes - unseen
+        split = np.where((labels < seen) & (np.arange(len(labels)) % 4 > 0), "train", "test")
+        np.savez(folder / "features.npz", features=rows, labels=labels, split=split)
+        lines = ["name,split," + ",".join(f"a{i}" for i in range(attributes))]
+        for c, row in enumerate(semantics):
+            kind = "unseen" if c >= seen else "validation" if c >= seen - validation else "seen"
+            lines.append(f"c{c},{kind},{','.join(map(str, row))}")
+        (folder / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+        return {"name": "folder", "root": str(folder)}
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def predicted(folder):
+    """Return the accuracies, in percent, of what a run predicts for the test samples of the small benchmark."""
+
+    def accuracies(done):
+        arrays, space = np.load(folder / "features.npz"), done.space
+        test = arrays["split"] == "test"
+        labels = np.array(space.names)[arrays["labels"][test]]
+
+        def accuracy(among, group):
+            answers = [ranking[0].name for ranking in done.predict(arrays["features"][test], among=among, top=1)]
+            right = np.array(answers) == labels
+            return 100 * np.mean([right[labels == space.names[c]].mean() for c in group])
+
+        return {
+            "zsl": accuracy("unseen", space.unseen),
+            "gzsl_unseen": accuracy("all", space.unseen),
+            "gzsl_seen": accuracy("all", space.seen),
+        }
+
+    return accuracies

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fedunseen
-from fedunseen import Benchmark, Experiment, ZeroShotClassifier
+from fedunseen import Benchmark, Experiment
 from fedunseen.core.errors import DataError
 
 ANIMALS = {"horse": [0, 1.0], "tiger": [1, 1.0], "seal": [0, 0.1], "eel": [1, 0.2], "cow": [0.2, 1], "zebra": [1, 0.9]}
@@ -49,12 +49,3 @@ def test_a_file_holds_no_arrays(tmp_path):
     with pytest.raises(DataError, match="stands for arrays in memory, which are in no file: give them from Python"):
         fedunseen.run(Experiment.from_dict(TREE), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_classifier_says_that_its_data_were_arrays(benchmark, tmp_path):
-    names = np.array(benchmark.space.names)[benchmark.labels]
-    made = ZeroShotClassifier().fit(benchmark.features[benchmark.train], names[benchmark.train], ANIMALS)
-    made.save(tmp_path / "model")
-    again = ZeroShotClassifier.load(tmp_path / "model")
-    assert again._experiment.data.name == "arrays"
-    assert (again.predict(benchmark.features) == made.predict(benchmark.features)).all()

@@ -6,17 +6,9 @@ import threading
 import pytest
 
 from fedunseen import Experiment, run
+from processes import TRAINED
 
-SMALL = {
-    "strategy.rounds": 12, "strategy.name": "scaffold", "data.train_per_class": 6, "data.test_per_class": 3,
-    "method.hidden": [16], "evaluation.selection": "last", "evaluation.clients": False, "evaluation.embedding": False,
-    "evaluation.theory": False,
-}  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def single_thread(one_thread):
-    """The model is small."""
+SMALL = {**TRAINED, "strategy.rounds": 12, "strategy.name": "scaffold", "evaluation.clients": False}
 
 
 def backed_up(source, target):

@@ -14,19 +14,10 @@ SEEN = 9
 
 
 @pytest.fixture
-def tree(tmp_path):
-    rng = np.random.default_rng(5)
-    s = rng.random((SEEN + 3, 6))
-    labels = np.repeat(np.arange(SEEN + 3), 16)
-    rows = s[labels] @ rng.normal(size=(6, 24)) + 0.4 * rng.normal(size=(len(labels), 24))
-    split = np.where((labels < SEEN) & (np.arange(len(labels)) % 4 > 0), "train", "test")
-    np.savez(tmp_path / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
-    lines = ["name,split,a,b,c,d,e,f"]
-    for c, row in enumerate(s):
-        lines.append(f"c{c},{'seen' if c < SEEN else 'unseen'},{','.join(map(str, row))}")
-    (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+def tree(described, tmp_path):
+    data = described(tmp_path, (SEEN + 3, 6, 24), 0.4, 16, unseen=3, seed=5)
     return {
-        "data": {"name": "folder", "root": str(tmp_path), "features": [], "quantization": "none"},
+        "data": {**data, "features": [], "quantization": "none"},
         "partition": {"kind": "iid", "clients": 2},
         "method": {"name": "gaussian", "shrinkage": 0.3},
         "evaluation": {"embedding": False},

@@ -29,15 +29,13 @@ from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
 from links import answered
+from processes import TRAINED
 from same import same
 
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
-SMALL = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 3, "strategy.rounds": 3,
-    "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
-}  # fmt: skip
+SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 3}
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
 
 

@@ -20,7 +20,7 @@ from fedunseen.methods.closed_form.statistics import add
 from fedunseen.metrics import accuracies
 from fedunseen.strategies.summed import kept_sums
 
-QUICK = {"evaluation.embedding": False, "evaluation.theory": False}
+QUICK = {"evaluation.embedding": False}
 LAST = {**QUICK, "evaluation.selection": "last"}
 
 

@@ -1,6 +1,5 @@
 """The run directory: what it refuses, what it heals, and that a kill between any two writes changes nothing."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -16,27 +15,11 @@ from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import State
 from fedunseen.federation import run_directory as directory_module
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
+from same import content
 
 
 class Killed(BaseException):
     """What no code of the package catches."""
-
-
-def content(path):
-    """Return everything that must not depend on whether the run was killed."""
-    found = {}
-    for file in sorted(path.rglob("*")):
-        name = str(file.relative_to(path))
-        if file.suffix in (".safetensors", ".csv"):
-            found[name] = file.read_bytes()
-        elif file.name == "metrics.jsonl":
-            lines = [json.loads(line) for line in file.read_text().splitlines()]
-            found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
-        elif file.name == "result.json":
-            found[name] = {k: v for k, v in json.loads(file.read_text()).items() if k not in ("seconds", "run")}
-        elif file.name not in ("manifest.json", ".lock") and file.is_file():
-            found[name] = "a file that should not be there"
-    return found
 
 
 @pytest.fixture
@@ -404,11 +387,6 @@ def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):
         load_run(copy)
     with pytest.raises(RunDirectoryError, match="is not a run directory: name one that `fedunseen run` has made"):
         load_run(tmp_path / "nothing")
-
-
-def test_resume_needs_to_know_where(make):
-    with pytest.raises(RunDirectoryError, match="--resume needs --out: say which run directory to continue with"):
-        run(make(), resume=True)
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
 from fedunseen.experiment import encoder_files
 
@@ -49,7 +49,7 @@ def finished(images, path, **encoder):
                 "partition": {"clients": 2},
                 "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
                 "strategy": {"name": "fedavg", "rounds": 1},
-                "evaluation": {"selection": "last", "theory": False, "embedding": False},
+                "evaluation": {"selection": "last", "embedding": False},
             }
         ),
         path,
@@ -119,12 +119,6 @@ def test_what_every_installation_has_is_not_carried(images, picture, tmp_path):
     assert name.startswith("efficientnet-lite0")
 
 
-def test_only_places_can_be_replaced(images, tmp_path):
-    finished(images, tmp_path / "run")
-    with pytest.raises(ExperimentError, match=r"--set method\.lr: a finished run takes settings of data and encoder"):
-        load_run(tmp_path / "run", overrides={"method.lr": 1.0})
-
-
 @pytest.fixture
 def words(tmp_path):
     """Word vectors of one's own: the text encoder."""
@@ -149,7 +143,7 @@ def named(words, path, **more):
         "data": {"name": "folder", "root": str(folder), "text_encoder": f"vectors:{words}"},
         "partition": {"clients": 2},
         "method": {"name": "gaussian", "shrinkage": 0.5},
-        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+        "evaluation": {"selection": "last", "embedding": False},
     }
     return run(Experiment.from_dict(tree, more), path)
 

@@ -13,7 +13,7 @@ from pages import without_pictures
 
 SMALL = {
     "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "strategy.rounds": 7,
-    "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False,
+    "evaluation.selection": "last", "evaluation.embedding": False,
     "partition.clients": 3, "strategy.local_epochs": 1,
 }  # fmt: skip
 

@@ -75,12 +75,6 @@ def test_the_watched_episodes_are_the_first_test_episodes(done):
     assert done.result["few_shot_test"] == done.metrics[2]["few_shot"]
 
 
-def test_the_same_seed_gives_the_same_bits(done, tmp_path):
-    again = run(small(), tmp_path / "again")
-    assert same(done, again)
-    assert again.result["few_shot"] == done.result["few_shot"]
-
-
 @pytest.mark.parametrize("shared", ["f.*", "head.*"])
 def test_clients_may_keep_body_or_head(done, tmp_path, shared):
     own = run(small(strategy__shared=[shared]), tmp_path / "run")
@@ -90,19 +84,6 @@ def test_clients_may_keep_body_or_head(done, tmp_path, shared):
     assert apart
     assert not any(name.startswith(shared[:-1]) for name in apart)
     assert own.result["few_shot_random"] == done.result["few_shot_random"]  # all begin as the merged ones do
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
-def test_a_run_cut_short_goes_on_to_the_same_bits(method, tmp_path, cut_short):
-    """What a client keeps (its share in the last model) and what it draws again (a classifier) survive."""
-    told = {"method__name": method, "method__exclusive": True}
-    whole = run(small(**told), tmp_path / "whole")
-
-    cut_short(small(**told), tmp_path / "cut", after=2)
-    rest = run(small(**told), tmp_path / "cut", resume=True)
-    assert same(whole, rest)
-    assert rest.result["few_shot"] == whole.result["few_shot"]
 
 
 def test_clients_that_can_make_no_episode_are_one_sentence(tmp_path):

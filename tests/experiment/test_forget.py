@@ -18,7 +18,6 @@ from same import same
 LATE = {
     "evaluation.selection": "last",
     "evaluation.embedding": False,
-    "evaluation.theory": False,
     "data.features": ["l2"],
     "partition.join": {"2": 2},
 }
@@ -74,7 +73,7 @@ def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
 
 SUMS = {
     **{"data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "evaluation.selection": "last"},
-    **{"evaluation.embedding": False, "evaluation.theory": False, "method.shrinkage": 0.1},
+    **{"evaluation.embedding": False, "method.shrinkage": 0.1},
 }
 
 
@@ -120,7 +119,7 @@ def test_a_party_writes_what_is_to_be_removed(tmp_path):
         "method": {"name": "gaussian", "shrinkage": 0.1},
         "partition": {"kind": "pccd", "clients": 2},
         "privacy": {"aggregation": "masked"},
-        "evaluation": {"selection": "last", "embedding": False, "theory": False},
+        "evaluation": {"selection": "last", "embedding": False},
     }
     done = run(Experiment.from_dict({**tree, "partition": {**tree["partition"], "clients": 4}}), tmp_path / "run")
     file = tmp_path / "removal.safetensors"

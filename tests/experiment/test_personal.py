@@ -23,7 +23,7 @@ from same import same
 
 FEW = {
     "data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "strategy.rounds": 2,
-    "method.kl": 0.0, "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
+    "method.kl": 0.0, "evaluation.selection": "last", "evaluation.embedding": False,
 }  # fmt: skip
 
 
@@ -196,12 +196,6 @@ def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
     assert (told["clients"], "merged" in told) == ([0, 1, 2, 3], False)
     assert told["own"]["zsl"] == pytest.approx([one.zsl for one in each])
     assert fedrep.result["parameters_shared"] == sum(value.numel() for value in state.params.values())
-
-
-def test_a_run_of_models_of_their_own_goes_on_after_a_kill(fedrep, tmp_path, cut_short):
-    cut_short(fedrep.experiment, tmp_path / "run", after=1)
-    run(fedrep.experiment, tmp_path / "run", resume=True)
-    assert same(fedrep, tmp_path / "run")
 
 
 def test_its_report_has_a_row_for_each_client(fedrep):

@@ -12,10 +12,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.phases import SGD
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.experiment.assemble import load_data, resolve_defaults
-from fedunseen.federation import Federation
-from fedunseen.federation.partition import Partition
 from fedunseen.methods import FedZSL
-from fedunseen.strategies import FedAvg
 from same import same
 
 SEEN, UNSEEN = 8, 3
@@ -51,7 +48,7 @@ def write_folder(place, factor):
         "partition": {"kind": "pccd", "clients": 3},
         "method": {"name": "fedzsl"},
         "strategy": {"name": "fedavg", "rounds": 2},
-        "evaluation": {"selection": "last", "embedding": False, "theory": False},
+        "evaluation": {"selection": "last", "embedding": False},
     }
 
 
@@ -116,7 +113,7 @@ def test_the_method_stays_the_one_that_was_named(tmp_path):
 
 def test_a_rate_follows_the_weights_of_losses_that_are_chosen(tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
-    tree["evaluation"] = {"choose": {"method.kl": [3.0]}, "embedding": False, "theory": False}
+    tree["evaluation"] = {"choose": {"method.kl": [3.0]}, "embedding": False}
     tree["method"] |= {"kl": 30.0}
     done = run(Experiment.from_dict(tree), tmp_path / "run")
     assert done.result["chosen_on_validation"]["settings"]["method.lr"] == done.experiment.method.lr
@@ -182,14 +179,3 @@ def test_under_privacy_no_sample_is_asked(tmp_path):
     one, two = resolve_defaults(private, benchmark), resolve_defaults(private, other)
     assert one.data.features == two.data.features == ("l2",)
     assert one.method.lr == two.method.lr > 0.01
-
-
-def test_a_plain_federation_settles_its_method_too():
-    animals = {"horse": [1, 0, 0], "tiger": [1, 1, 0], "cow": [1, 0.1, 0.3], "zebra": [1, 0.9, 0.2]}
-    seen = ["horse", "tiger", "cow"]
-    benchmark = Benchmark.from_arrays(
-        [animals[n] for n in seen], seen, animals, test=(list(animals.values()), list(animals))
-    )
-    method = FedZSL.on(benchmark, kl=0.0, consistency=0.0)
-    Federation(benchmark, Partition.of([[0], [1, 2]]), method, FedAvg())
-    assert method.settings.lr > 0.1  # features and attributes are about 1 long

@@ -7,15 +7,17 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import preset_names, preset_text
-from fedunseen.core.registry import find
+from fedunseen.core.registry import find, own
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
-from fedunseen.experiment.parsing import SECTIONS, parse_override
+from fedunseen.experiment.parsing import NAMED, SECTIONS, parse_override
+from fedunseen.experiment.settings_keys import own_keys
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command
 from known_names import known, refuses
 
 WHOLE = "input should be a valid integer"
+FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,10 @@ WHOLE = "input should be a valid integer"
         ("partition.join=3", "partition.join: input should be a table, not 3"),
         ("partition.join.12=3", "partition.join: there is no client 12: the 10 clients are numbered from 0 to 9"),
         ("method.lr=nan", "method.lr: input should be a finite number, not nan"),
+        ("method.weight_decay=1e39", f"method.weight_decay: {FLOAT} 1e+39"),
+        ('evaluation.choose={"method.lr" = [0.1, 1e39]}', f"evaluation.choose: {FLOAT} 1e+39"),
+        (f"strategy.local_epochs={10**20 - 1}", "strategy.local_epochs: input should be a whole number of 64 bits, "
+         "below 2^63"),
         ("run.seed=-1", "run.seed: input should be greater than or equal to 0, not -1"),
         ("data.name=xlsa17", "data.root is missing: add it to the experiment or give --set data.root=..."),
         ("evaluation.choose.method.lr=[0.1,-1]", "evaluation.choose: method.lr: input should be greater than 0, "
@@ -55,6 +61,12 @@ WHOLE = "input should be a valid integer"
 def test_a_bad_override_is_one_sentence(text, message):
     with refuses(message):
         Experiment.load("digit-pairs", dict([parse_override(text)]))
+
+
+@pytest.mark.parametrize("section", NAMED)
+def test_keys_read_from_source_are_those_of_the_settings(section):
+    for name in own(section):
+        assert own_keys(section, name) == list(find(section, name).Settings.model_fields), name
 
 
 @pytest.mark.parametrize(

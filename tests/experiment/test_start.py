@@ -12,30 +12,20 @@ from safetensors.torch import load_file
 from fedunseen import Experiment, run
 from same import same
 
-SEEN, UNSEEN, ATTRIBUTES = 10, 3, 16
+SEEN, UNSEEN = 10, 3
 STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing
 
 
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory):
+def tree(described, tmp_path_factory):
     """More attributes than classes, so that a linear g can score the classes as any linear model does."""
-    folder, rng = tmp_path_factory.mktemp("start"), np.random.default_rng(2)
-    s = rng.random((SEEN + UNSEEN, ATTRIBUTES))
-    labels = np.repeat(np.arange(SEEN + UNSEEN), 20)
-    rows = s[labels] @ rng.normal(size=(ATTRIBUTES, 30)) + 0.8 * rng.normal(size=(len(labels), 30))
-    split = np.where((labels < SEEN) & (np.arange(len(labels)) % 4 > 0), "train", "test")
-    np.savez(folder / "features.npz", features=rows.astype(np.float32), labels=labels, split=split)
-    lines = ["name,split," + ",".join(f"a{i}" for i in range(ATTRIBUTES))]
-    for c, row in enumerate(s):
-        kind = "unseen" if c >= SEEN else "validation" if c >= SEEN - 2 else "seen"
-        lines.append(f"c{c},{kind},{','.join(map(str, row))}")
-    (folder / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    shape = (SEEN + UNSEEN, 16, 30)
     return {
-        "data": {"name": "folder", "root": str(folder)},
+        "data": described(tmp_path_factory.mktemp("start"), shape, 0.8, 20, UNSEEN, validation=2, seed=2),
         "partition": {"kind": "pccd", "clients": 3},
         "method": {"name": "fedzsl", "start": "closed-form"},
         "strategy": {"name": "fedavg", "rounds": 2, "local_epochs": 1},
-        "evaluation": {"selection": "last", "embedding": False, "theory": False, "clients": False},
+        "evaluation": {"selection": "last", "embedding": False, "clients": False},
     }
 
 

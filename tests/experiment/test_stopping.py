@@ -9,7 +9,7 @@ from fedunseen import Experiment, run
 from fedunseen.federation.loop import Loop
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
-from same import same
+from same import content
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
 FEW = {
@@ -104,12 +104,7 @@ def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
     with pytest.raises(Killed):
         run(experiment, tmp_path / "run")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
-    resumed = run(experiment, tmp_path / "run", resume=True)
-    left = {"seconds", "run"}
-    assert {k: v for k, v in resumed.result.items() if k not in left} == {
-        k: v for k, v in early.result.items() if k not in left
-    }
-    assert same(resumed, early)
+    assert content(run(experiment, tmp_path / "run", resume=True).path) == content(early.path)
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ data = {{ name = "folder", root = "{root}", features = ["standard"] }}
 partition.clients = 3
 method = {{ name = "fedzsl", hidden = [16], kl = 0.0, consistency = 0.0, batch_size = 8 }}
 strategy = {{ name = "fedavg", rounds = 15, local_epochs = 1 }}
-evaluation = {{ selection = "last", clients = false, theory = false, embedding = false }}
+evaluation = {{ selection = "last", clients = false, embedding = false }}
 run.device = "cpu"
 
 [axes.what]

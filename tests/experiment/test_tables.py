@@ -9,11 +9,9 @@ from fedunseen import Experiment, run
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.federation.partition import make_partition
 from known_names import DIGITS_MAML
+from processes import TRAINED
 
-QUICK = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "strategy.rounds": 2, "evaluation.selection": "last",
-    "method.kl": 0.0, "method.hidden": [16], "evaluation.embedding": False, "evaluation.clients": False,
-}  # fmt: skip
+QUICK = {**TRAINED, "strategy.rounds": 2, "method.kl": 0.0, "evaluation.clients": False}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from same import same
 
 QUICK = {
     "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "partition.clients": 3,
-    "strategy.local_epochs": 1, "strategy.rounds": 6, "evaluation.embedding": False, "evaluation.theory": False,
+    "strategy.local_epochs": 1, "strategy.rounds": 6, "evaluation.embedding": False,
 }  # fmt: skip
 LAST = {**QUICK, "evaluation.selection": "last"}
 

@@ -1,0 +1,93 @@
+"""A run that is cut short and resumed leaves what an undisturbed one leaves, whatever its clients and server keep."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from fedunseen import Experiment, run
+from fedunseen.defences import DEFENCES
+from fedunseen.engines.local import in_process
+from fedunseen.tasks import zero_shot_summary
+from known_names import DIGITS_MAML
+from same import content
+
+LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
+GENERATIVE = {
+    "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 5,
+    "method.head_epochs": 1, "method.batch_size": 8, "method.softmax_epochs": 3, "method.critic_steps": 2,
+    "strategy.name": "moon", "strategy.shared": ["generator.*"],
+}  # fmt: skip
+BACKDOOR = {"attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
+GROWS = {"growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"]}
+DEFENDED = {name: {} for name in DEFENCES if name != "none"}
+DEFENDED |= {name: {"defence.malicious": 0} for name in ("krum", "multi-krum", "bulyan")}
+DEFENDED |= {"trimmed-mean": {"defence.malicious": 1}, "robust-learning-rate": {"defence.threshold": 2}}
+KEPT = {
+    "a choice": {"evaluation.selection": "validation"},
+    **{name: {"strategy.name": name, "strategy.fraction": 0.7} for name in ("local", "scaffold", "moon", "fedgloss")},
+    "critics": GENERATIVE,
+    "heads": {"strategy.shared": ["f.*"], "strategy.head_epochs": 2},
+    "trained on": {"strategy.personal_epochs": 1},
+    "checkpoints": {"run.forgettable": True, "partition.join": {"2": 2}},
+    "triggers": BACKDOOR,
+    "thresholds": {**BACKDOOR, "screening.name": "magnitude", "attack.ignore_defence": True},
+    "sums before growth": {**GROWS, "method.name": "gaussian", "method.shrinkage": 0.1, "strategy.rounds": 4},
+    "corrections before growth": {**GROWS, "strategy.name": "scaffold"},
+    **{f"a rule: {name}": {"defence.name": name, **more} for name, more in DEFENDED.items()},
+    "privacy spent": {
+        "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5, "strategy.fraction": 0.5,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_what_is_kept_survives(kept, make, tmp_path, cut_short):
+    if kept == "privacy spent" and find_spec("dp_accounting") is None:
+        pytest.skip("needs the extra privacy: dp-accounting")
+    check(make({**LAST, **KEPT[kept]}), tmp_path, cut_short, 2)
+
+
+def check(experiment, folder, cut_short, after):
+    whole = run(experiment, folder / "whole")
+    cut_short(experiment, folder / "cut", after=after)
+    rest = run(experiment, folder / "cut", resume=True)
+    assert content(rest.path) == content(whole.path)
+    return whole, rest
+
+
+@pytest.mark.parametrize("kept", ["sums before growth", "corrections before growth"])
+def test_a_class_space_that_has_grown_survives(kept, make, tmp_path, cut_short):
+    check(make({**LAST, **KEPT[kept]}), tmp_path, cut_short, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["fedavg", "scaffold", "fedgloss", "moon"])
+def test_running_statistics_survive(strategy, tmp_path, cut_short):
+    few = {"data.train_per_class": 2, "data.test_per_class": 1, "strategy.rounds": 2, "encoder.norm": "batch"}
+    check(Experiment.load("digit-pairs-conv", {**LAST, **few, "strategy.name": strategy}), tmp_path, cut_short, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
+def test_shares_in_the_last_model_and_drawn_classifiers_survive(method, tmp_path, cut_short):
+    few = {
+        "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
+        "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "method.exclusive": True,
+        "evaluation.validation_episodes": 6, "method.name": method,
+    }  # fmt: skip
+    check(Experiment.load(DIGITS_MAML, few), tmp_path, cut_short, 2)
+
+
+def test_states_on_disk_survive_and_are_those_in_memory(make, tmp_path, monkeypatch, cut_short):
+    """With many clients replies and states are on disk, a checkpoint writes what changed, some clients are measured."""
+    experiment = make({**LAST, "strategy.name": "scaffold", "strategy.fraction": 0.6})
+    few = run(experiment, tmp_path / "few")
+    monkeypatch.setattr(in_process, "_MANY", 1)
+    monkeypatch.setattr(zero_shot_summary, "_MEASURED", 1)
+    many, _ = check(experiment, tmp_path, cut_short, 3)
+    assert list((many.path / "checkpoints").glob("*.clients"))
+    assert (many.path / "model.safetensors").read_bytes() == (few.path / "model.safetensors").read_bytes()
+    for ours, theirs in zip(many.metrics, few.metrics, strict=True):
+        assert ours.pop("measured") == theirs["participants"][:1]
+        assert ours.pop("clients") == {name: values[:1] for name, values in theirs.pop("clients").items()}
+        assert {**ours, "seconds": 0} == {**theirs, "seconds": 0}
