@@ -73,5 +73,6 @@ def _fields(module: str, found: ast.ClassDef | None) -> list[str]:
         and isinstance(node.target, ast.Name)
         and "ClassVar" not in ast.dump(node.annotation)
     ]
-    bases = [key for base in found.bases if isinstance(base, ast.Name) for key in _fields(*_class(module, base.id))]
+    named = [base.id for base in reversed(found.bases) if isinstance(base, ast.Name)]  # as pydantic orders them
+    bases = [key for name in named for key in _fields(*_class(module, name))]
     return bases + own
