@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from fedunseen import strategies
+from fedunseen.core.phases import Step
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies import STRATEGIES, Instruction, Reply, Strategy
+from fedunseen.strategies import STRATEGIES, Instruction, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
 
 LENGTHS = {"w": 0.5, "v": 0.5}
@@ -73,30 +74,32 @@ def test_merging_goes_by_the_order_given_and_changes_no_argument():
     assert params["w"] is not first
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_every_strategy_knows_its_name_and_keeps_to_the_contract(name):
-    strategy = find(name)(find(name).Settings())
-    assert strategy.settings.name == name
-    assert isinstance(strategy, Strategy)
-    params = {"w": torch.zeros(2), "v": torch.zeros(3)}
-    state = strategy.init(params, 3)
-    instruction = strategy.recall(strategy.instruct(state, params, 0), {}, 0)
-    start = instruction.params | instruction.own
-    assert all(torch.equal(start[n], params[n]) for n in params)
-    gradient = strategy.correct(lambda group, step: ({n: torch.ones_like(v) for n, v in group.items()}, {}))
-    assert callable(gradient)
-    update, own = strategy.finish(instruction, LocalResult({n: v + 1 for n, v in params.items()}, {}, 1, LENGTHS), {})
-    assert isinstance(own, dict)
-    state, new = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], 0)
-    assert set(new) == set(params)
-    assert strategy.merges is (new["w"].sum().item() != 0)
+def test_fedprox_pulls_what_a_phase_trains_towards_the_model_that_was_sent():
+    params, centre = ({n: torch.randn(3, dtype=torch.float64) for n in "ab"} for _ in range(2))
+    instruction = strategies.FedProx(mu=0.7).instruct({}, centre, 5)
+    assert instruction.params is centre
+    slopes = {n: torch.randn(3, dtype=torch.float64) for n in "ab"}
+    corrected = strategies.FedProx(mu=0.7).correct(lambda group, step: ({n: slopes[n] for n in group}, {"loss": 1}))
+    for group in ("ab", "b"):
+        grads, terms = corrected({n: params[n] for n in group}, Step({}, {}, instruction.extras, params))
+        expected = {n: slopes[n] + 0.7 * (params[n] - centre[n]) for n in group}  # of mu / 2 |w - w_t|^2
+        torch.testing.assert_close(grads, expected)
+        assert terms == {"loss": 1}
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_what_a_client_remembers_joins_at_the_client(name):
+# What holds for every strategy
+
+PARAMS = {"w": torch.zeros(2), "v": torch.zeros(3), "n.running_var": torch.ones(1)}
+
+
+@pytest.fixture(params=sorted(STRATEGIES))
+def kind(request):
+    return find(request.param)
+
+
+def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged(kind):
     """The server's half is one for all, and names what travels alone; the client's half changes no part of it."""
-    strategy = find(name)(find(name).Settings())
-    params = {"w": torch.zeros(2), "v": torch.zeros(3)}
+    strategy, params = kind(), PARAMS
     state, own = strategy.init(params, 3), {}
     for round in range(2):
         sent = strategy.instruct(state, params, round)
@@ -109,28 +112,32 @@ def test_what_a_client_remembers_joins_at_the_client(name):
         if strategy.merges:
             assert told.params is sent.params
             assert told.extras is sent.extras
-        result = LocalResult({n: v + 1 for n, v in params.items()}, {}, 1, LENGTHS)
+        elif round:
+            assert told.own is own
+        result = LocalResult({n: v + 1 for n, v in (told.params | told.own).items()}, {}, 1, LENGTHS)
         update, own = strategy.finish(told, result, own)
-        state, params = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], round)
-    if not strategy.merges:
-        assert own["w"].tolist() == [1, 1]
-        assert strategy.recall(strategy.instruct(state, params, 2), own, 2).own is own
+        state, merged = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], round)
+        assert set(merged) == set(PARAMS)
+        assert strategy.merges is (merged["w"].sum().item() != params["w"].sum().item())
+        if strategy.merges:
+            torch.testing.assert_close(merged["n.running_var"], params["n.running_var"] + 1)
+        params = merged
+    assert not any("running" in key for key in state)
+    assert strategy.merges or own["w"].tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_a_round_without_a_reply_changes_neither_model_nor_state(name):
-    strategy = find(name)()
-    params = {"w": torch.ones(2), "v": torch.zeros(3), "n.running_var": torch.ones(1)}
-    state = strategy.init(params, 3)
-    new, after = strategy.merge(state, params, [], 4)
-    for before, now in ((state, new), (params, after)):
+def test_a_round_without_a_reply_changes_neither_model_nor_state(kind):
+    state = kind().init(PARAMS, 3)
+    new, after = kind().merge(state, PARAMS, [], 4)
+    for before, now in ((state, new), (PARAMS, after)):
         assert before.keys() == now.keys()
         assert all(torch.equal(now[key], value) for key, value in before.items())
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_settings_are_given_as_one_object_or_by_keyword(name):
+def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(name):
     kind = find(name)
+    assert kind.Settings().name == name
     assert kind().settings == kind.Settings()
     assert kind(server_lr=0.5).settings == kind.Settings(server_lr=0.5) == kind(kind.Settings(server_lr=0.5)).settings
     assert getattr(strategies, kind.__name__) is kind
