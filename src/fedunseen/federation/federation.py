@@ -19,7 +19,8 @@ from fedunseen.data import Benchmark, Scaler
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
 from fedunseen.evaluation import answer
 from fedunseen.federation.partition import NEVER, Partition
-from fedunseen.methods import LEFT_TO_DATA, Candidates, Method, Solvable
+from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
+from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import Answers
 from fedunseen.strategies import Filter, Pipeline, Strategy
 from fedunseen.strategies.peers import Peers
@@ -261,7 +262,7 @@ def suited(strategy: Strategy, method: Method, params: Params) -> tuple[Strategy
     if method.compares:
         filters = [Peers(method.settings.exclusive, method.settings.mi_from)]
     keeps, params = selective(strategy, method.private, params, method.training_only)
-    if isinstance(method, Solvable) and strategy.merges:
+    if isinstance(method, ClosedForm) and strategy.merges:
         strategy = Summed(
             strategy, params, getattr(method.settings, "retention", "each") == "each", method.validate_statistics
         )

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         Generator,
         Method,
         MethodSettings,
-        Solvable,
         WarmStartable,
     )
 
@@ -27,7 +26,6 @@ __all__ = [
     "Generator",
     "Method",
     "MethodSettings",
-    "Solvable",
     "WarmStartable",
 ]
 
@@ -53,5 +51,5 @@ METHODS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 
-_BASE = ("LEFT_TO_DATA", "Candidates", "Generator", "Method", "MethodSettings", "Solvable", "WarmStartable")
+_BASE = ("LEFT_TO_DATA", "Candidates", "Generator", "Method", "MethodSettings", "WarmStartable")
 __getattr__, __dir__ = lazily(__name__, {**METHODS, **{name: f"fedunseen.methods.base:{name}" for name in _BASE}})

@@ -60,20 +60,6 @@ class Candidates:
 
 
 @runtime_checkable
-class Solvable(Protocol):
-    """A method whose model follows from statistics that parties send (``methods.closed_form.base.ClosedForm``)."""
-
-    def statistics(self, inputs: Any, labels: Tensor) -> Params:
-        """Return the statistics of a party's samples (n, ...) with ``labels`` (n,); those of parties add up."""
-
-    def validate_statistics(self, sums: Params) -> str:
-        """Return why the statistics that a party has sent are infeasible, or ""."""
-
-    def solve(self, sums: Params) -> Params:
-        """Return the model of added statistics, at the server."""
-
-
-@runtime_checkable
 class Generator(Protocol):
     """A method that makes features of a class from its semantics; ``fit_heads`` trains classifiers on them."""
 
@@ -129,7 +115,7 @@ class Method:
     These follow from the functions that a subclass has:
 
     Attributes:
-        trained: it has :meth:`phases`. Without, it is :class:`Solvable`.
+        trained: it has :meth:`phases`. Without, it is a :class:`~fedunseen.methods.closed_form.ClosedForm`.
         generates: it is a :class:`Generator`.
 
     An instance knows too:

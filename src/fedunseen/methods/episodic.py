@@ -21,7 +21,7 @@ from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace, Scaling
 from fedunseen.data.episodes import Episodes, Size, Tasks, draw_episodes, split, turned
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.base import Method
+from fedunseen.methods.base import OneLoss
 
 
 class EpisodicSettings(NamedSettings):
@@ -53,7 +53,7 @@ class EpisodicSettings(NamedSettings):
     """Whether the tasks of a step run as one batch; `auto` loops over convolutions on a CPU, which gain nothing."""
 
 
-class Episodic(Method):
+class Episodic(OneLoss):
     """Base of the few-shot methods."""
 
     Settings: ClassVar[type[NamedSettings]] = EpisodicSettings
@@ -120,19 +120,26 @@ class Episodic(Method):
         """Draw the features' network f."""
         return self.backbone.init(rng)
 
-    def over_tasks(self, one: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
-        """Return the means of one task's terms over all tasks, run as one batch or one after the other."""
-        if self.batches_tasks(tasks.support.device):
-            every = torch.func.vmap(one)(tasks)
-        else:
-            each = [one(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
-            every = {name: torch.stack([terms[name] for terms in each]) for name in each[0]}
-        return {name: values.mean(0) for name, values in every.items()}
+    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        """Return the mean over tasks of :meth:`of_task` (FedFSL Eq. 7)."""
+        terms = self.means(lambda task: self.of_task(params, task, context), batch)
+        return terms["loss"], terms
 
-    def batches_tasks(self, device: torch.device) -> bool:
-        """Say whether tasks run as one batch."""
-        choice = self.settings.batch_tasks
-        return choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and device.type == "cpu"))
+    def of_task(self, params: Params, task: Tasks, context: Context) -> Terms:
+        """Return the ``loss`` of one task, its named parts and the ``accuracy`` in percent."""
+        raise TypeError(f"{type(self).__name__} must say what it minimizes")
+
+    def means(self, one: Callable[[Tasks], Terms], batch: Batch) -> Terms:
+        """Return the means of one task's terms over the tasks of a batch."""
+        return {name: values.mean(0) for name, values in self.each_task(one, self.tasks_of(batch)).items()}
+
+    def each_task(self, one: Callable[[Tasks], Terms], tasks: Tasks) -> Terms:
+        """Return the terms (T, ...) of all tasks, run as one batch or one after the other."""
+        choice, on_cpu = self.settings.batch_tasks, tasks.support.device.type == "cpu"
+        if choice == "vmap" or (choice == "auto" and not (self.backbone.convolves and on_cpu)):
+            return torch.func.vmap(one)(tasks)
+        each = [one(Tasks(*pair)) for pair in zip(*tasks, strict=True)]
+        return {name: torch.stack([terms[name] for terms in each]) for name in each[0]}
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Learn from each task's support set, and return the answers' logits of its queries (T, N * Q, N)."""

@@ -17,10 +17,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic, linear_layer, transformed
-from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.phases import Context, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.episodes import Tasks
-from fedunseen.methods.base import OneLoss
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import linear, mlp, mlp_init
 
@@ -46,7 +45,7 @@ class MAMLSettings(EpisodicSettings):
     """Widths of the layers between the features and the answers; one makes FedFSL's two-layer classifier."""
 
 
-class MAML(Episodic, OneLoss):
+class MAML(Episodic):
     """One phase: the queries' loss after inner steps on the support set."""
 
     Settings: ClassVar[type[NamedSettings]] = MAMLSettings
@@ -70,16 +69,11 @@ class MAML(Episodic, OneLoss):
         """Return the answers' logits (n, N) of features (n, d)."""
         return linear(params, f"{head}.out", mlp(params, head, features))
 
-    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return the clients' objective, FedFSL Eq. 7: the mean over tasks of FedFSL Eq. 5."""
-
-        def one(task: Tasks) -> Terms:
-            answers = answers_of(task.queries, self.settings.ways)
-            (logits,) = self.answer(params, task)
-            return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
-
-        terms = self.over_tasks(one, self.tasks_of(batch))
-        return terms["loss"], terms
+    def of_task(self, params: Params, task: Tasks, context: Context) -> Terms:
+        """Return FedFSL Eq. 5, the queries' cross-entropy after the adaptation."""
+        answers = answers_of(task.queries, self.settings.ways)
+        (logits,) = self.answer(params, task)
+        return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
     def adapted(
         self,
@@ -142,9 +136,7 @@ class MAML(Episodic, OneLoss):
             return {"logits": self.answer(params, task, "none", steps=self.settings.test_steps)[0]}
 
         with torch.no_grad():
-            if self.batches_tasks(tasks.support.device):
-                return torch.func.vmap(one)(tasks)["logits"]
-            return torch.stack([one(Tasks(*pair))["logits"] for pair in zip(*tasks, strict=True)])
+            return self.each_task(one, tasks)["logits"]
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Adapt with ``test_steps`` steps to examples of at most ``ways`` classes, and answer."""

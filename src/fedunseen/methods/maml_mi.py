@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, within
-from fedunseen.core.phases import PEER_COUNTS, Batch, Context, Terms
+from fedunseen.core.phases import PEER_COUNTS, Context, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.episodes import Tasks
 from fedunseen.losses import kl_divergence
@@ -42,41 +42,27 @@ class MAMLMI(MAML):
     settings: MAMLMISettings
     compares = True
 
-    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """FedFSL Eq. 13: the mean over tasks of FedFSL Eq. 5, and gamma times FedFSL Eq. 12."""
-        peer, weight = self.peer(params, context), self.weight(context)
-
-        def one(task: Tasks) -> Terms:
-            answers = answers_of(task.queries, self.settings.ways)
-            (logits,) = self.answer(params, task)
-            of_task = F.cross_entropy(logits, answers)
-            mi = kl_divergence(self.peer_logits(peer, task), logits)
-            loss = of_task + weight * mi
-            return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
-
-        terms = self.over_tasks(one, self.tasks_of(batch))
-        return terms["loss"], terms
-
-    @staticmethod
-    def peer(params: Params, context: Context) -> Params:
-        """Return the peer's model; what does not travel is the client's own."""
-        own = {name: value.detach() for name, value in params.items()}
-        return own | within("peers/", context)
+    def of_task(self, params: Params, task: Tasks, context: Context) -> Terms:
+        """Return FedFSL Eq. 13: FedFSL Eq. 5, and gamma times FedFSL Eq. 12."""
+        answers = answers_of(task.queries, self.settings.ways)
+        (logits,) = self.answer(params, task)
+        of_task = F.cross_entropy(logits, answers)
+        mi = kl_divergence(self.peer_logits(params, task, context), logits)
+        loss = of_task + self.weight(context) * mi
+        return {"loss": loss, "task": of_task, "mi": mi, "accuracy": accuracy(logits, answers)}
 
     def share(self, rounds: Sequence[Mapping[str, float]]) -> float:
         """Return the mutual information's share of the loss in percent, of the losses of each round by name."""
         whole = sum(item["loss"] for item in rounds)
-        return (
-            100 * self.settings.mi * sum(item.get("mi", 0.0) for item in rounds[self.settings.mi_from - 1 :]) / whole
-            if whole
-            else 0.0
-        )
+        part = sum(item.get("mi", 0.0) for item in rounds[self.settings.mi_from - 1 :])
+        return 100 * self.settings.mi * part / whole if whole else 0.0
 
     def weight(self, context: Context) -> Tensor | float:
         """Return the weight of the mutual information in this round."""
         return self.settings.mi * context[PEER_COUNTS] if PEER_COUNTS in context else self.settings.mi
 
-    def peer_logits(self, peer: Params, task: Tasks) -> Tensor:
-        """Return the peer's answers after its own adaptation, as constants."""
+    def peer_logits(self, params: Params, task: Tasks, context: Context) -> Tensor:
+        """Return the peer's answers after its own adaptation, as constants; what does not travel is the client's."""
+        peer = {name: value.detach() for name, value in params.items()} | within("peers/", context)
         with torch.no_grad():
             return self.answer(peer, task, "none")[0].detach()

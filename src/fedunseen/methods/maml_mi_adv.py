@@ -78,8 +78,6 @@ class MAMLMIAdv(MAMLMI):
         return self._stage(params, batch, context, self.settings.agree, "")
 
     def _stage(self, params: Params, batch: Batch, context: Context, weight: float, stage: str) -> tuple[Tensor, Terms]:
-        peer, of_mi = self.peer(params, context), self.weight(context)
-
         def one(task: Tasks) -> Terms:
             answers = answers_of(task.queries, self.settings.ways)
             first, second = self.answer(params, task, heads=("head", "second"))
@@ -89,9 +87,9 @@ class MAMLMIAdv(MAMLMI):
             loss = of_task + of_second + weight * adversarial
             terms = {"task": of_task, "second": of_second, "adversarial": adversarial}
             if self.settings.mi_in_stages:
-                terms["mi"] = kl_divergence(self.peer_logits(peer, task), first)
-                loss = loss + of_mi * terms["mi"]
+                terms["mi"] = kl_divergence(self.peer_logits(params, task, context), first)
+                loss = loss + self.weight(context) * terms["mi"]
             return {"loss": loss, **terms, "accuracy": accuracy(first, answers)}
 
-        terms = self.over_tasks(one, self.tasks_of(batch))
+        terms = self.means(one, batch)
         return terms["loss"], {f"{stage}_{name}" if stage else name: value for name, value in terms.items()}

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import Batch, Context, Terms
+from fedunseen.core.phases import Context, Terms
 from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.base import OneLoss
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import mlp, mlp_init
 
@@ -29,7 +28,7 @@ class ProtoNetSettings(EpisodicSettings):
     """Widths of layers with ReLU on top of the features, for features that are frozen."""
 
 
-class ProtoNet(Episodic, OneLoss):
+class ProtoNet(Episodic):
     """One phase: cross-entropy of minus the squared distances from the prototypes (their Eq. 2)."""
 
     Settings = ProtoNetSettings
@@ -51,27 +50,20 @@ class ProtoNet(Episodic, OneLoss):
         """Return what prototypes are means of (n, d)."""
         return mlp(params, "top", self.backbone(params, inputs, training=True))
 
-    def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
-        """Return the mean over tasks of the queries' cross-entropy."""
+    def answer(self, params: Params, task: Tasks) -> Tensor:
+        """Return minus the squared distance (N * Q, N) of a task's queries from the prototypes."""
+        support, queries = (self.represent(params, side) for side in task)  # apart: norms see one side alone
+        return prototype_logits(support, queries, self.settings.ways)
 
-        def one(task: Tasks) -> Terms:
-            ways = self.settings.ways
-            answers = answers_of(task.queries, ways)
-            support, queries = (self.represent(params, side) for side in task)  # apart, as in tests
-            logits = prototype_logits(support, queries, ways)
-            return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
-
-        terms = self.over_tasks(one, self.tasks_of(batch))
-        return terms["loss"], terms
+    def of_task(self, params: Params, task: Tasks, context: Context) -> Terms:
+        """Return the queries' cross-entropy."""
+        logits, answers = self.answer(params, task), answers_of(task.queries, self.settings.ways)
+        return {"loss": F.cross_entropy(logits, answers), "accuracy": accuracy(logits, answers)}
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Answer each task's queries by the nearest prototype."""
         with torch.no_grad():
-            each = [
-                prototype_logits(self.represent(params, support), self.represent(params, queries), self.settings.ways)
-                for support, queries in zip(*tasks, strict=True)
-            ]
-        return torch.stack(each)
+            return torch.stack([self.answer(params, Tasks(*pair)) for pair in zip(*tasks, strict=True)])
 
     def recognise(self, params: Params, support: Tensor, answers: Tensor, inputs: Tensor) -> Tensor:
         """Answer by the nearest mean of a class's examples."""

@@ -16,7 +16,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.augment import DRAWS, Augmentation, augment
-from fedunseen.methods import Method, Solvable
+from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
@@ -177,15 +177,15 @@ class Worker:
     def _sums(self, work: Work) -> LocalResult:
         """Return a client's statistics; what is known of a part of its samples is not summed again."""
         method, samples = self.method, self.samples[work.client]
-        assert isinstance(method, Solvable)  # it has no phases
+        assert isinstance(method, ClosedForm)  # it has no phases
         before, sums = self.known_sums.pop(work.client, (samples[:0], {}))
-        if not (isinstance(method, ClosedForm) and sums and method.extends(sums)):
+        if not (sums and method.extends(sums)):
             before, sums = samples[:0], {}
         rows = torch.from_numpy(samples[~np.isin(samples, before)]).to(self.device)
         inputs = self.trainer.inputs
         own = CodedRows(inputs, rows) if isinstance(inputs, ScaledSamples) else inputs[rows]
         found = method.statistics(own, self.trainer.labels[rows])
-        if sums and isinstance(method, ClosedForm):
+        if sums:
             found = method.merged(sums, found)
         if self.keeps_sums:
             self.known_sums[work.client] = samples, found
