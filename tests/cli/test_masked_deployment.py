@@ -8,6 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.forget import forget
 from processes import ENGINES, TRAINED, Deployment, command, sets
 
 pytestmark = pytest.mark.slow
@@ -76,3 +77,30 @@ def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machi
         (plan,) = ledger["plans"].values()
         assert (ledger["rosters"], plan["opened"]["k"], plan["waiting"]) == ([list(names)], 1, None)
     close(tmp_path, settings)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_samples_are_removed_in_one_masked_sum_by_real_processes(engine, machine, tmp_path):
+    """All three remove some samples from a finished run; south dies before it opens the sum."""
+    names, chosen = ("north", "south", "west"), range(0, 40, 2)
+    settings = {key: value for key, value in SMALL.items() if not key.startswith(("method", "strategy"))}
+    settings, folder = {**settings, "partition.clients": 3}, tmp_path / "data"
+    command("data", "deal", "digit-pairs-gaussian", *sets(settings), "--parties", ",".join(names), "--out", folder)
+    host = ["digit-pairs-gaussian", *sets(settings), *MASKED]
+    deployment = Deployment(machine, engine, names, folder, *host, join=["--masked"])
+    deployment.end(deployment.host(), {name: deployment.join(name) for name in names})
+    deployment.more = ["--masked", "--removal", *(f"--samples={sample}" for sample in chosen)]
+    where = "--kit", "kits/coordinator", "--address", f"127.0.0.1:{deployment.port}"
+    words = "forget", "run", "--removing", ",".join(names), *where, "--out", "left"
+    coordinator = machine.start("host.log", *words)
+    parties = {name: deployment.join(name, "0:open" if name == "south" else None) for name in names}
+    assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
+    parties["south"] = deployment.join("south")
+    deployment.end(coordinator, parties)
+    plain = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "plain")
+    for client in "012":
+        plain = forget(plain, client, tmp_path / f"without-{client}", chosen)
+    left = json.loads((tmp_path / "left" / "result.json").read_text("utf-8"))
+    assert left["sums_sha256"] == plain.result["sums_sha256"]
+    assert left["forgotten"] == ["60 samples of north, south, west"]
+    assert not (tmp_path / "left.removal").exists()

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedunseen.engines.offline import files
+from fedunseen.engines.offline.party import facts_of
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, enrol
@@ -214,7 +215,7 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     assert "remove at least 20 at once" in offline.act("answer", "south", "all", "x", some[:6], call=refused)
     offline.act("answer", "south", "gone", "gone-south", (*some, *agreed))
     offline.act("answer", "west", "gone", "gone-west", (*some, *agreed))
-    assert "--samples are for a plan" in offline.act("answer", "east", "gone", "x", (*some, *agreed), call=refused)
+    assert "--samples are for a removal" in offline.act("answer", "east", "gone", "x", (*some, *agreed), call=refused)
     assert "0 samples" in offline.act("answer", "east", "gone", "gone-east", agreed).err
     files_ = [f"gone-{name}.fedunseen" for name in NAMES]
     assert "no answer of east" in offline.merge(*files_[:3], plan="gone", out="left", call=refused)
@@ -230,12 +231,18 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     offline.forget("few", "west,east")
     assert "ask for a plan with 3" in offline.act("answer", "east", "few", "x", call=refused)
     offline.act("answer", "east", "few", "few-east", agreed)
-    assert "differ in 'oz'" in offline.forget("bad", "north,oz", call=refused)
+    assert "--removing names 'oz'" in offline.forget("bad", "north,oz", call=refused)
     # A lying coordinator pads the list with parties that it does not ask.
     plan = files.read(Path("few.fedunseen"), "plan")
-    for names in (["west", "x", "y"], ["west", "west", "west"], []):
-        sign_again(plan, "padded", {"hello": {**plan["hello"], "removing": names}})
-        assert "that it does not ask" in offline.act("answer", "west", "padded", "x", call=refused)
+    for names, why in (
+        (["west", "x", "y"], "that it does not ask"),
+        (["west", "west", "west"], "a field of the wrong kind"),
+        ([], "were released under another plan"),  # so it is no removal, and the sums would be released again
+    ):
+        hello = {**plan["hello"], "removing": names}
+        facts = facts_of(hello, plan.greeting, plan.enrolment, 1)
+        sign_again(plan, "padded", {"hello": hello, "plan": {**plan["plan"], **facts}})
+        assert why in offline.act("answer", "west", "padded", "x", call=refused)
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
 

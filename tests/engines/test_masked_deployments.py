@@ -18,7 +18,8 @@ from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, load_run, run
-from fedunseen.experiment.client_data import PartyData
+from fedunseen.experiment.by_file import Removing
+from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
@@ -125,7 +126,7 @@ class Table:
     def __init__(self, folder, data, kits, consent=()):
         self.change, self.twist = lambda name, header, answer: answer, lambda name, header, tensors: None
         self.heard, self.here, self.kits = [], dict.fromkeys(NAMES, "first"), kits
-        self.folder, self.data, self.consent = folder, data, consent
+        self.folder, self.data, self.consent, self.removal = folder, data, consent, None
         self.said = {name: [] for name in NAMES}
         self.party = {}
         for name in NAMES:
@@ -134,7 +135,7 @@ class Table:
     def start(self, name):
         """Start a party's process, or start it again: what is in memory is lost."""
         kit, folders = self.kits and self.kits / name, {"DATA": self.data / name}
-        prepare, say = PartyData(self.data / name).prepare, self.said[name].append
+        prepare, say = PartyData(self.data / name, removal=self.removal).prepare, self.said[name].append
         self.party[name] = Party(prepare, self.folder / name, say, folders, kit, self.consent)
         self.here[name] = f"{self.here[name]}+"
 
@@ -344,6 +345,53 @@ def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
         hosted(link, tmp_path / "other", engine__quorum=3, strategy__weights="uniform", engine__patience=0)
 
 
+def removed(link, run_, removing, out):
+    """Remove samples of parties from a run, as ``fedunseen forget --removing`` does."""
+    parties = [PartyStatus(name) for name in NAMES]
+    session = Session(link, parties, kit=link.kits / "coordinator", folder=out.with_suffix(".secagg"))
+    return Removing(run_, NAMES, True, removing).over(session, out)
+
+
+def test_removals_of_several_parties_are_one_masked_sum(link, tmp_path, monkeypatch):
+    """North, south and west leave; east answers with sums of no sample, and no one else's can be told apart."""
+    whole = hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
+    plain = run(experiment("digit-pairs-gaussian", engine__mode="one-at-a-time"), tmp_path / "plain")
+    assert plain.result["sums_sha256"] == whole.result["sums_sha256"]
+    monkeypatch.setattr(Removing, "settings", Removing.settings.model_copy(update={"patience": 0.1}))
+    with pytest.raises(QuorumError):
+        removed(link, whole, NAMES[:3], tmp_path / "left")
+    assert "join with --removal to agree" in str(link.party["east"].error)
+    link.removal = Removal()
+    for name in NAMES:
+        link.start(name)
+    with pytest.raises(QuorumError, match="the plan keeps those of 1 parties"):
+        removed(link, whole, NAMES[:3], tmp_path / "left")
+    link.consent = ["removal"]
+    for name in NAMES:
+        link.start(name)
+
+    def kill(name, header, answer):
+        if (header["kind"], name) == ("open", "west"):
+            raise KilledError
+        return answer
+
+    link.change = kill
+    with pytest.raises(KilledError):  # the coordinator, and a party
+        removed(link, whole, NAMES[:3], tmp_path / "left")
+    link.change = lambda name, header, answer: answer
+    link.start("south")
+    left = removed(link, whole, NAMES[:3], tmp_path / "left")
+    for client in "012":
+        plain = forget(plain, client, tmp_path / f"without-{client}")
+    assert left.result["sums_sha256"] == plain.result["sums_sha256"]
+    assert left.result["forgotten"][0].endswith("samples of north, south, west")
+    assert all(party.done.is_set() for party in link.party.values())
+    for name in NAMES:
+        link.start(name)
+    with pytest.raises(QuorumError, match="were removed by another plan"):
+        removed(link, left, NAMES[:2], tmp_path / "again")
+
+
 @pytest.mark.slow
 def test_closed_form_sums_are_released_once(link, tmp_path):
     hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
@@ -366,6 +414,8 @@ LIES = [  # of which messages, what changes in the header and among the tensors,
     ("plan signed", lambda h, t: h["plan"].update(layout=DEAD), "has signed another plan"),
     ("signed", lambda h, t: [h["signatures"].pop(name) for name in NAMES[:3]], "1 parties have signed the plan, and 3"),
     ("plan signed", lambda h, t: h["plan"]["weights"].update(east=1.5), "the plan's weight of this party is not what"),
+    ("plan", lambda h, t: h["plan"]["weights"].pop("east"), "the plan's weight of this party is not what"),
+    ("plan", lambda h, t: h["plan"].update(removing=["north"]), "the plan's removing is not what the coordinator has"),
     ("round", lambda h, t: h.update(client=0), "the instruction is for another party"),
     ("round", lambda h, t: h["round"] == 1 and h.update(after=-1), "starts from an older state"),
 ]

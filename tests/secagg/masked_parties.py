@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedunseen.core.errors import FedUnseenError
 from fedunseen.secagg.enrolment import in_memory
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient
@@ -38,7 +39,7 @@ class Parties:
         told = {
             "federation": self.enrolment.digest, "experiment": ZERO, "space": ZERO, "quantization": "none",
             "layout": self.layout.digest(), "weights": {}, "model": ZERO, "sums": 3, "once": False, "dropouts": False,
-            "nonce": Plan.fresh_nonce(),
+            "removing": [], "nonce": Plan.fresh_nonce(),
         }  # fmt: skip
         return Plan(**{**told, **changes})
 
@@ -96,6 +97,6 @@ def refusal(call, *given, **named):
     """Return why a party refuses, or fail."""
     try:
         call(*given, **named)
-    except SecAggError as error:
+    except (SecAggError, FedUnseenError) as error:
         return str(error)
     raise AssertionError("nothing was refused")

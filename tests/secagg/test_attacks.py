@@ -454,6 +454,62 @@ def test_a_quorum_above_the_threshold_counts():
         gather(start, parties.names, exchange, len, {})
 
 
+# Removals: six parties, one of which may collude, so that three remove samples and three keep theirs
+
+
+def released(roster=range(6), **plan):
+    """Parties that have opened a sum of their samples."""
+    parties = Parties(6, once=True, sums=1, **plan)
+    names = [f"p{k}" for k in roster]
+    rho, _ = parties.up_to_masked(names=names)
+    parties.open(rho, names=names)
+    return parties
+
+
+def removal(parties, *removing, **changes):
+    return parties.new_plan(once=True, sums=1, removing=[f"p{k}" for k in removing], **changes)
+
+
+@pytest.mark.parametrize(
+    ("roster", "removing", "why"),
+    [
+        (range(6), (0,), "removes samples of 1 parties"),
+        (range(6), (0, 1), "removes samples of 2 parties"),
+        (range(6), (0, 1, 2, 3), "keeps those of 2 parties"),
+        (range(4), (0, 1, 2), "keeps those of 1 parties"),  # of the sum that they were in, whoever is asked now
+        (range(6), (0, 1, 9), "that it does not ask"),
+    ],
+)
+def test_a_removal_that_few_parties_would_hide_is_refused(roster, removing, why):
+    parties = released(roster, consent=["dropouts"], dropouts=True)
+    assert why in refusal(parties.clients["p0"].sign, removal(parties, *removing), parties.samples["p0"])
+
+
+def test_a_removal_claimed_of_three_is_not_that_of_one():
+    """All sign, and the coordinator leaves out two of those that hide the third."""
+    parties = released(consent=["dropouts"], dropouts=True)
+    plan = removal(parties, 0, 1, 2, dropouts=True)
+    parties.agree(plan)
+    keys = parties.keys(names=["p0", "p3", "p4", "p5"], plan=plan)
+    assert "p1, p2 removes samples, and is not in the roster" in refusal(parties.shares, keys, ["p0"])
+
+
+def test_samples_are_removed_once_and_from_sums_that_they_are_in(tmp_path):
+    parties = released(folder=tmp_path)
+    parties.plan = plan = removal(parties, 0, 1, 2)
+    new = [*parties.samples["p0"], b"new"]
+    assert "are in no sum that this party's ledger knows" in refusal(parties.clients["p0"].sign, plan, new)
+    parties.samples |= dict.fromkeys(["p3", "p4", "p5"], ())
+    parties.agree(plan)
+    rho, _ = parties.up_to_masked()
+    first = parties.open(rho)
+    for name in parties.names:
+        parties.restart(name)
+    assert parties.open(rho) == first
+    again = refusal(parties.clients["p0"].sign, removal(parties, 0, 1, 2), parties.samples["p0"][:1])
+    assert again == "some of these samples were removed by another plan: leave them out"
+
+
 # Enrolment and ledger
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +19,18 @@ from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole
 from fedunseen.cli.dashboard import both, live, live_page, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
-from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError, RunDirectoryError
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.tools.names import party_names
 
 if TYPE_CHECKING:
+    from fedunseen.experiment import Run
     from fedunseen.serve.run_monitor import SiteMonitor
 
 PORT = 8850
 _ENGINES = ("flower", "nvflare")
 _JOINED = "this party has joined already, or give another --state"
-_CONSENT = frozenset({"again", "dropouts", "moved"})
+_CONSENT = frozenset({"again", "dropouts", "moved", "removal"})
 _PARTS = ("data", "run", "encoder", "engine", "method")  # sections that a party may set for itself
 _log = logging.getLogger("fedunseen.federation")
 
@@ -179,6 +181,27 @@ def host(
         finish(done, write_report(done), as_json)
 
 
+def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: Path) -> Run:
+    """Remove samples of parties from a run: wait for all that took part in it, and take their masked sum out."""
+    name, names = _credentials(kit, False, "--parties", None, None)
+    at, port = _address(address)
+    free_folder(out)
+    from fedunseen.engines.carriers import carrier
+    from fedunseen.engines.remote.coordinator import PartyStatus, Session
+    from fedunseen.engines.remote.link import Host
+    from fedunseen.experiment.by_file import Removing
+
+    asking = Removing(run, names, True, party_names(removing.split(",")))
+    folder = out.with_name(f"{out.name}.removal")  # the same command opens the sum that a killed one has stored
+    place = Host(folder / "engine", at, port, kit, tuple(names))
+    with _terminable(), logged(place.folder), carrier(name).host(place) as link:
+        _log.info("listening at %s:%d", at, port)
+        parties = [PartyStatus(name) for name in names]
+        done = asking.over(Session(link, parties, kit=kit, folder=folder / "secagg"), out)
+    shutil.rmtree(folder)
+    return done
+
+
 _DROPOUTS = (
     "note: privacy.dropouts is 'allow': the difference of two sums can reveal one party's update to a "
     "coordinator that lies, so every party has to join with --consent dropouts"
@@ -194,6 +217,10 @@ def join(
     out: Annotated[Path | None, typer.Option(help="The merged model's run directory (default: runs/NAME).")] = None,
     masked: Annotated[bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates.")] = False,
     consent: opt.Consent = None,
+    removal: Annotated[
+        bool, typer.Option("--removal", help="Take part in a removal from a finished run, and in nothing else.")
+    ] = False,
+    samples: opt.Removed = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
     engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
@@ -212,29 +239,32 @@ def join(
     named = None if name is None else [name]
     engine, (who, *_) = _credentials(kit, insecure, "--name", named, engine if insecure else None)
     check_consent(consent, _CONSENT)
+    if samples and not removal:
+        raise ArgumentError("--samples are for a removal: give --removal, or leave them out")
     existing_folder(data, "correct --data")
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.link import Join  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.engines.remote.releases import Site
-    from fedunseen.experiment.client_data import PartyData
+    from fedunseen.experiment.client_data import PartyData, Removal
     from fedunseen.experiment.manifest import unused
     from fedunseen.privacy.client_level import plan_cost
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
-        held = PartyData(data, own, home=out, masked=masked)
-        samples = held.benchmark.train
-        classes = len(set(held.benchmark.labels[samples].tolist()))
-        say(f"{who}: {len(samples)} samples of {classes} classes; looking for {at}:{port}")
+        agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
+        held = PartyData(data, own, home=out, masked=masked, removal=agreed)
+        rows = held.benchmark.train
+        classes = len(set(held.benchmark.labels[rows].tolist()))
+        say(f"{who}: {len(rows)} samples of {classes} classes; looking for {at}:{port}")
         party = Party(held.prepare, state, _log.info, {"DATA": data}, kit, consent or ())
         site = Site(party, state, data, plan_cost, epsilon_limit)
 
         def page() -> SiteMonitor:
             from fedunseen.serve.run_monitor import SiteMonitor
 
-            return SiteMonitor(who, len(samples), classes, site)
+            return SiteMonitor(who, len(rows), classes, site)
 
         with live(listen_at, page):
             carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), site.answer, party.done)

@@ -98,7 +98,7 @@ def sums(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The new file, FILE.safetensors.")],
     removal: Annotated[bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")] = False,
-    samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
+    samples: opt.Removed = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -123,18 +123,32 @@ def sums(
 def forget(
     path: opt.RunPath,
     out: New,
-    party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")],
+    party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")] = "",
     samples: Annotated[
         list[int] | None, typer.Option(help="Only this sample of the party, from 0; repeatable.")
     ] = None,
     removal: Annotated[Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")] = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
+    removing: Annotated[
+        str, typer.Option(help="In place of --party: a,b, whose samples are removed in one masked sum.")
+    ] = "",
+    kit: Annotated[
+        Path | None, typer.Option(help="--removing: your credentials folder, made by `fedunseen certs`.")
+    ] = None,
+    address: Annotated[str, typer.Option(help="--removing: where to listen: HOST or HOST:PORT.")] = "127.0.0.1",
     as_json: opt.Json = False,
 ) -> None:
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
+    if bool(party) == bool(removing):
+        raise ArgumentError("give --party NAME, or --removing a,b with --kit, and one of them alone")
     from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
 
+    if removing:
+        from fedunseen.cli.deployment import host_removal
+
+        say_forgotten(host_removal(load_run(path), removing, kit, address, out), as_json)
+        return
     say_forgotten(forget_party(load_run(path), party, out, samples or (), removal, consent), as_json)
 
 

@@ -183,7 +183,7 @@ def answer(
     state: opt.State = None,
     consent: opt.Consent = None,
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
-    samples: Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")] = None,
+    samples: opt.Removed = None,
     epsilon_limit: opt.EpsilonLimit = None,
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
@@ -205,23 +205,16 @@ def answer(
         content = answering.stored()
         again = content is not None
         if content is None:
-            from fedunseen.experiment.client_data import PartyData
+            from fedunseen.experiment.client_data import PartyData, Removal
 
             with preparation_bars():
-                held = PartyData(data, own_settings, masked=asked["masked"])
+                agreed = Removal(samples or (), "removal" in (consent or ()))
+                removal = agreed if samples or asked.plan.removing else None
+                held = PartyData(data, own_settings, masked=asked["masked"], removal=removal)
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
-                if samples and not (answering.removal and answering.leaves):
-                    raise ArgumentError("--samples are for a plan that removes samples of this party: leave them out")
-                if samples:
-                    from fedunseen.experiment.removal import REMOVAL_BATCH, named_samples
-
-                    agreed = "removal" in (consent or ())  # the plan's own batch is the coordinator's word
-                    held.only = named_samples(REMOVAL_BATCH, held.benchmark.train, samples, agreed)
                 ready = held.prepare(hello, asked.greeting)
             content = answering.answer(ready)
             counts = {"samples": ready.samples, "classes": ready.classes}
-            if not answering.leaves:
-                counts = {"samples": 0, "classes": 0}
             if asked.adapts:
                 counts = {"unlabelled": sum(1 for _ in ready.raw()), "round": asked["k"]}
                 if not counts["unlabelled"]:

@@ -78,9 +78,10 @@ Consent = Annotated[
     list[str] | None,
     typer.Option(
         help="Under masks, agree to: again (a second sum of the same data), moved (the data folder), dropouts "
-        "(where a coordinator hosts: sums that differ by few parties), removal (by file: of few parties or samples)."
+        "(where a coordinator hosts: sums that differ by few parties), removal (of few parties or samples)."
     ),
 ]
+Removed = Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
     int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")

@@ -1,7 +1,8 @@
-"""What parties elsewhere change in a finished run by file: rounds of unlabelled samples, or a removal of samples."""
+"""What parties elsewhere change in a finished run: rounds of unlabelled samples by file, or a removal of samples."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,10 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
 from fedunseen.engines.offline.coordinator import Brought, Offline
 from fedunseen.engines.offline.files import Signed
-from fedunseen.engines.remote.coordinator import Deployment
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Session
 from fedunseen.experiment.adapt import offset_of, write_adapted
 from fedunseen.experiment.assemble import assemble, load_data
-from fedunseen.experiment.forget import check_removable, client_of, write_left
+from fedunseen.experiment.forget import check_removable, client_of, parties_of, write_left
 from fedunseen.experiment.removal import quantization_of, without
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import OFFLINE, StartFacts, check
@@ -47,7 +48,7 @@ class ByFile:
         tree = {key: value for key, value in run.experiment.to_dict().items() if key in ("data", "encoder", "method")}
         self.experiment = Experiment.from_dict({
             **tree, "run": {"seed": run.experiment.run.seed}, "partition": {"clients": parties},
-            "strategy": {"rounds": 1}, "engine": {"name": "offline", "mode": "deployment"},
+            "strategy": {"rounds": 1, "weights": "uniform"}, "engine": {"name": "offline", "mode": "deployment"},
             "privacy": {"aggregation": "masked" if masked else "plain"}, "evaluation": {"selection": "last"},
         })  # fmt: skip
         check(StartFacts(self.experiment, deployed_here=True), OFFLINE)
@@ -127,35 +128,68 @@ class Adapting(ByFile):
 class Removing(ByFile):
     """Removes samples of some parties; under masks only their total is known."""
 
+    settings = DistributedSettings.model_validate({"name": "removal", "deliver": False})
+    """How long parties at the other end of a link are waited for."""
+
     def __init__(self, run: Run, parties: Sequence[str], masked: bool, removing: Sequence[str]) -> None:
         check_removable(run, True)
         quantization_of(run)
-        if stray := sorted(set(removing) - set(parties)) or (not masked and sorted(set(parties) - set(removing))):
-            raise ExperimentError(
-                f"--removing and --parties differ in {stray[0]!r}: who removes is asked, and without masks no one else"
-            )
+        if stray := sorted(set(removing) - set(parties)):
+            raise ExperimentError(f"--removing names {stray[0]!r}, which is not among the parties that are asked")
+        if not masked and (idle := sorted(set(parties) - set(removing))):
+            raise ExperimentError(f"--parties names {idle[0]!r}, which hides no one without masks: leave it out")
         super().__init__(run, len(parties), masked)
-        self.engine.extra = {"removing": list(removing), "before": run.result["sums_sha256"]}
+        self.removing = list(removing)
+        assert isinstance(self.engine.job, Deployment)
+        extra = {"removing": self.removing, "before": run.result["sums_sha256"]}
+        self.engine.job = replace(self.engine.job, extra=extra)
 
     def merge(self, plan: Signed, brought: Brought) -> None:
         """Subtract what is removed."""
-        run, names = self.run, plan["hello"]["removing"]
+        self._subtract(brought.replies, brought.masked is not None, plan.plan.digest)
+
+    @property
+    def mark(self) -> str:
+        """What names this removal from this run, with the same characters as a run."""
+        told = f"{self.run.result['sums_sha256']} {self.removing}"
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def over(self, session: Session, out: Path) -> Run:
+        """Write the run without what parties at the other end of a link remove under masks.
+
+        The parties that took part in the run are asked, since the parties open sums of one roster alone.
+        """
+        told, known = self.engine, parties_of(self.run)
+        took_part = {known[client] for client in self.run.metrics[-1]["participants"]}
+        asked = [client for client, party in enumerate(session.parties) if party.name in took_part]
+        engine = Distributed(told.strategy, self.settings, told.classes, told.job, masks=told.masks)
+        session.run = self.mark
+        engine.connect(session)
+        result = engine.round(0, {}, told.strategy.expects(self.instruction), {}, asked)
+        assert result.masked is not None
+        self._subtract([result.masked.reply], True, self.mark)
+        done = self.finish(out)
+        engine.finish({}, {})
+        return done
+
+    def _subtract(self, replies: Sequence[Reply], masked: bool, mark: str) -> None:
+        """Take statistics out of the run's; ``mark`` is noted, so that the same are not subtracted twice."""
+        run, names = self.run, self.removing
         checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
         if checkpoint is None:
             raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds the sums: run it again")
         server, params = checkpoint.server, checkpoint.params
-        masked = brought.masked is not None
         if masked and ALL not in kept_sums(server):
             server = {}  # which party's sums are smaller now is not known
-        for reply, name in zip(brought.replies, names[:1] if masked else names, strict=True):
+        for reply, name in zip(replies, names[:1] if masked else names, strict=True):
             client = ALL if masked else client_of(run, name)
             server, params = without(run, server, params, client, dict(reply.update))
         gone = checkpoint.params["count"] - params["count"]
         before = dict(run.manifest.get("removed", {}))
         for name in names:
-            if before.get(name) == "all" or plan.plan.digest in before.get(name, []):
+            if before.get(name) == "all" or mark in before.get(name, []):
                 raise DataError(f"{name} was removed from {run.path} before: plan again without it")
-            before[name] = [*before.get(name, []), plan.plan.digest]
+            before[name] = [*before.get(name, []), mark]
         what = f"{int(gone.sum())} samples of {', '.join(names)}"
         noted = {"forgotten": [*run.manifest.get("forgotten", ()), what], "removed": before}
         self._left = State(checkpoint.round, server, params, {}), gone, noted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.files import existing_folder
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.registry import find
@@ -36,9 +36,20 @@ from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.partition import Partition
+from fedunseen.methods.closed_form import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
+# Fewer samples need consent; a coordinator's own number is only its word.
+_REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a party's owner agrees to remove from a finished run: samples by position, none named: all."""
+
+    samples: Sequence[int] = ()
+    consent: bool = False
 
 
 class PartyData:
@@ -51,9 +62,10 @@ class PartyData:
         told: Mapping[str, Any] | None = None,
         home: Path | None = None,
         masked: bool = False,
+        removal: Removal | None = None,
     ) -> None:
         self.folder, self.own, self.home, self.masked = folder, dict(own or {}), home, masked
-        self.only: NDArray[np.int64] | None = None  # the samples that take part; None: all to train on
+        self.removal = removal
         self.kind = "folder" if (folder / "features.npz").exists() else "images"
         table, first = folder / "classes.csv", {}
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
@@ -79,8 +91,7 @@ class PartyData:
         _check_places({section: tree.get(section, {}) for section in ("data", "encoder", "method")}, self.own)
         _check_quantization(tree.get("data", {}), self.own, statistics)
         self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
-        if self.only is not None:
-            self.benchmark = own = replace(own, train=self.only)
+        taking = self._taking_part(own.train, header, client)
         tree["data"] = self.settings.model_dump(mode="json", exclude_none=True)
         tree["partition"] = {"clients": clients}
         tree["engine"] = {**tree["engine"], "mode": "one-at-a-time"}
@@ -116,12 +127,28 @@ class PartyData:
         fitted = {name: value.numpy() for name, value in statistics.items() if name != SEMANTICS}
         scaler = Scaler(experiment.data.features or (), fitted)
         federation = assemble(experiment, benchmark, partition, scaler=scaler)
-        samples = federation.partition.clients[client]
+        engine = _in_process(federation)
+        samples = engine.worker.restrict(client, taking)
         classes = len(np.unique(benchmark.labels[samples]))
-        rows = own.unlabelled if getattr(self.settings, "unlabelled", False) == "summed" else own.train
+        rows = own.unlabelled if getattr(self.settings, "unlabelled", False) == "summed" else taking
         keep = partial(_keep, experiment, benchmark, federation, self.home) if self.home is not None else None
         raw = partial(_raw, self.folder, own, rows)
-        return Ready(_in_process(federation), classes, len(samples), keep, names, raw=raw)
+        return Ready(engine, classes, len(samples), keep, names, raw=raw)
+
+    def _taking_part(self, held: NDArray[np.int64], header: Mapping[str, Any], client: int) -> NDArray[np.int64]:
+        """Return the samples that take part: all, or of a removal those that are removed."""
+        removing, agreed = list(header.get("removing", ())), self.removal
+        if not removing and agreed is None:
+            return held
+        if not removing:
+            raise RefusedError("the coordinator does not ask to remove samples: leave out --removal")
+        if agreed is None:
+            raise RefusedError("the coordinator asks to remove samples of a finished run: join with --removal to agree")
+        if "names" in header and header["names"][client] not in removing:  # it hides the others, with sums of no sample
+            if agreed.samples:
+                raise RefusedError("--samples are for a removal of samples of this party: leave them out")
+            return held[:0]
+        return named_samples(_REMOVAL_BATCH, held, agreed.samples, agreed.consent)
 
     def _known(self, benchmark: Benchmark, growing: Mapping[str, Any], semantics: Tensor | None) -> ClassSpace:
         """Return the class space that a coordinator describes, once it agrees with what is held here."""
@@ -187,6 +214,24 @@ class PartyData:
                 f"{self.folder / 'classes.csv'} is not the coordinator's class space: they differ in the "
                 f"{' and the '.join(different)}: copy the coordinator's classes.csv"
             )
+
+
+def named_samples(batch: int, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
+    """Return the samples that a party names by their positions among those that it holds; none named: all.
+
+    ``batch``: fewer need consent (``method.removal_batch``).
+    """
+    if not len(samples):
+        return held
+    chosen = np.unique(np.asarray(samples, dtype=np.int64))
+    if chosen[0] < 0 or chosen[-1] >= len(held):
+        raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(held)} samples, counted from 0")
+    if len(chosen) < batch and not consent:
+        raise ExperimentError(
+            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier total: remove at least "
+            f"{batch} at once (method.removal_batch), or give --consent"
+        )
+    return held[chosen]
 
 
 def _check_privacy(privacy: Mapping[str, Any], growing: bool, masked: bool) -> None:

@@ -95,18 +95,16 @@ def write_left(
 ) -> None:
     """Write the run whose state is that without ``gone`` samples of a client, measured again."""
     federation, task, space = judged(run, benchmark, state.round, state.params)
-    replies = [
-        Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum()))
-        for k, sums in kept_sums(state.server).items()
-    ]
+    kept, lines = kept_sums(state.server), [dict(line) for line in run.metrics]
+    replies = [Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum())) for k, sums in kept.items()]
     result = RoundResult(
         state.server, state.params, replies, lambda place: dict(replies[place].update), {}, 0, 0
     )  # fmt: skip
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)
     measured = task.measure(loop, [model], Choice(None, float(run.result["calibration_factor"])))
-    lines = [dict(line) for line in run.metrics]
-    lines[-1] |= {**round_metrics(federation, state, result), **measured}
+    whose = {"participants": lines[-1]["participants"]} if max(kept, default=-1) < 0 else {}  # of a total no one knows
+    lines[-1] |= {**round_metrics(federation, state, result), **measured, **whose}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
         write_json(partial / "manifest.json", {**run.manifest, **noted})
         directory = RunDirectory(partial)
@@ -182,8 +180,8 @@ def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
     return run.reopened(folder)
 
 
-def client_of(run: Run, party: str) -> int:
-    """Return the place of a party among the clients."""
+def parties_of(run: Run) -> list[str]:
+    """Return the names of the clients; of a simulation their numbers."""
     listed = run.path / "parties.json"
     names = [str(client) for client in range(run.experiment.partition.clients)]
     if listed.exists():
@@ -191,6 +189,12 @@ def client_of(run: Run, party: str) -> int:
             names = [str(status["name"]) for status in parse_json(listed.read_bytes())]
         except (OSError, ValueError, LookupError, TypeError):
             raise RunDirectoryError(f"{listed} is damaged: restore it from the coordinator's run directory") from None
+    return names
+
+
+def client_of(run: Run, party: str) -> int:
+    """Return the place of a party among the clients."""
+    names = parties_of(run)
     if party not in names:
         raise ExperimentError(f"--party {party}: " + unknown("party", party, names))
     return names.index(party)

@@ -23,13 +23,11 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, Quantization
 from fedunseen.experiment.assemble import partition_of
-from fedunseen.experiment.client_data import PartyData
+from fedunseen.experiment.client_data import PartyData, named_samples
 from fedunseen.experiment.result.run import Run
 from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies.summed import forget, kept_sums
-
-REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
 
 
 def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
@@ -102,24 +100,6 @@ def without(run: Run, server: Params, params: Params, client: int, part: Params)
 def _batch(run: Run) -> int:
     assert isinstance(run.experiment.method, ClosedFormSettings)
     return run.experiment.method.removal_batch
-
-
-def named_samples(batch: int, held: NDArray[np.int64], samples: Sequence[int], consent: bool) -> NDArray[np.int64]:
-    """Return the samples that a party names by their positions among those that it holds; none named: all.
-
-    ``batch``: fewer need consent (``method.removal_batch``).
-    """
-    if not len(samples):
-        return held
-    chosen = np.unique(np.asarray(samples, dtype=np.int64))
-    if chosen[0] < 0 or chosen[-1] >= len(held):
-        raise ExperimentError(f"--samples {chosen[-1]}: the party has {len(held)} samples, counted from 0")
-    if len(chosen) < batch and not consent:
-        raise ExperimentError(
-            f"removing {len(chosen)} samples reveals their sums to anyone who kept the earlier total: remove at least "
-            f"{batch} at once (method.removal_batch), or give --consent"
-        )
-    return held[chosen]
 
 
 def _read_removal(run: Run, path: Path) -> Params:

@@ -63,6 +63,14 @@ class Ledger:
         found: list[list[str]] = self._content["rosters"]
         return found
 
+    @property
+    def took_part(self) -> list[list[str]]:
+        """Who took part in each sum that this party has opened, or answered by file."""
+        records = self.plans.values()
+        by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
+        last = [list(one["opened"]["reply"].get("shares", ())) for one in records if one["opened"]]
+        return [*self.rosters, *by_file, *last]
+
     def pin(self, enrolment: Enrolment) -> None:
         """Keep the federation's authority, or check that it is the remembered one."""
         known, mine = self._content["authority"], enrolment.authority.hex()

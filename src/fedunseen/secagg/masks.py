@@ -151,7 +151,7 @@ class Masks:
         enrolment, nothing = next(iter(own.values())).enrolment, "00" * 32
         plan = Plan(
             enrolment.digest, nothing, nothing, "none", nothing, {}, nothing, 10**9, False, self.dropouts,
-            Plan.fresh_nonce(),
+            (), Plan.fresh_nonce(),
         )  # fmt: skip
         agree_on(plan, clients)
         return clients, plan, itertools.count()

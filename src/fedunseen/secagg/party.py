@@ -36,6 +36,7 @@ from fedunseen.secagg.primitives import (
     split,
     unseal,
 )
+from fedunseen.secagg.removal import check_parties, check_samples
 
 Message = dict[str, Any]
 
@@ -140,13 +141,17 @@ class SecAggClient:
                 "the plan allows rosters that differ by few parties (privacy.dropouts = 'allow'), and two such sums "
                 "can reveal one party's update: the owner must consent with --consent dropouts"
             )
+        if plan.removing:
+            check_parties(plan.removing, self.enrolment.names, self.enrolment, self.ledger, self.consent)
         if plan.once:
             self._samples[plan.digest] = self.ledger.digests(samples)
-            self._refuse_overlap(plan.digest)
+            self._check_samples(plan.digest, plan.removing)
         return self.credentials.sign(plan.signed_text)
 
-    def _refuse_overlap(self, plan: str) -> None:
-        if "again" not in self.consent and self.ledger.overlap(plan, self._samples[plan]):  # how many is not sent
+    def _check_samples(self, plan: str, removing: Sequence[str]) -> None:
+        if removing:
+            check_samples(plan, self._samples[plan], self.ledger, self.consent)
+        elif "again" not in self.consent and self.ledger.overlap(plan, self._samples[plan]):  # how many is not sent
             raise SecAggError(
                 "sums of some of these samples were released under another plan, and the difference of two sums can "
                 "reveal samples: the owner must consent with --consent again"
@@ -248,7 +253,10 @@ class SecAggClient:
         public = [message[key] for message in roster.values() for key in ("seal", "pair")]
         if len(set(public)) < len(public):
             raise SecAggError("two keys of the roster are the same")
-        if not self._record(now.keys["plan"])["content"]["dropouts"]:
+        content = self._record(now.keys["plan"])["content"]
+        if missing := set(content["removing"]) - roster.keys():
+            raise SecAggError(f"{', '.join(sorted(missing))} removes samples, and is not in the roster")
+        if not content["dropouts"]:
             self._check_difference(set(roster))
         return roster
 
@@ -335,7 +343,7 @@ class SecAggClient:
         if content["once"]:
             if plan not in self._samples:
                 raise SecAggError("this party has to see the plan again after its restart")
-            self._refuse_overlap(plan)
+            self._check_samples(plan, content["removing"])
         roster = None if content["dropouts"] else waiting["roster"]
         if roster is not None:
             self._check_difference(set(roster))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ class Plan:
     sums: int
     once: bool  # the sums may be released once for one set of data, as those of closed forms and private merging
     dropouts: bool  # rosters that differ by few parties are allowed
+    removing: Sequence[str]  # whose samples the sum removes from a finished run; all are in its roster
     nonce: str  # fresh for every plan
 
     @staticmethod
@@ -48,7 +49,7 @@ class Plan:
 
     def content(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
-        return asdict(self) | {"weights": dict(self.weights)}
+        return asdict(self) | {"weights": dict(self.weights), "removing": list(self.removing)}
 
     @classmethod
     def read(cls, told: object) -> Plan:
@@ -59,12 +60,15 @@ class Plan:
         for name in ("federation", "experiment", "space", "layout", "model"):
             from_hex(told[name], 32)
         from_hex(told["nonce"], 16)
-        weights = told["weights"]
+        weights, removing = told["weights"], told["removing"]
         if (
             not isinstance(told["quantization"], str)
             or type(told["sums"]) is not int
             or not 1 <= told["sums"] <= 10**9
             or any(type(told[name]) is not bool for name in ("once", "dropouts"))
+            or not isinstance(removing, list)
+            or not all(isinstance(one, str) for one in removing)
+            or len(set(removing)) < len(removing)
             or not isinstance(weights, dict)
             or not all(type(one) in (int, float) and math.isfinite(one) and one > 0 for one in weights.values())
         ):
@@ -73,7 +77,7 @@ class Plan:
 
     def weight(self, name: str) -> float:
         """Return the weight of a party's update."""
-        return float(self.weights[name]) if self.weights else 1.0
+        return float(self.weights.get(name, 0.0)) if self.weights else 1.0
 
     def differs(self, other: Plan) -> list[str]:
         """Return the names of the fields in which two plans differ, the nonce left out."""

@@ -101,6 +101,12 @@ class Worker:
         changing = change if self.augments else None
         self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, execution.bf16, changing)
 
+    def restrict(self, client: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Leave a client only those of its samples that are among ``samples``, and return them."""
+        left = [np.intersect1d(own, samples) if k == client else own for k, own in enumerate(self.samples)]
+        self.samples, self.classes = left, [np.unique(self.host_labels[own]) for own in left]
+        return left[client]
+
     def round(self, works: Sequence[Work], round: int) -> Iterator[tuple[Reply, Params]]:
         """Do a round for several clients: each one's reply, and its state for its next round, in the order given.
 

@@ -59,7 +59,6 @@ class Offline(Distributed):
     """Merges the answers of files in one round."""
 
     Settings = OfflineSettings
-    extra: Mapping[str, Any] = {}  # what the greeting of a removal says besides
 
     def connect(self, meeting: Session) -> None:
         """Take what the files hold."""
@@ -70,7 +69,6 @@ class Offline(Distributed):
         assert isinstance(self.job, Deployment)
         self._meeting = Table(parties=[PartyStatus(name) for name in parties], run=run)
         hello, tensors = self._hello(self.job)
-        hello |= self.extra
         return json.loads(json.dumps(hello)), tensors
 
     def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Brought:

@@ -28,8 +28,9 @@ from fedunseen.secagg.enrolment import Credentials, Enrolment
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.masks import Masks, digest_of
 from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical, digest, key_stream
+from fedunseen.secagg.removal import check_parties, check_samples
 from fedunseen.secagg.ring import Layout
-from fedunseen.strategies import Instruction, Reply, Strategy
+from fedunseen.strategies import Instruction, Strategy
 
 _HELLO = {"kind", "protocol", "version", "experiment", "clients", "run", "space", "shape"}
 _NEW: Mapping[str, Any] = {"file": "", "answer": "", "withdrawn": False}  # the record of a plan not answered yet
@@ -108,26 +109,9 @@ class Answering:
                 "if its owner agrees, or ask for a plan without --plain"
             )
         ledger.pin(own.enrolment)
-        removing = plan["hello"].get("removing")
-        self.removal = isinstance(removing, list)
-        self.leaves = not self.removal or own.name in removing
-        if self.removal and (len(set(map(str, removing)) & set(plan["parties"])) < len(removing) or not removing):
-            raise RefusedError("the plan removes samples of parties that it does not ask: ask for a new plan")
-        if self.removal and plan["masked"] and "removal" not in self.consent:
-            self._check_hidden(set(removing))
-
-    def _check_hidden(self, removing: set[str]) -> None:
-        """Refuse a removal whose parties, or those that stay, are too few to hide each other's sums."""
-        batch = self.own.enrolment.colluding + 2
-        before = [one["offline"]["parties"] for one in self.ledger.plans.values() if one.get("offline")]
-        known = [self.own.enrolment.names, self.plan["parties"], *before]
-        staying = [len(set(names) - removing) for names in known]
-        for count, what in ((len(removing), "removes samples of"), *((count, "keeps those of") for count in staying)):
-            if 0 < count < batch:
-                raise RefusedError(
-                    f"the plan {what} {count} parties, and an observer of the sums from before learns their total: "
-                    f"answer with --consent removal if the owner agrees, or ask for a plan with {batch}"
-                )
+        if removing := plan.plan.removing:
+            allowed = self.consent if plan["masked"] else {"removal"}  # its own sums are in clear anyway
+            check_parties(removing, plan["parties"], own.enrolment, ledger, allowed)
 
     @property
     def _place(self) -> Path:
@@ -171,12 +155,9 @@ class Answering:
         try:
             masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]), told)
             self._check(engine, layout, told)
-            samples = self.ledger.digests(ready.raw() if self.leaves else ())
+            samples = self.ledger.digests(ready.raw())
             self._check_history(samples)
-            if self.leaves:
-                reply, _ = local_update(engine, client, told, {}, self.k)
-            else:
-                reply = Reply(client, engine.strategy.expects(told), 1, 1)  # no samples, which no one can tell apart
+            reply, _ = local_update(engine, client, told, {}, self.k)
         except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
             raise RefusedError(
                 f"the plan's instruction does not fit its experiment ({error}): ask for a new plan"
@@ -224,9 +205,8 @@ class Answering:
     def _check_history(self, samples: frozenset[bytes]) -> None:
         """Refuse a second plan over the same data, but for one that leaves out parties that have withdrawn."""
         others = self.ledger.released_elsewhere(self.plan.plan.digest, samples)
-        if self.removal:
-            if any((self.ledger.plans.get(other, {}).get("offline") or {}).get("removal") for other in others):
-                raise RefusedError("some of these samples were removed by another plan: leave them out")
+        if self.plan.plan.removing:
+            check_samples(self.plan.plan.digest, samples, self.ledger, self.consent)
             return
         if "again" in self.consent:
             return
@@ -296,7 +276,7 @@ def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", wit
     which = which or plan.plan.digest
     mine = {
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
-        "withdrawn": withdrawn, "sums": _sums(plan), "removal": "removing" in plan["hello"],
+        "withdrawn": withdrawn, "sums": _sums(plan),
     }  # fmt: skip
     if plan["k"]:
         before = ledger.plans[which]["offline"]

@@ -191,6 +191,7 @@ class Deployment:
     validation: Sequence[int] | None = None
     growing: Mapping[str, Any] | None = None
     semantics: Tensor | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)  # what a removal says besides
 
 
 class Distributed:
@@ -609,6 +610,7 @@ class Distributed:
             **({} if job.validation is None else {"validation": list(job.validation)}),
             **({} if job.growing is None else {"growing": job.growing}),
             **({} if self.masks is None else {"names": [party.name for party in self.parties]}),
+            **job.extra,
         }
         return hello, {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
 

@@ -60,6 +60,7 @@ def plan_facts(
         "sums": sums,
         "once": bool(closed or privacy.get("name", "none") != "none"),
         "dropouts": privacy.get("dropouts", "refuse") == "allow",
+        "removing": list(hello.get("removing", ())),
     }
 
 
