@@ -62,7 +62,7 @@ def test_pictures_become_an_encoders_features(tmp_path):
     experiment = Experiment.from_dict({}, settings, "photos")
     told = encode(experiment, tmp_path / "features")
     assert told["numbers"] == 1280
-    read = Xlsa17.load(Xlsa17.Settings(**told["data"], validation_classes=1), seed=0)
+    read = Xlsa17.load(Xlsa17.Settings(**told["data"]), seed=0)
     np.testing.assert_array_equal(read.features, load_data(experiment, 0).features)
 
 

@@ -57,15 +57,13 @@ def test_resizing_is_that_of_pillow():
 def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     model = transformers.ResNetModel.from_pretrained(resnet_folder).eval()
     with torch.no_grad():
-        expected = model(prepared(photographs, *IMAGENET), output_hidden_states=True)
+        expected = model(prepared(photographs, *IMAGENET))
     maps = resnet(resnet_folder, "maps").encode(photographs)
     assert (maps.shape, maps.dtype) == ((8, 16, 2, 2), np.float16)
     np.testing.assert_allclose(maps, expected.last_hidden_state.numpy(), rtol=2e-3, atol=2e-3)
     vectors = resnet(resnet_folder).encode(photographs)
     assert (vectors.shape, vectors.dtype) == ((8, 16), np.float32)
     np.testing.assert_allclose(vectors, expected.pooler_output.flatten(1).numpy(), rtol=1e-4, atol=1e-5)
-    first = resnet(resnet_folder, "maps", stage=1).encode(photographs)
-    np.testing.assert_allclose(first, expected.hidden_states[1].numpy(), rtol=2e-3, atol=2e-3)
     floats = photographs.astype(np.float32) / 255
     np.testing.assert_allclose(resnet(resnet_folder).encode(floats), vectors, rtol=1e-5, atol=1e-6)
     grey, wide = photographs[:, :1], np.repeat(photographs[:, :1], 3, axis=1)
@@ -127,14 +125,14 @@ def test_features_are_kept_until_weights_or_preparation_change(resnet_folder, tm
         resnet(folder, shape=(3, 8, 8), **settings).encode(images)
         return len(list((own_cache / "features").glob("*.npy")))
 
-    assert [count(), count(), count(size=40), count(resize="bicubic"), count(stage=2)] == [1, 1, 2, 3, 4]
+    assert [count(), count(), count(size=40), count(resize="bicubic")] == [1, 1, 2, 3]
     model = transformers.ResNetForImageClassification.from_pretrained(folder)
     with torch.no_grad():
         next(model.parameters()).view(-1)[0] += 1
     model.save_pretrained(folder)
-    assert count() == 5
+    assert count() == 4
     (folder / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.5, 0.5, 0.5]}))
-    assert count() == 6
+    assert count() == 5
 
 
 def test_trained_parameters_are_fresh_copies_of_the_folders(resnet_folder):
@@ -294,12 +292,8 @@ def test_the_network_sees_images_of_the_size_that_the_data_have(resnet_folder, v
         assert (network.prepare.size, network.shape[1:]) == (expected, (expected // cells, expected // cells))
 
 
-def test_settings_that_make_no_sense_are_refused(resnet_folder, vit_folder):
-    trained = {"trained": True}
-    assert message(lambda: resnet(resnet_folder, **trained, stage=4).backbone(), ExperimentError) == (
-        f"encoder.stage: there is no stage 4, {resnet_folder} has 3"
-    )
-    assert message(lambda: vit(vit_folder, **trained, size=36).backbone(), ExperimentError) == (
+def test_settings_that_make_no_sense_are_refused(vit_folder):
+    assert message(lambda: vit(vit_folder, trained=True, size=36).backbone(), ExperimentError) == (
         "encoder.size: 36 is not a multiple of the patches' side, 8"
     )
     with pytest.raises(ValidationError, match="pretrained = false leaves random numbers where nothing is trained"):

@@ -24,7 +24,7 @@ def device() -> torch.device:
 
 def encoded(
     images: NDArray[Any], shape: tuple[int, ...], encode: Callable[[NDArray[Any]], NDArray[Any]], *,
-    encoder: str, weights: list[Path], prepare: Preparation, library: str, **settings: Any,
+    encoder: str, weights: list[Path], prepare: Preparation, library: str,
 ) -> NDArray[Any]:  # fmt: skip
     """Return features of images, kept in the cache: vectors (n, d) float32 or maps float16; releases may round."""
     depends = {
@@ -34,7 +34,6 @@ def encoded(
         "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
         "device": device().type,
         "library": [version(library), version("torch")],
-        **settings,
     }
     return cached_features(depends, images, shape, "float16" if len(shape) == 3 else "float32", encode)
 

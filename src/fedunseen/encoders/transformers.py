@@ -73,8 +73,6 @@ class ResNetSettings(_NetworkSettings):
     weights: FolderOrName = "microsoft/resnet-18"
     """A hub name (`microsoft/resnet-101`), or a folder with `config.json` and `model.safetensors`. Pickles are never
     loaded."""
-    stage: PositiveInt | None = None
-    """The stage whose map is taken, from 1; by default the last, a 32nd of the image's side."""
 
 
 class ViTSettings(_NetworkSettings):
@@ -226,7 +224,7 @@ class _Network(Encoder, ABC):
         network, weights = self.backbone(), [self.folder / "config.json", *hub.weight_files(self.folder)]
         return encoded(
             images, network.shape, self._encode, encoder=self.kind, weights=weights, prepare=network.prepare,
-            library="transformers", stage=getattr(self.settings, "stage", None),
+            library="transformers",
         )  # fmt: skip
 
     def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
@@ -265,12 +263,8 @@ class ResNet(_Network):
         from transformers import ResNetConfig, ResNetModel
 
         config = ResNetConfig.from_dict(self.architecture)
-        stages, stage = len(config.depths), self.settings.stage or len(config.depths)
-        if stage > stages:
-            raise ExperimentError(f"encoder.stage: there is no stage {stage}, {self.settings.weights} has {stages}")
         with torch.device("meta"):
             skeleton = ResNetModel(config)
-        del skeleton.encoder.stages[stage:]
         # He et al. 2015, keeping the variance of gradients, as the ResNet paper's authors do
         he: Draw = lambda weight: ((2 / (weight.shape[0] * weight[0, 0].numel())) ** 0.5, float("inf"))  # noqa: E731
         return self._build(NetworkBackbone, skeleton, he, ResNetModel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fedunseen.core.settings import Settings
 
@@ -41,7 +41,5 @@ class EvaluationSettings(Settings):
     validation_episodes: int = Field(100, ge=2)
     """Few-shot: episodes after every round, of validation classes where the round is chosen on them, else of unseen
     ones (then the first test episodes)."""
-    boundaries: tuple[PositiveInt, ...] = (1, 5, 10, 20, 50)
-    """Few-shot with two features a sample: rounds after which the plane of an episode is drawn (FedFSL, Fig. 6)."""
     choose: dict[str, list[Any]] = Field(default_factory=dict)
     """Settings to choose on validation classes: "method.lr" = [0.01, 0.1]; every combination is tried."""

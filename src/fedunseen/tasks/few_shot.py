@@ -41,6 +41,7 @@ from fedunseen.tasks.zero_shot_summary import small
 _BLOCK = 8  # episodes answered at once
 _SCORED = 64  # samples scored at once in `predict`: images may take much memory on their way
 _SHOWN_QUERIES = 6  # of each class of the episode that the report shows
+_DRAWN = (1, 5, 10, 20, 50)  # rounds after which the plane of an episode is drawn, beside the last (FedFSL, Fig. 6)
 _GRID = 120  # cells along a side of the plane of an episode
 _POINTS = 200  # samples of each class in that plane
 
@@ -132,7 +133,7 @@ class FewShotEvaluator(Evaluator):
 
     def observe(self, loop: Loop, path: Path) -> None:
         """Write the plane of an episode after some rounds: ``plane/round-N.safetensors``."""
-        if loop.state.round in (*self.evaluation.boundaries, loop.rounds):
+        if loop.state.round in (*_DRAWN, loop.rounds):
             plane = self.plane(loop.state.params) if self.federation.strategy.one_model else None
             if plane is not None:
                 write_tensors(path / "plane" / f"round-{loop.state.round}.safetensors", plane)

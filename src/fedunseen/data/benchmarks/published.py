@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_benchmark import (
@@ -50,8 +49,6 @@ class PublishedSettings(ImageSettings):
     """`att`: scaled to unit length, as in the proposed split. `original_att`: as annotated."""
     splits: Path | None = None
     """Folder with the proposed split of this data set (`att_splits.mat`, best with `res101.mat`), or that file."""
-    validation_classes: int | None = Field(None, ge=0)
-    """Draw this many validation classes; unset takes the split's, or draws a fifth of the seen classes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +90,7 @@ class PublishedBenchmark(ImageBenchmark):
                 f"{cls.title} does not say which classes are seen: set data.splits to the folder {cls.dataset} of the "
                 f"proposed split ({SPLITS} and {FEATURES} of xlsa17, {PROPOSED_PAGE})"
             )
-        validation = split.validation
-        if validation is None or settings.validation_classes is not None:
-            validation = draw_validation(split.seen, settings.validation_classes, seed)
+        validation = split.validation if split.validation is not None else draw_validation(split.seen, None, seed)
         names, columns = tuple(tables.names), tuple(tables.attribute_names)
         semantics = unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
         space = ClassSpace(names, semantics, columns, split.seen, validation, split.unseen, tables.groups)

@@ -51,12 +51,10 @@ class Xlsa17(BenchmarkLoader):
         """The data set's folder, for example ``"AWA2"``."""
         attributes: Literal["att", "original_att"] = "att"
         """``att``: scaled to unit length by the authors. ``original_att``: as annotated."""
-        validation_classes: int | None = Field(None, ge=0)
-        """Draw this many validation classes; unset takes the file's, or draws a fifth of the seen classes."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the data set; ``seed`` matters only if validation classes have to be drawn."""
+        """Read the data set; ``seed`` draws a fifth of the seen classes for validation if the file names none."""
         folder = _folder(settings.root.expanduser(), settings.dataset)
         splits = read_mat(
             folder / SPLITS, (settings.attributes, "allclasses_names", *LOCATIONS), ("train_loc", "val_loc")
@@ -72,9 +70,9 @@ class Xlsa17(BenchmarkLoader):
         features, labels = _samples(folder / FEATURES, measured, len(names))
         index = sample_ids(folder / SPLITS, splits, len(labels))
         seen = np.unique(labels[index["trainval_loc"]])
-        validation = validation_classes(index, labels) if settings.validation_classes is None else None
+        validation = validation_classes(index, labels)
         if validation is None:
-            validation = draw_validation(seen, settings.validation_classes, seed)
+            validation = draw_validation(seen, None, seed)
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
         groups = groups or builtin_groups(folder.name, semantics.shape[1])
         unseen = np.unique(labels[index["test_unseen_loc"]])

@@ -55,8 +55,6 @@ class DeepFashion(ImageBenchmark):
         """`att`: scaled to unit length. `original_att`: shares of a class's images."""
         unseen_classes: int = Field(10, ge=1)
         """How many classes are drawn as unseen."""
-        validation_classes: int | None = Field(None, ge=0)
-        """How many of the others are for validation; unset draws a fifth."""
         split_seed: int = Field(0, ge=0)
         """Draws unseen classes, validation classes and test images, the same for all runs: no split is published."""
 
@@ -100,7 +98,7 @@ class DeepFashion(ImageBenchmark):
             semantics=unit_length(shares) if settings.attributes == "att" else shares,
             attribute_names=tuple(name for name, _ in pairs),
             seen=seen,
-            validation=draw_validation(seen, settings.validation_classes, settings.split_seed),
+            validation=draw_validation(seen, None, settings.split_seed),
             unseen=unseen,
             attribute_groups=groups,
         )
