@@ -107,7 +107,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "data deal digit-pairs --out full": "full is not an empty folder: name another with --out",
         "data encode digit-pairs-gaussian --out full": "full is not an empty folder: name another with --out",
         "export run --csv file": "file is a file: name a folder for the tables",
-        "new full": "full is there already",
+        "new full": "full is not an empty folder: choose another name",
         "predict empty file": "empty is not a run directory",
         "report none": "none is not a run directory: name one that `fedunseen run` has made",
         "run small.toml --resume": "--resume needs --out",

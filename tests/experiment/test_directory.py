@@ -15,6 +15,7 @@ from fedunseen.core.shelf import Shelf, read_records
 from fedunseen.federation import State
 from fedunseen.federation import run_directory as directory_module
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
+from known_names import refuses
 from same import content
 
 
@@ -173,14 +174,11 @@ def test_a_directory_with_something_else_is_left_alone(make, tmp_path, name, res
 
 def test_a_file_is_no_directory(make, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunDirectoryError) as error:
+    with pytest.raises(RunDirectoryError, match="exists and is not a run directory"):
         run(make(), tmp_path / "file")
-    assert str(error.value) == f"{tmp_path / 'file'} exists and is not a run directory: choose another --out"
     for seeds in (1, 2):
-        with pytest.raises(RunDirectoryError) as error:
+        with pytest.raises(RunDirectoryError, match=r"below cannot be written \("):
             run(make({"run.seeds": seeds}), tmp_path / "file" / "below")
-        assert str(error.value).startswith(f"{tmp_path / 'file' / 'below'} cannot be written (")
-        assert str(error.value).endswith("): choose another --out, or fix that and continue with --resume")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -242,28 +240,19 @@ def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(ma
     assert load_run(tmp_path / "run").result["rounds"] == 2
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", "\0", '{"experiment": 3, "data_fingerprint": "", "input_shape": [1]}']
-)
-def test_a_damaged_manifest_is_one_sentence(make, copy, text):
-    (copy / "manifest.json").write_text(text)
-    expected = f"{copy / 'manifest.json'} is damaged: restore it, or run the experiment again in another --out"
-    for action in (lambda: load_run(copy), lambda: run(make(), copy, resume=True)):
-        with pytest.raises(RunDirectoryError) as error:
-            action()
-        assert str(error.value) == expected
-    with pytest.raises(RunDirectoryError, match="already holds a run"):
-        run(make(), copy)
+REMEDIES = {
+    "manifest.json": "restore it, or run the experiment again in another --out",
+    "result.json": "delete it and resume the run",
+}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "é"])
-def test_a_damaged_result_is_one_sentence_and_its_remedy_works(make, finished, copy, text):
-    (copy / "result.json").write_bytes(text.encode("latin-1"))
+@pytest.mark.parametrize("name", REMEDIES)
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"{}", b"\0", b"\xe9", b'{"experiment": 3, "input_shape": [1]}'])
+def test_a_damaged_file_is_one_sentence(make, copy, name, text):
+    (copy / name).write_bytes(text)
     for action in (lambda: load_run(copy), lambda: run(make(), copy, resume=True)):
-        with pytest.raises(RunDirectoryError, match="is damaged: delete it and resume the run"):
+        with refuses(f"{copy / name} is damaged: {REMEDIES[name]}", RunDirectoryError):
             action()
-    (copy / "result.json").unlink()
-    heal(make, copy, finished)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])

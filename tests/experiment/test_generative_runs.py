@@ -80,12 +80,6 @@ def test_the_report_has_generated_beside_real_features(generative):
     assert "Generated and real features of unseen classes" in write_report(generative).read_text("utf-8")
 
 
-def test_several_seeds_say_what_travels(make, tmp_path):
-    changed = {**SMALL, "strategy.rounds": 1, "evaluation.selection": "last", "run.seeds": 2}
-    result = run(make(changed), tmp_path / "run").result
-    assert result["parameters_shared"] * 4 == result["bytes_up"]
-
-
 def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path):
     changed = {**SMALL, "strategy.rounds": 3, "evaluation.selection": "last"}
     out = tmp_path / "run"

@@ -107,14 +107,6 @@ def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
     assert content(run(experiment, tmp_path / "run", resume=True).path) == content(early.path)
 
 
-@pytest.mark.slow
-def test_several_seeds_stop_each_at_its_own_round(make, tmp_path):
-    done = run(make({**LONG, "strategy.stop_after": 2, "run.seeds": 2}), tmp_path / "run")
-    each = [one.result for one in done.seeds]
-    assert done.result["rounds"] == max(one["rounds"] for one in each) < 30
-    write_report(done)
-
-
 def test_few_shot_stops_on_its_validation_episodes(tmp_path):
     settings = {**FEW, "evaluation.selection": "validation", "strategy.rounds": 12, "strategy.stop_after": 1}
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")

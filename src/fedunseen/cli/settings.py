@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
 from fedunseen.experiment.parsing import NAMED, SECTIONS
-from fedunseen.experiment.schema import UNNAMED
+from fedunseen.experiment.schema import plain_settings
 
 
 def reference() -> str:
@@ -23,7 +23,7 @@ def reference() -> str:
         if section in NAMED:
             parts += _choices({name: find(section, name).Settings for name in names(section)})
         else:
-            only = UNNAMED[section]
+            only = plain_settings(section)
             parts.append(_table(only, set(only.model_fields)))
     return "\n\n".join(parts) + "\n"
 

@@ -40,17 +40,6 @@ class RunSettings(Settings):
     """Where to train; ``auto`` takes a CUDA device if there is one."""
 
 
-UNNAMED: dict[str, type[Settings]] = {
-    "partition": PartitionSettings,
-    "growth": GrowthSettings,
-    "privacy": PrivacySettings,
-    "compression": CompressionSettings,
-    "evaluation": EvaluationSettings,
-    "run": RunSettings,
-}
-"""The settings of the sections that choose no class."""
-
-
 class Experiment(BaseModel):
     """An experiment, read and checked whole: a wrong key or combination is refused before anything runs.
 
@@ -126,11 +115,11 @@ class Experiment(BaseModel):
         for section in NAMED:
             if "name" not in sections.get(section, {}):
                 raise ExperimentError(f"{section}.name is missing: say which one, for example --set {section}.name=...")
-        kinds: dict[str, type[BaseModel]] = {
-            **{section: find(section, str(sections[section]["name"])).Settings for section in NAMED},
-            **UNNAMED,
-        }
-        settings: dict[str, Any] = {key: validated(kinds[key], key, sections.get(key, {})) for key in SECTIONS}
+        settings: dict[str, Any] = {}
+        for section in SECTIONS:
+            content = sections.get(section, {})
+            kind = find(section, str(content["name"])).Settings if section in NAMED else plain_settings(section)
+            settings[section] = validated(kind, section, content)
         experiment = cls.model_construct(name=str(title or "experiment"), **settings)
         experiment._check_combination()
         return experiment
@@ -155,3 +144,9 @@ class Experiment(BaseModel):
                 Experiment.from_dict({**self.to_dict(), "evaluation": {}}, settings)
             except ExperimentError as error:
                 raise error.reworded(f"evaluation.choose: {error}") from None
+
+
+def plain_settings(section: str) -> type[Settings]:
+    """Return the settings of a section that chooses no class."""
+    kind: Any = Experiment.model_fields[section].annotation
+    return kind  # type: ignore[no-any-return]

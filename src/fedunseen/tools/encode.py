@@ -9,7 +9,7 @@ import numpy as np
 import scipy.io
 
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.core.files import free_folder, replacing, write_text
+from fedunseen.core.files import free_folder, whole_folder, write_text
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.encoding import make_backbone
@@ -69,11 +69,9 @@ def _write(benchmark: Benchmark, out: Path) -> None:
         name if "::" in name or i not in group_of else f"{group_of[i]}::{name}"
         for i, name in enumerate(space.attribute_names)
     ]
-    out.mkdir(parents=True, exist_ok=True)
-    for file, content in (
-        ("res101.mat", {"features": benchmark.features.T, "labels": (benchmark.labels + 1)[:, None]}),
-        ("att_splits.mat", splits),
-    ):
-        with replacing(out / file) as temporary:
-            scipy.io.savemat(temporary, content, appendmat=False)
-    write_text(out / "predicates.txt", "".join(f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)))
+    features = {"features": benchmark.features.T, "labels": (benchmark.labels + 1)[:, None]}
+    with whole_folder(out) as folder:
+        scipy.io.savemat(folder / "res101.mat", features)
+        scipy.io.savemat(folder / "att_splits.mat", splits)
+        lines = [f"{i + 1} {' '.join(name.split())}\n" for i, name in enumerate(named)]
+        write_text(folder / "predicates.txt", "".join(lines))

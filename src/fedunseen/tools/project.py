@@ -6,8 +6,8 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-from fedunseen.core.errors import ArgumentError, RunDirectoryError
-from fedunseen.core.files import write_text
+from fedunseen.core.errors import ArgumentError
+from fedunseen.core.files import free_folder, whole_folder, write_text
 
 FILES = {
     "README.md": "README.md",
@@ -29,15 +29,14 @@ def new_project(name: str) -> list[Path]:
     package, folder = name.replace("-", "_"), Path(name)
     if package in ("fedunseen", "test", "tests"):
         raise ArgumentError(f"a package {package!r} is there already: choose another name")
-    if folder.exists():
-        raise RunDirectoryError(f"{folder} is there already: choose another name")
+    free_folder(folder, "choose another name")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     source = files("fedunseen.tools") / "project"
     loader = FunctionLoader(lambda template: (source / f"{template}.jinja").read_text("utf-8"))
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
-    written = []
-    for template, path in FILES.items():
-        written.append(folder / path.format(package))
-        write_text(written[-1], environment.get_template(template).render(project=name, package=package))
-    return written
+    paths = {template: path.format(package) for template, path in FILES.items()}
+    with whole_folder(folder) as partial:
+        for template, path in paths.items():
+            write_text(partial / path, environment.get_template(template).render(project=name, package=package))
+    return [folder / path for path in paths.values()]
