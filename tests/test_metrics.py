@@ -53,12 +53,13 @@ def test_samples_of_classes_that_are_neither_seen_nor_unseen_do_not_count():
     assert metrics.zsl(*more, UNSEEN) == metrics.zsl(scores, labels, UNSEEN)
 
 
-def test_confusions_of_single_samples_are_0_or_100():
+def test_confusions_by_hand_of_samples_and_of_episodes():
     assert metrics.confusion([7, 5], [7, 7], [5, 7]).tolist() == [[0, 100], [0, 100]]
-    labels, answers = np.array([[[3], [5]], [[3], [8]]]), np.array([[[5], [5]], [[3], [8]]])
+    labels = np.array([[[3, 3], [5, 5]], [[3, 3], [8, 8]]])
+    answers = np.array([[[5, 3], [5, 5]], [[3, 3], [8, 3]]])
     table, together = metrics.episode_confusion(labels, answers, np.array([3, 5, 8]))
     nan = float("nan")
-    np.testing.assert_array_equal(table, [[50, 100, 0], [0, 100, nan], [0, nan, 100]])
+    np.testing.assert_array_equal(table, [[75, 50, 0], [0, 100, nan], [50, nan, 50]])
     assert together.tolist() == [[2, 1, 1], [1, 1, 0], [1, 0, 1]]
 
 

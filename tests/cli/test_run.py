@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import scipy.io
 
 import fedunseen
+from fedunseen import Experiment
 from fedunseen.cli import progress
+from fedunseen.tools.encode import encode
+from processes import sets
 
 KEYS = {"zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic", "rounds", "seconds", "run"}
 
@@ -153,31 +154,11 @@ def test_bad_data_is_one_sentence_and_nothing_is_written(refused, small, make_fo
     assert not (tmp_path / "out").exists()
 
 
-def write_mat(folder):
-    random = np.random.default_rng(0)
-    labels = np.repeat(np.arange(1, 7), 6)[:, None]
-    sample = np.arange(1, 37)
-    folder.mkdir(parents=True)
-    scipy.io.savemat(folder / "res101.mat", {"features": random.normal(size=(5, 36)), "labels": labels})
-    names = np.array([f"c{i}" for i in range(6)], dtype=object)[:, None]
-    trainval = sample[(labels[:, 0] <= 4) & (sample % 3 > 0)][:, None]
-    splits = {"att": random.uniform(size=(4, 6)), "allclasses_names": names, "trainval_loc": trainval}
-    splits["test_seen_loc"] = sample[(labels[:, 0] <= 4) & (sample % 3 == 0)][:, None]
-    splits["test_unseen_loc"] = sample[labels[:, 0] > 4][:, None]
-    scipy.io.savemat(folder / "att_splits.mat", splits)
-
-
-@pytest.fixture
-def cub(tmp_path):
-    """The arguments that run a preset of the paper on a tiny data set in the layout of xlsa17."""
-    write_mat(tmp_path / "xlsa17" / "MINE")
-    settings = [f"data.root={tmp_path / 'xlsa17'}", "data.dataset=MINE", "partition.clients=2"]
-    settings += ["method.kl=0", "strategy.rounds=1"]
-    return ["run", "cub-fedzsl", "--out", tmp_path / "out", *(w for text in settings for w in ("--set", text))]
-
-
-def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(command, cub, tmp_path):
-    done = command(*cub, "--json")
+def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(command, tmp_path):
+    small = {"data.train_per_class": 2, "data.test_per_class": 1, "evaluation.selection": "last"}
+    encode(Experiment.load("digit-pairs-gaussian", small), tmp_path / "mat" / "MINE")
+    settings = {"data.root": str(tmp_path / "mat"), "data.dataset": "MINE", "partition.clients": 2, "method.kl": 0}
+    done = command("run", "cub-fedzsl", "--out", tmp_path / "out", *sets({**settings, "strategy.rounds": 1}), "--json")
     assert done.code == 0, done.err
     assert json.loads(done.out)["rounds"] == 1
     assert (tmp_path / "out" / "report.html").exists()

@@ -12,7 +12,6 @@ from PIL import Image
 
 from fedunseen import Experiment, run
 from fedunseen.federation.run_directory import load_params
-from fedunseen.metrics import episode_confusion
 from fedunseen.report.few_shot import half_width, verdict
 from fedunseen.report.maps import plane_map
 from known_names import DIGITS_MAML
@@ -120,35 +119,6 @@ def test_curves_are_those_of_the_metrics_with_their_intervals(few, tmp_path):
     value, pixels = made.metrics[-1]["few_shot"], made.result["few_shot_pixels"]
     scale = (levels[1] - levels[0]) / (pixels - 20)
     assert levels[1] - frame == pytest.approx((value - 20) * scale, abs=0.05)
-
-
-def slow_confusion(labels, answers, ids):
-    """Count query by query."""
-    table, together = np.full((len(ids), len(ids)), np.nan), np.zeros((len(ids), len(ids)), dtype=int)
-    for i, j in itertools.product(range(len(ids)), repeat=2):
-        asked = said = 0
-        for truth, answered in zip(labels, answers, strict=True):
-            if ids[i] in truth[:, 0] and ids[j] in truth[:, 0]:
-                together[i, j] += 1
-                own = answered[truth == ids[i]]
-                asked, said = asked + len(own), said + int((own == ids[j]).sum())
-        if asked:
-            table[i, j] = 100 * said / asked
-    return table, together
-
-
-@pytest.mark.parametrize(("classes", "ways", "episodes"), [(5, 5, 7), (9, 3, 4), (30, 4, 3)])
-def test_confusions_are_counted_among_the_classes_of_an_episode(classes, ways, episodes):
-    rng = np.random.default_rng(classes)
-    named = rng.choice(100, classes, replace=False)
-    drawn = np.stack([rng.choice(named, ways, replace=False) for _ in range(episodes)])
-    labels = np.repeat(drawn[:, :, None], 6, 2)
-    answers = drawn[np.arange(episodes)[:, None, None], rng.integers(0, ways, labels.shape)]
-    ids = np.unique(labels)
-    table, together = episode_confusion(labels, answers, ids)
-    slow, many = slow_confusion(labels, answers, ids)
-    np.testing.assert_allclose(table, slow)
-    np.testing.assert_array_equal(together, many)
 
 
 def test_classes_are_ranked_by_their_queries(few, tmp_path):

@@ -79,19 +79,18 @@ def served_app():
 
     running = []
 
-    def start(app):
-        listening = socket.socket()
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="warning", lifespan="off", ws="none"))
+    def start(app, config=None, force=False):
+        listening = socket.create_server(("127.0.0.1", 0))
+        usual = {"log_config": None, "log_level": "warning", "lifespan": "off", "ws": "none"}
+        server = uvicorn.Server(config(app) if config else uvicorn.Config(app, **usual))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
-        running.append((server, thread, listening))
+        running.append((server, thread, listening, force))
         return f"http://127.0.0.1:{listening.getsockname()[1]}/"
 
     yield start
-    for server, thread, listening in running:
-        server.should_exit = True
+    for server, thread, listening, force in running:
+        server.should_exit, server.force_exit = True, force
         thread.join()
         listening.close()
 

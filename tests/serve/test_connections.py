@@ -4,10 +4,8 @@ import contextlib
 import http.client
 import json
 import socket
-import threading
 
 import pytest
-import uvicorn
 
 from fedunseen import Experiment, load_run
 from fedunseen.serve import Recognizer, dashboard
@@ -21,20 +19,14 @@ BODY = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/
 
 
 @pytest.fixture(params=["service", "live page"])
-def port(request, features, tmp_path):
+def port(request, features, served_app, tmp_path):
     """Serve a run, or a run's live page, to a few connections at once; return at which port."""
     if request.param == "service":
         app = service.create_app(Recognizer(load_run(features)))
     else:
         app = dashboard.create_app(RunMonitor(Experiment.load("digit-pairs"), tmp_path / "run"))
-    listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(server_config(app, MOST, 1))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    yield listening.getsockname()[1]
-    server.should_exit = server.force_exit = True
-    thread.join()
-    listening.close()
+    url = served_app(app, lambda app: server_config(app, MOST, 1), force=True)
+    return int(url.rstrip("/").rpartition(":")[2])
 
 
 def version(port):

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import emit
@@ -31,6 +32,16 @@ def print_json(as_json: bool, result: object) -> None:
 def show(result: object, text: str, as_json: bool) -> None:
     """Print a result: as one line of JSON, or for people."""
     print(json.dumps(result) if as_json else text, flush=True)
+
+
+def filled(template: str, context: Mapping[str, Any]) -> str:
+    """Return a text for people: a template of ``texts/``, filled in."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("fedunseen.cli", "texts")
+    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.globals |= {"quote": quote, "json": json.dumps}
+    return environment.get_template(f"{template}.txt").render(context).rstrip("\n")
 
 
 def finish(run: Run, report: Path, as_json: bool, *lines: str) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import chosen, overrides_of, show
+from fedunseen.cli.console import chosen, filled, overrides_of, show
 from fedunseen.core.registry import find
 
 data_app = typer.Typer(
@@ -31,7 +29,7 @@ def data_list(
 
     place = root or data_folder()
     info = examine(place)
-    show(info, _listed(info, place), as_json)
+    show(info, filled("data_list", {"benchmarks": info, "root": place}), as_json)
 
 
 @data_app.command("check")
@@ -47,7 +45,9 @@ def data_check(
     from fedunseen.tools.data import check
 
     info = check(folder, overrides_of(overrides), images)
-    show(info, _checked(info), as_json)
+    layout = find("data", info["benchmark"]).describe() if info["missing"] else ""
+    lacking = _lacking(info) if info["part"] and "untrained" in info else []
+    show(info, filled("data_check", {**info, "layout": layout, "lacking": lacking}), as_json)
     if info["missing"] or info["problems"]:
         raise typer.Exit(2)
 
@@ -68,7 +68,8 @@ def data_deal(
 
     named = [name.strip() for name in parties.split(",")] if parties is not None else None
     info = deal(plan, out, named)
-    show(info, _dealt(info), as_json)
+    width = max(len(place["name"]) for place in (*info["parties"], info["coordinator"]))
+    show(info, filled("data_deal", {**info, "width": width}), as_json)
 
 
 @data_app.command("encode")
@@ -83,52 +84,7 @@ def data_encode(
     from fedunseen.tools.encode import encode
 
     info = encode(plan, out)
-    show(info, _encoded(info), as_json)
-
-
-def _listed(info: Sequence[Mapping[str, Any]], root: Path) -> str:
-    """Write what was found for people."""
-    lines = []
-    for benchmark in info:
-        lines.append(f"{benchmark['name']}: {benchmark['title']}")
-        lines.append(f"  published  {benchmark['page']}")
-        lines.append(f"  layout     {benchmark['layout']}")
-        if benchmark["files"]:
-            lines += [f"  found      {place}" for place in benchmark["found"]] or [f"  not found  in {root}"]
-    return "\n".join(lines)
-
-
-def _checked(info: Mapping[str, Any]) -> str:
-    """Write what was found for people."""
-    lines = [f"{info['root']}: the layout of {info['benchmark']}"]
-    lines += [f"  missing: {need}" for need in info["missing"]]
-    if info["missing"]:
-        lines.append(f"  {find('data', info['benchmark']).describe()}")
-        if info["benchmark"] == "images" and info["missing"] == ["classes.csv"]:
-            lines.append(f"  fedunseen init {quote(info['root'])} writes it, with about a fifth of the classes unseen")
-    lines += [f"  problem: {problem}" for problem in info["problems"]]
-    if "classes" in info:
-        lines.append(f"  classes: {info['classes']} ({info['seen']} seen, of them {info['validation']} for validation; "
-                     f"{info['unseen']} unseen)")  # fmt: skip
-        if info["attributes"]:
-            lines.append(f"  attributes: {info['attributes']}, {info['grouped']} of them in {info['groups']} groups")
-        else:
-            lines.append("  attributes: none, the classes are learned from examples (few-shot)")
-        lines.append(f"  samples: {info['samples']:,} ({info['train']:,} to train on, {info['test_seen']:,} tests of "
-                     f"seen and {info['test_unseen']:,} of unseen classes)")  # fmt: skip
-    if "bytes" in info:
-        lines.append(f"  decoded once, they take {info['bytes'] / 1e9:.2f} GB in {info['cache']}")
-    if info["missing"] or info["problems"]:
-        return "\n".join(lines)
-    lines += [f"  {doubt}" for doubt in info["doubts"]]
-    if "bytes" in info and "unreadable" not in info:
-        lines.append("  images not decoded: add --images to find those that cannot be read")
-    if info["part"]:
-        lines.append(f"a part, too little for a run of its own: {'; '.join(_lacking(info))}")
-        lines.append("ready for one party of a federation (fedunseen join --data) or its coordinator (fedunseen host):")
-    else:
-        lines.append("ready; an experiment to begin with, as a file for `fedunseen run`:")
-    return "\n".join([*lines, *info["snippet"].splitlines()])
+    show(info, filled("data_encode", info), as_json)
 
 
 def _lacking(info: Mapping[str, Any]) -> list[str]:
@@ -138,27 +94,3 @@ def _lacking(info: Mapping[str, Any]) -> list[str]:
     classes = [f"no sample to train on of {', '.join(untrained[:3])}{more}"] if untrained else []
     words = {"test_seen": "no test sample of a seen class", "test_unseen": "no sample of an unseen class"}
     return classes + [word for split, word in words.items() if not info[split]]
-
-
-def _dealt(info: Mapping[str, Any]) -> str:
-    """Write what was dealt for people."""
-    coordinator, parties = info["coordinator"], info["parties"]
-    width = max(len(benchmark["name"]) for benchmark in (*parties, coordinator))
-    lines = [f"{info['out']}: {len(parties)} parties and a coordinator, dealt with run.seed = {info['seed']}"]
-    for benchmark, what in (*((benchmark, "training") for benchmark in parties), (coordinator, "test")):
-        lines.append(
-            f"  {benchmark['name']:<{width}}  {benchmark['samples']:,} {what} samples of {benchmark['classes']} classes"
-        )
-    join = f"fedunseen join --data {quote(parties[0]['folder'])}"
-    lines += [f"a party gives its folder to `{join}`; the coordinator's experiment has", "[data]"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in info["data"].items()]
-    return "\n".join([*lines, f"root = {json.dumps(coordinator['folder'], ensure_ascii=False)}"])
-
-
-def _encoded(info: dict[str, Any]) -> str:
-    """Write what was encoded for people."""
-    data = "  ".join(f'{key} = "{value}"' for key, value in info["data"].items())
-    return (
-        f"{info['samples']} samples of {info['numbers']} numbers, {info['classes']} classes with {info['attributes']} "
-        f"attributes: {info['out']}\n[data]  {data}"
-    )

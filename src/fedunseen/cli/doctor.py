@@ -65,20 +65,6 @@ def examine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def render(findings: dict[str, Any]) -> str:
-    """Write the findings for people."""
-    lines = ["versions"]
-    lines += [f"  {name:<14} {installed or 'missing'}" for name, installed in findings["versions"].items()]
-    for part in ("devices", "extras", "data"):
-        lines += [part, *(f"  {line}" for line in findings[part])]
-    lines += ["cache", f"  {findings['cache']}"]
-    if findings["missing"]:
-        lines += ["missing", *(f"  {line}" for line in findings["missing"])]
-    else:
-        lines += ["nothing that is needed is missing"]
-    return "\n".join(lines)
-
-
 def _requirements() -> list[str]:
     """Return the names of the packages that this one needs."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import say
+from fedunseen.cli.console import print_json, say
 from fedunseen.core.errors import ExperimentError
 
 
@@ -46,15 +45,8 @@ def init(
         raise ExperimentError(f"{file} is there already: give --force to write it again, or --out for another file")
     suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
-    for choice in suggestion.choices:
-        say(f"- {choice.what}: {choice.why}")
-    for path in suggestion.written:
-        say(f"wrote {path}")
-    say(f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")
-    if as_json:
-        summary = {
-            "experiment": str(file),
-            "written": [str(path) for path in suggestion.written],
-            "choices": [choice._asdict() for choice in suggestion.choices],
-        }
-        print(json.dumps(summary), flush=True)
+    say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
+    say(*(f"wrote {path}" for path in suggestion.written), f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")
+    choices = [choice._asdict() for choice in suggestion.choices]
+    written = [str(path) for path in suggestion.written]
+    print_json(as_json, {"experiment": str(file), "written": written, "choices": choices})

@@ -16,7 +16,7 @@ from fedunseen import __version__
 from fedunseen.cli import options as opt
 from fedunseen.cli.attack import attack_app
 from fedunseen.cli.bind_address import BindAddress
-from fedunseen.cli.console import chosen, finish, say, show
+from fedunseen.cli.console import chosen, filled, finish, print_json, say, show
 from fedunseen.cli.dashboard import both, live_page, watched
 from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
@@ -153,8 +153,7 @@ def report(path: opt.RunPath, as_json: opt.Json = False) -> None:
 
     written = write_report(load_run(path))
     say(f"report: {written}")
-    if as_json:
-        show({"run": str(path), "report": str(written)}, "", True)
+    print_json(as_json, {"run": str(path), "report": str(written)})
 
 
 @app.command()
@@ -208,10 +207,10 @@ def settings() -> None:
 @app.command()
 def doctor(as_json: opt.Json = False) -> None:
     """Say what is installed, which devices and data are there, what is missing and how to get it."""
-    from fedunseen.cli.doctor import examine, render
+    from fedunseen.cli.doctor import examine
 
     findings = examine()
-    show(findings, render(findings), as_json)
+    show(findings, filled("doctor", findings), as_json)
 
 
 _WARNED: set[str] = set()

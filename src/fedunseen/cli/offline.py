@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole_user
+from fedunseen.cli.console import check_consent, filled, finish, overrides_of, say, sole_user
 from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
@@ -338,44 +338,4 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A plan, an a
     """Say what a file holds, who has signed it, and what it would reveal."""
     from fedunseen.engines.offline.files import read
 
-    signed = read(file)
-    authority = signed.enrolment.authority.hex()[:16]
-    print(f"{file}: {signed.kind}, {len(signed.content):,} bytes, fedunseen {signed['version']}")
-    print(
-        f"signed by {signed.signer}, of the federation of {', '.join(signed.enrolment.names)} (authority {authority})"
-    )
-    for line in _told(signed):
-        print(line)
-
-
-def _told(signed: Signed) -> list[str]:
-    if signed.kind == "withdrawal":
-        return [f"{signed['party']} has answered none of these plans, and never will: {', '.join(signed['plans'])}"]
-    if signed.kind == "answer":
-        if signed["masked"]:
-            reveals = (
-                f"alone nothing; with the answers of all other parties, the sum of all; with the private key "
-                f"of {signed['party']}, or those of all others, this party's sums"
-            )
-        else:
-            reveals = "this party's sums: samples (or soft counts) of each class, and their sums and sums of products"
-        return [f"answers the plan {signed['plan']}", f"reveals: {reveals}"]
-    settings, asked = signed["hello"]["experiment"], ", ".join(signed["parties"])
-    what = "samples of each class, sums and sums of products of their features"
-    left = [f"withdrawn: {each['party']}" for each in signed["withdrawals"]]
-    if removing := signed["hello"].get("removing"):
-        left.append(
-            f"removes samples of {', '.join(removing)} from a run; the others answer with the sums of no sample"
-        )
-    if signed.adapts:
-        what = "soft counts and soft sums of unlabelled samples of each unseen class"
-        left.append(f"round {signed['k'] + 1} of {signed.plan.sums}, with the scores of the model so far")
-    sums = f"{signed['elements']:,} numbers: {what}"
-    how = f"sums {_CLEAR}" if not signed["masked"] else "sums under masks: only the total of all can be read"
-    return [
-        f"plan {signed.plan.digest}",
-        f"asks {asked} for {how}",
-        *left,
-        f"method {settings['method']['name']}, quantization {signed.plan.quantization}; {sums}",
-        "reveals: nothing of any party's samples",
-    ]
+    print(filled("offline_show", {"file": file, "signed": read(file), "clear": _CLEAR}))

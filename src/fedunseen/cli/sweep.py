@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -110,7 +109,7 @@ def _share(cells: list[Cell], share: str | None) -> list[Cell]:
 def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
     if as_json:
         listed = [{"values": dict(c.values), "folder": c.folder, "refused": c.refused} for c in cells]
-        return print(json.dumps({"sweep": read.name, "cells": listed}), flush=True)
+        return print_json(True, {"sweep": read.name, "cells": listed})
     for cell in cells:
         print(cell.key + (f"  (refused: {cell.refused})" if cell.refused else ""))
     refused = sum(cell.experiment is None for cell in cells)
