@@ -1,12 +1,14 @@
-"""Statistics of whole numbers: exact, whatever the order, partition, engine, masks, threads and processor."""
+"""Statistics: those of one sample after the other; of whole numbers exact, whatever the order, partition or machine."""
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
@@ -20,12 +22,109 @@ from fedunseen.methods.closed_form.statistics import (
     check_capacity,
     dequantized,
     no_sums,
+    packed,
     statistics,
     subtract,
     sums_sha256,
     unpacked,
     validate_statistics,
 )
+
+
+def digits():
+    """Real images (1797, 64) of ten classes."""
+    images, labels = load_digits(return_X_y=True)
+    semantics = np.random.default_rng(0).normal(size=(10, 4))
+    space = ClassSpace(tuple("0123456789"), semantics, tuple("abcd"), range(8), [], [8, 9])
+    return torch.from_numpy(images).float(), torch.from_numpy(labels), space
+
+
+def relative(one, other):
+    return max(float((one[name] - other[name]).norm() / other[name].norm()) for name in ("count", "total", "square"))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.uint8, torch.float16])
+def test_the_sums_are_those_of_one_sample_after_the_other(kind, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 100)
+    monkeypatch.setattr(module, "COLUMNS", 24)
+    inputs, labels, space = digits()
+    found = statistics(inputs.to(kind), labels, space)
+    count, total, square = np.zeros(10), np.zeros((10, 64)), np.zeros((64, 64))
+    for x, c in zip(inputs.double().numpy(), labels.tolist(), strict=True):
+        count[c] += 1
+        total[c] += x
+        square += np.outer(x, x)
+    np.testing.assert_array_equal(found["count"], count)
+    np.testing.assert_allclose(found["total"], total, rtol=1e-13)
+    np.testing.assert_allclose(unpacked(found["square"], 64), square, rtol=1e-13)
+
+
+def test_samples_on_disk_give_the_same_bits(tmp_path):
+    inputs, labels, space = digits()
+    on_disk = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, tuple(inputs.shape))
+    on_disk[:] = inputs.numpy()
+    on_disk.flush()
+    found = statistics(np.load(tmp_path / "x.npy", mmap_mode="r"), labels.numpy(), space)
+    expected = statistics(inputs, labels, space)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_ten_parties_have_the_sums_of_one_place_and_can_be_taken_away_again():
+    inputs, labels, space = digits()
+    parts = [statistics(inputs[labels == k], labels[labels == k], space) for k in range(10)]
+    whole = statistics(inputs, labels, space)
+    assert relative(add(parts, space), whole) < 1e-14
+    left = subtract(whole, add(parts[::2], space), space)
+    assert relative(left, add(parts[1::2], space)) < 1e-13
+    assert left["count"].tolist() == [0 if k % 2 == 0 else int((labels == k).sum()) for k in range(10)]
+    assert not left["total"][0].any()
+
+
+def test_what_does_not_add_up_is_refused():
+    inputs, labels, space = digits()
+    good = statistics(inputs, labels, space)
+    elsewhere = statistics(inputs, labels, replace(space, semantics=-space.semantics))
+    for call, words in (
+        (lambda: add([good, elsewhere], space), "^the sums are of another class space or another quantization: all"),
+        (lambda: add([good, statistics(inputs[:, :9], labels, space)], space), "^sums over features of 9 numbers do"),
+        (lambda: add([good | {"total": 0 / (0 * good["total"])}], space), "^the sums hold numbers that are not finite"),
+        (lambda: add([good | {"square": good["square"][1:]}], space), "^the sums are damaged, their parts do not fit"),
+        (lambda: statistics(torch.zeros(1, 20_000), labels[:1], space), "make a matrix of 3 GiB: reduce them to 16384"),
+        (lambda: add([], space), "^there are no sums to add: at least one party must send some$"),
+        (lambda: subtract(good, add([good, good], space), space), "^the sums to take away hold more samples of '3'"),
+        (lambda: statistics(inputs / 0, labels, space), "^the sums over samples are not finite: leave out those"),
+    ):
+        with pytest.raises(DataError, match=words):
+            call()
+
+
+def test_sums_of_longer_samples_than_agreed_are_told():
+    inputs, labels, space = digits()
+    clip_norm = float(inputs.norm(dim=1).median())
+    assert validate_statistics(statistics(inputs, labels, space, clip_norm), clip_norm) == ""
+    assert validate_statistics(statistics(2 * inputs, labels, space), clip_norm) == (
+        f"their samples are longer than {clip_norm:g} on average"
+    )
+
+
+def test_sums_that_no_samples_have_are_told_from_those_of_samples():
+    inputs, labels, space = digits()
+    whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
+    for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):
+        assert validate_statistics(real) == ""
+    square = unpacked(whole["square"], 64)
+    i, j = square.diagonal().topk(2).indices.tolist()
+    square[i, j] = square[j, i] = 1.5 * square[i, i]  # more than two features can have in common
+    for change, why in (
+        ({"count": whole["count"] - 1000}, "a class has fewer than no samples"),
+        ({"count": torch.where(torch.arange(10) == 4, 0.0, whole["count"])}, "a class without samples has a sum"),
+        ({"total": 3 * whole["total"]}, "their second moments are too small for their means"),
+        ({"square": packed(square)}, "their second moments are not a sum of squares"),
+    ):
+        assert validate_statistics(whole | change) == why, why
+
+
+# Whole numbers
 
 SPACE = ClassSpace(("cat", "dog", "fox", "cow"), np.eye(4), tuple("abcd"), [0, 1, 2], [], [3])
 FEW = {"data.train_per_class": 8, "data.test_per_class": 4, "evaluation.embedding": False, "evaluation.theory": False}
@@ -50,6 +149,7 @@ def test_statistics_are_those_of_python_integers(bits, int8, width, monkeypatch)
         monkeypatch.setattr(module, "_multiplies_int8", lambda: False)
     monkeypatch.setattr(module, "BLOCK", 128)
     monkeypatch.setattr(module, "EXACT_ROWS", 50)
+    assert EXACT_ROWS * 127**2 < 2**24  # float32 is exact below
     codes, labels, quantization = samples(bits, width=width)
     sums = statistics(codes, labels, SPACE, quantization=quantization)
     exact = codes.numpy().astype(object)
@@ -195,15 +295,3 @@ def test_on_a_gpu_products_take_float32_and_nothing_changes_its_place(monkeypatc
     assert (square.device.type, square.dtype) == ("meta", torch.int64)
     with pytest.raises(RuntimeError):
         add_totals(torch.zeros(7, 128, dtype=torch.int64), rows, labels)
-
-
-def test_blocks_of_float32_are_exact_for_the_largest_numbers(monkeypatch):
-    """What a GPU takes: 1,024 rows a block, whose products stay below 2^24."""
-    monkeypatch.setattr(module, "_multiplies_int8", lambda: False)
-    rows = torch.full((3 * EXACT_ROWS + 5, 70), 127, dtype=torch.int8)
-    rows[:, ::3] = -127
-    square = torch.zeros(70, 70, dtype=torch.int64)
-    add_products(square, rows)
-    exact = rows.long().T @ rows.long()
-    assert torch.equal(square.triu(), exact.triu())
-    assert EXACT_ROWS * 127**2 < 2**24
