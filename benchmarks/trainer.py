@@ -112,7 +112,7 @@ class Net(nn.Sequential):
 class Federation:
     """One case: random data, its clients, and the ways to train a round."""
 
-    def __init__(self, case: Case, fused: bool = False) -> None:
+    def __init__(self, case: Case) -> None:
         rng = np.random.default_rng(0)
         self.case = case
         own = case.batch * case.steps  # samples of a client: one pass over them is the round
@@ -133,7 +133,7 @@ class Federation:
         self.samples: list[NDArray[np.int64]] = np.split(rng.permutation(total), case.clients)
         settings = FedZSLSettings(
             hidden=case.widths[1:-1], kl=0.0, consistency=0.0, batch_size=case.batch,
-            lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=fused,
+            lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY,
         )  # fmt: skip
         self.method = FedZSL(settings, self.space, self.semantics, Backbone(case.widths[:1]))
         self.params = self.method.init(stream(0, "initialisation"))
@@ -263,11 +263,9 @@ def seconds(way: Way, clock: Callable[[], float]) -> float:
     return clock() - started
 
 
-def measure(
-    case: Case, repeats: int, clock: Callable[[], float], fused: bool = False
-) -> tuple[Federation, dict[str, Measured]]:
+def measure(case: Case, repeats: int, clock: Callable[[], float]) -> tuple[Federation, dict[str, Measured]]:
     """Check and time every way of a case, its plain rounds and those of each way in turn."""
-    federation = Federation(case, fused)
+    federation = Federation(case)
     plain = federation.plain()
     ways: dict[str, Way] = {"one": federation.ours("one-at-a-time"), "batched": federation.ours("batched")}
     ways["auto"] = federation.ours("auto")
@@ -340,7 +338,6 @@ def main() -> int:
         "--clock", choices=("wall", "cpu"), default="wall", help="cpu: processor time, for a machine with other work"
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="threads of torch [all cores]")
-    parser.add_argument("--fused", action="store_true", help="ours with method.fused = true")
     parser.add_argument("--smallest", action="store_true", help="made as small as can be: to see that it runs")
     args = parser.parse_args()
     cases, args.repeats = (SMALLEST, 1) if args.smallest else (CASES, args.repeats)
@@ -356,7 +353,7 @@ def main() -> int:
     with nullcontext(False) if args.default_malloc else keep_pages() as kept:
         for number in numbers:
             case = cases[number - 1]
-            federation, measured = measure(case, args.repeats, clock, args.fused)
+            federation, measured = measure(case, args.repeats, clock)
             rows.append(row(case, federation.chosen, measured))
             wrong += complaints(case, measured)
             print("  ".join(rows[-1]), flush=True)

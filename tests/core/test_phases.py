@@ -11,7 +11,6 @@ OPTIMISERS = [
     (SGD(0.1, weight_decay=0.03), torch.optim.SGD, {"weight_decay": 0.03}),
     (SGD(0.1, momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
     (SGD(0.1, momentum=0.9, weight_decay=0.03), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.03}),
-    (SGD(0.1, 0.9, 0.03, fused=True), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.03}),
     (Adam(0.1), torch.optim.Adam, {}),
     (Adam(0.1, (0.5, 0.99), 1e-4, 0.03), torch.optim.Adam, {"betas": (0.5, 0.99), "eps": 1e-4, "weight_decay": 0.03}),
 ]

@@ -31,7 +31,7 @@ CHUNK = 256
 
 _BLOCK = 2**24  # bytes read or hashed at once
 _QUIET = 5.0  # seconds before the first line of progress
-_PAUSE = 1.0, 30.0  # seconds between two lines, on a terminal and in a log
+_PAUSE = 30.0  # seconds between two lines
 _STALE = 3600  # seconds after which an unfinished file is taken for that of a killed process
 
 shown: ContextVar[Callable[[str, int, int], None] | None] = ContextVar("shown", default=None)
@@ -258,9 +258,8 @@ class _Progress:
         if (show := shown.get()) is not None:
             show(self.doing, self.done, self.total)
             return
-        now, last, terminal = time.monotonic(), self.done == self.total, sys.stderr.isatty()
-        if now < self.next and not (last and self.printed):
+        now = time.monotonic()
+        if now < self.next and not (self.done == self.total and self.printed):
             return
-        self.next, self.printed = now + _PAUSE[0 if terminal else 1], True
-        end = "\r" if terminal and not last else "\n"
-        print(f"{self.doing}: {self.done:,} of {self.total:,}", end=end, file=sys.stderr, flush=True)
+        self.next, self.printed = now + _PAUSE, True
+        print(f"{self.doing}: {self.done:,} of {self.total:,}", file=sys.stderr, flush=True)

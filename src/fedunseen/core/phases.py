@@ -57,13 +57,12 @@ class SGD:
     """Stochastic gradient descent with momentum and weight decay: the update rule of ``torch.optim.SGD``.
 
     Parameters and state, of one client or stacked, are changed in place, which saves memory and time. Gradients are
-    only read: two parameters may share one. ``fused`` takes PyTorch's fused kernel, which rounds elsewhere.
+    only read: two parameters may share one.
     """
 
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
-    fused: bool = False
 
     def init(self, params: Mapping[str, Tensor]) -> list[list[Tensor]]:
         """Return room for the momentum; the first step fills it."""
@@ -84,14 +83,6 @@ class SGD:
             if step == 1:  # one pass over memory instead of four: with few steps a round, a good part of its time
                 for v, grad, value in zip(velocity, grads, params, strict=True):
                     torch.add(grad, value, alpha=self.weight_decay, out=v)
-            elif self.fused:
-                # It wants gradients laid out as the parameters are.
-                laid = [grad if grad.is_contiguous() else grad.contiguous() for grad in grads]
-                torch._fused_sgd_(
-                    params, laid, velocity, weight_decay=self.weight_decay, momentum=self.momentum, lr=self.lr,
-                    dampening=0.0, nesterov=False, maximize=False, is_first_step=False,
-                )  # fmt: skip
-                return
             else:
                 torch._foreach_mul_(velocity, self.momentum)
                 torch._foreach_add_(velocity, grads)

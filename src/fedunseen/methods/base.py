@@ -36,9 +36,6 @@ class MethodSettings(NamedSettings):
     """Momentum; its state starts again each round."""
     weight_decay: float = Field(1e-5, ge=0)
     """Weight decay."""
-    fused: bool = False
-    """Update parameters in one pass over memory instead of four (PyTorch's fused SGD; needs momentum): faster for large
-    models, and the last digit of a weight may differ."""
     batch_size: int = Field(64, ge=1, le=100_000)
     """Samples a step (B)."""
 
@@ -268,7 +265,7 @@ class Method:
     def optimiser(self) -> Optimiser:
         """Return the optimiser that the settings name."""
         s = self.settings
-        return SGD(self.trained_rate if s.lr is None else s.lr, s.momentum, s.weight_decay, s.fused)
+        return SGD(self.trained_rate if s.lr is None else s.lr, s.momentum, s.weight_decay)
 
 
 class OneLoss(Method):
