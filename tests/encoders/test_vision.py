@@ -88,12 +88,13 @@ def image_vectors(kind, model, planes, **told):
 NORMS = {"dinov2": IMAGENET, "dinov2_with_registers": IMAGENET, "clip": CLIP, "siglip": HALF}
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("size", [24, 32], ids=["own size", "positions are interpolated"])
 @pytest.mark.parametrize("kind", NORMS)
-def test_vectors_are_the_librarys(folders, photographs, kind):
+def test_vectors_are_the_librarys(folders, photographs, kind, size):
     folder, model = folders[kind]
-    found = vision(folder).encode(photographs)
-    expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind]))
+    found = vision(folder, size=size).encode(photographs)
+    told = {"interpolate_pos_encoding": True} if size != 24 and kind in ("clip", "siglip") else {}
+    expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind], size=size), **told)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
     assert (found.dtype, found.shape) == (np.float32, (8, *vision(folder).shape))
 
@@ -111,15 +112,6 @@ def test_maps_are_the_patches_tokens_in_their_places(folders, photographs, kind)
         for column in range(3):
             token = states[:, first + 3 * row + column]
             np.testing.assert_allclose(found[:, :, row, column], token, rtol=5e-3, atol=5e-3)
-
-
-@pytest.mark.parametrize("kind", NORMS)
-def test_other_sizes_interpolate_the_positions(folders, photographs, kind):
-    folder, model = folders[kind]
-    found = vision(folder, size=32).encode(photographs)
-    told = {"interpolate_pos_encoding": True} if kind in ("clip", "siglip") else {}
-    expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind], size=32), **told)
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_the_folder_says_size_and_normalization(folders, photographs, tmp_path):
