@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import check_named, open_run, print_json, say
+from fedunseen.cli.console import check_named, filled, open_run, print_json, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 if TYPE_CHECKING:
@@ -77,16 +77,9 @@ def say_adapted(done: Run, as_json: bool) -> None:
 
     write_card(done)
     note = done.result["adapted"]
-    table = note["classes"]
-    say(f"adapted to {note['samples']} unlabelled samples", f"{'class':<24} {'got':>8}  before   after")
-    for place, name in enumerate(table["class"]):
-        if not table["seen"][place]:
-            numbers = [table[key][place] if key in table else None for key in ("before", "after")]
-            shown = "  ".join("     -" if value is None else f"{value:5.1f} %" for value in numbers)
-            say(f"{name:<24} {table['samples'][place]:8.1f}  {shown}")
-    if note["measured"]:
-        before = note["before"]
-        say(f"harmonic mean before {before['gzsl_harmonic']:.1f} %, after {done.result['gzsl_harmonic']:.1f} %")
+    empty = {"before": None, "after": None}
+    rows = [empty | dict(zip(note["classes"], row, strict=True)) for row in zip(*note["classes"].values(), strict=True)]
+    say(*filled("adapted", {"note": note, "rows": rows, "result": done.result}).splitlines())
     say(done.headline(), f"run:    {done.path}")
     print_json(as_json, done.result)
 

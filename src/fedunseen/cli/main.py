@@ -167,15 +167,8 @@ def compare(
     from fedunseen.experiment import load_run
     from fedunseen.experiment.compare import compare as compare_runs
 
-    comparisons = [compare_runs(load_run(other), load_run(path)) for other in others]
-    lines = []
-    for result in comparisons:
-        lines.append(
-            f"{result.run.path} against {result.other.path}, 95 % intervals over {result.count} {result.over}:"
-        )
-        for name, (mean, half) in result.differences.items():
-            lines.append(f"  {SHORT[name]:<9}{mean:+.1f} ± {half:.1f}")
-    show([result.to_dict() for result in comparisons], "\n".join(lines), as_json)
+    found = [compare_runs(load_run(other), load_run(path)) for other in others]
+    show([result.to_dict() for result in found], filled("compare", {"found": found, "short": SHORT}), as_json)
 
 
 @app.command()

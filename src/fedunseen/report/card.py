@@ -19,11 +19,6 @@ from fedunseen.report.reproducibility import command
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
 
-SELECTED = {
-    "validation": "on validation classes, by a run of its own that saw no test sample",
-    "best-on-test": "on the test set, so that these numbers flatter",
-    "last": "not at all: the last round was taken",
-}
 _LISTED = 30  # classes that are named
 
 
@@ -64,7 +59,7 @@ def model_card(run: Run) -> str:
         "command": again,
         "whole": whole,
         "numbers": list(_numbers(result)),
-        "selected": SELECTED[result.get("selection", experiment.evaluation.selection)],
+        "selected": result.get("selection", experiment.evaluation.selection),
         "privacy": {"aggregation": "plain", "name": "none", **(run.manifest["experiment"].get("privacy") or {})},
         "path": run.path.name,
         "own": first.own_models[0] if not first.one_model else first.client,

@@ -12,18 +12,7 @@ from fedunseen import metrics
 from fedunseen.report import statistics
 from fedunseen.report.charts import histogram
 from fedunseen.report.maps import confusion_map
-from fedunseen.report.parts import LISTED, Facts
-
-RANKED = (
-    "Best class first, percent of its test samples. Where the lower bar is much shorter, samples are taken for a seen "
-    "class as soon as seen classes are allowed; over all unseen classes this happens to {:.1f}\N{NO-BREAK SPACE}% of the "
-    "samples."
-)
-CONFUSED = (
-    "Only unseen classes to choose from. Rows are true classes, columns answers; a row says where its test samples went, "
-    "in percent. A perfect model fills the diagonal and nothing else. Classes with similar semantics stand side by side, "
-    "so blocks near the diagonal are confusions among relatives."
-)
+from fedunseen.report.parts import LISTED, Facts, passages
 
 
 def most_confused(table: NDArray[np.float64], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -62,6 +51,7 @@ def classes(facts: Facts) -> dict[str, Any]:
     tested = unseen[samples[unseen] > 0]
     order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
     table = metrics.confusion(labels, zsl_answers, order)
+    words = passages("classes", {"lost": lost})
     content = {
         "bars": bars[:LISTED],
         "more_bars": bars[LISTED:],
@@ -69,11 +59,11 @@ def classes(facts: Facts) -> dict[str, Any]:
         "of": "test samples",
         "unseen": True,
         "together": False,
-        "words": RANKED.format(lost),
+        "words": words["ranked"],
         "seen": scored,
         "histogram": histogram(gzsl[seen], "Seen classes by their accuracy", "accuracy %"),
         "confusion": confusion_map(table, facts.of_classes(order)) if len(order) else None,
-        "confusion_words": CONFUSED,
+        "confusion_words": words["confused"],
         "confused": most_confused(table, facts.of_classes(order)),
     }
     return {"classes": content}

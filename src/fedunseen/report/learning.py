@@ -10,7 +10,7 @@ import numpy as np
 from fedunseen.evaluation.measures import SHORT, TITLES, ZERO_SHOT, ZERO_SHOT_MEASURES
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart, value_chart
-from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
+from fedunseen.report.parts import LINES, Content, Facts, axis, passages, rounds_tried, stopped, upper_end
 from fedunseen.report.svg import Floats
 
 if TYPE_CHECKING:
@@ -61,15 +61,8 @@ def curves(facts: Facts) -> Content:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
     charts = _accuracy_charts(facts, drawn, x, run.result["selected_round"])
     lost = losses(run)
-    words = ""
-    if spread and facts.one_model:
-        words = "The distance between the line and the shaded area is what merging gives: each client's own model is "
-        words += "measured on all test samples before merging, under the same calibration."
-    elif spread:
-        nothing = "" if facts.merges else "; nothing is ever merged"
-        words = f"Each client's model is measured on all test samples{nothing}."
-    elif not facts.pools:
-        words = "The clients' own models were not measured in this run."
+    context = {"spread": spread, "one_model": facts.one_model, "merges": facts.merges, "pools": facts.pools}
+    words = passages("learning", context)["curves"]
     return {"charts": [*charts, *([lost] if lost else [])], "legend": True, "spread": spread, "words": words}
 
 
@@ -104,8 +97,7 @@ def seeds(facts: Facts) -> Content:
         cells = [*(f"{result[name]:.1f}" for name in names), f"{result['calibration_factor']:.3g}"]
         rows.append({"seed": result["seed"], "cells": [*cells, result["selected_round"]]})
     means = [*(f"{run.result[name]:.1f} ± {run.result[name + '_sd']:.1f}" for name in names), "", ""]
-    words = "Line: mean over the seeds after each round. Shaded: lowest to highest seed. A narrow band means that the "
-    words += "choice of seed matters little."
+    words = passages("learning", {"spread": True, "one_model": True})["seeds"]
     return {"heads": heads, "rows": rows, "foot": "mean ± sd", "means": means, "charts": charts, "words": words}
 
 

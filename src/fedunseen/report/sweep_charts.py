@@ -14,7 +14,7 @@ from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS
 from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.report import statistics
 from fedunseen.report.charts import Bar, Curve, Scale, bar_chart, line_chart, value_chart
-from fedunseen.report.parts import upper_end
+from fedunseen.report.parts import paragraphs, upper_end
 from fedunseen.report.sweep_tables import (
     CHART_TITLES,
     columns_of,
@@ -77,26 +77,15 @@ def _color(i: int) -> str:
 
 def _caption(figure: Figure, rows: Sequence[Row]) -> str:
     """Return what lines, bands, bars and dots are."""
-    several, episodes = any(row.seeds > 1 for row in rows), any(is_few_shot(row) for row in rows)
-    words = "Mean over the seeds" if several else "One seed"
-    if figure.x != "round":
-        over = "seeds" if several else "episodes" if episodes else ""
-        words += f"; bars: the 95 % interval over the {over}" if over else ""
-        words += "; small dots: the single seeds." if any(row.each for row in rows) else "."
-    elif figure.band == "clients" and not all(is_few_shot(row) for row in rows):
-        words += ". Solid: the model after merging. Dashed, and shaded with one standard deviation: the clients' own "
-        words += "models before merging."
-    else:
-        words += f"{'; shaded: one standard deviation' if several and figure.band == 'seeds' else ''}."
-    if episodes and figure.x == "round":
-        words += " After a round few-shot accuracy is measured on episodes of validation classes where the round is "
-        words += "chosen on them, else on the first test episodes."
-    pixels = [row.mean["few_shot_pixels"] for row in rows if "few_shot_pixels" in row.mean]
-    if pixels:
-        low, high = f"{min(pixels):.1f}", f"{max(pixels):.1f}"
-        words += " On test episodes the nearest example in raw samples, with nothing learned, reaches "
-        words += f"{low if low == high else f'{low} to {high}'} %."
-    return words
+    few_shot = [is_few_shot(row) for row in rows]
+    context = {
+        "several": any(row.seeds > 1 for row in rows),
+        "episodes": any(few_shot),
+        "all_episodes": all(few_shot),
+        "dots": any(row.each for row in rows),
+        "pixels": [row.mean["few_shot_pixels"] for row in rows if "few_shot_pixels" in row.mean],
+    }
+    return " ".join(paragraphs("sweep_chart", {"x": figure.x, "band": figure.band, **context}))
 
 
 def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:

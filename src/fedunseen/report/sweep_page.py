@@ -10,35 +10,12 @@ from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import MEASURES
-from fedunseen.report.parts import render
+from fedunseen.report.parts import passages, render
 from fedunseen.report.sweep_charts import sweep_charts
 from fedunseen.report.sweep_tables import HEADS, is_few_shot, sweep_tables
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
-
-WORDS = {
-    "few_shot": "classes that no one had, after a few examples of each",
-    "few_shot_pixels": "the nearest of those examples, with nothing learned",
-    "few_shot_random": "their nearest mean in the features before training",
-    "few_shot_validation": "episodes of validation classes, by which nothing but choices are made",
-    "few_shot_base": "episodes of new samples of the classes that were trained on",
-    "few_shot_episode_sd": "standard deviation of one test episode's accuracy",
-    "few_shot_episode_max": "the best of the test episodes",
-    "mi_share": "the mutual information times its weight, as a share of the loss over all rounds",
-}
-SELECTIONS = {
-    "validation": "Round and calibration were chosen on validation classes; no test sample took part in the choice.",
-    "best-on-test": "Not an honest choice: each run reports the round and the calibration that score best on the test "
-    "set itself, as many papers do.",
-    "last": "The last round; nothing was chosen.",
-}
-OF_EPISODES = {
-    "validation": "The round was chosen on episodes of validation classes; no test sample took part in the choice.",
-    "best-on-test": "Not an honest choice: each run reports the round that scores best on the first test episodes, as "
-    "many papers do.",
-    "last": SELECTIONS["last"],
-}
 
 
 def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
@@ -49,14 +26,16 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     metrics: set[str] = set().union(*(table.metrics for table in tables))
     statuses, seeds = [row.status for row in rows], max((row.seeds for row in rows), default=1)
     of_one_run = "few_shot" in metrics and any(row.seeds <= 1 and "few_shot_ci95" in row.mean for row in rows)
-    selections = [(OF_EPISODES if is_few_shot(row) else SELECTIONS)[row.selection] for row in rows if row.selection]
+    words = passages("sweep", {})
+    kinds = [("few-shot" if is_few_shot(row) else "zero-shot", row.selection) for row in rows if row.selection]
+    selections = [words[f"{kind} {selection}"] for kind, selection in kinds]
     context = {
         "sweep": sweep,
         "tables": tables,
         "charts": [chart for figure in sweep.file.figures for chart in sweep_charts(sweep, figure, rows, out)],
         "what": _what(metrics),
         "zero_shot": bool(metrics & set(ZERO_SHOT)),
-        "few_shot": [(HEADS[name], WORDS[name]) for name in WORDS if name in metrics],
+        "few_shot": [(HEADS[name], about) for name, about in words.items() if name in metrics],
         "interval": "± half of the 95 % interval over the test episodes of the one run" if of_one_run else "",
         "selections": list(dict.fromkeys(selections)) if metrics - set(MEASURES) else [],
         "counts": [(statuses.count(s), s) for s in ("done", "failed", "refused", "not run") if s in statuses],

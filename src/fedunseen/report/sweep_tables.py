@@ -13,6 +13,7 @@ from fedunseen.experiment.sweep.schema import MEASURES
 from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import t_critical
 from fedunseen.report.communication_cost import written_bytes
+from fedunseen.report.parts import paragraphs
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
@@ -230,15 +231,14 @@ def _paper_head(sweep: Sweep, rows: Sequence[Row]) -> str:
     return f"paper, {others.pop()}" if len(others) == 1 and others != ours else "paper"
 
 
-def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> Iterable[str]:
-    """Yield sentences on the data, and on the paper's figures beside ours."""
-    data = list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values))
-    yield from (f"{name}: {sweep.notes[name]}." for name in data if name in sweep.notes)
-    if any(name.startswith("bytes_") for name in metrics):
-        yield "Down: bytes that the server sends to a client in a round; up: bytes that the client sends back."
-    if sweep.file.paper is None or not any(row.cell.paper for row in rows):
-        return
-    yield f"“paper” is what {sweep.file.paper.source} prints."
-    for name in data:
-        if (other := sweep.beside[name]) != name:
-            yield f"It is about {other}, not about {name}: read its figures for their order; they cannot be compared with ours."
+def _caption(sweep: Sweep, rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:
+    """Return sentences on the data, and on the paper's figures beside ours."""
+    paper = sweep.file.paper if any(row.cell.paper for row in rows) else None
+    context = {
+        "data": list(dict.fromkeys(row.cell.values["data"] for row in rows if "data" in row.cell.values)),
+        "notes": sweep.notes,
+        "beside": sweep.beside,
+        "bytes": any(name.startswith("bytes_") for name in metrics),
+        "source": None if paper is None else paper.source,
+    }
+    return paragraphs("sweep_table", context)
