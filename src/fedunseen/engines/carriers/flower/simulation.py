@@ -55,8 +55,10 @@ def simulated(place: Simulate) -> Iterator[Link]:
 
 def main() -> None:
     """Be the process of Flower's simulation."""
-    from flwr.simulation import run_simulation
-
+    try:
+        from flwr.simulation import run_simulation  # deprecated: what replaces it starts three more processes
+    except ImportError:
+        sys.exit("Flower has no run_simulation: pip install 'flwr<1.43', or simulate with the app (docs/flower.md)")
     settings, cluster = json.loads(os.environ[PLACE]), os.environ.get("RAY_ADDRESS")
     channel, parties = dial(), settings["parties"]
     start = {"num_cpus": settings["processes"], "_temp_dir": settings["temporary"], "include_dashboard": False}
