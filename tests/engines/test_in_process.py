@@ -20,7 +20,7 @@ from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local import in_process
 from fedunseen.engines.local.worker import Execution
 from fedunseen.methods import METHODS
-from fedunseen.strategies import STRATEGIES, Pipeline, Reply
+from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.selective import Selective, travelling
 from fedunseen.strategies.summed import Summed, forget
 
@@ -572,31 +572,6 @@ def test_fedgloss_without_sharpness_and_dual_variables_is_fedavg():
     told = {"rho": 0.0, "rho_local": 0.0, "dual": False}
     gloss = Federation("fedzsl", strategy="fedgloss", told=told).run(3)[0]
     torch.testing.assert_close(gloss, Federation("fedzsl").run(3)[0], rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_running_statistics_are_averaged_by_every_strategy_that_merges(strategy):
-    kind = find(STRATEGIES, strategy)
-    made = kind(kind.Settings(server_lr=0.5, update_scale=2.0))
-    if not made.merges:
-        pytest.skip("it keeps every client's model")
-    params = {"w": torch.zeros(3), "bn.running_mean": torch.ones(2), "bn.running_var": torch.ones(2)}
-    state, replies = made.init(params, 2), []
-    for k, (classes, value) in enumerate([(1, 5.0), (3, 9.0)]):
-        told = made.recall(made.instruct(state, params, 0), {}, 0)
-        trained = {
-            "w": told.params["w"] + 1,
-            "bn.running_mean": torch.full((2,), value),
-            "bn.running_var": params["bn.running_var"] * value,
-        }
-        result = LocalResult(trained, {}, 4, {"w": 0.2})
-        update, _ = made.finish(told, result, {})
-        assert torch.equal(made.local_model(told.params, update)["bn.running_var"], trained["bn.running_var"])
-        torch.testing.assert_close(made.local_model(told.params, update)["w"], trained["w"])
-        replies.append(Reply(k, update, classes, 10, {}, result.step_lengths))
-    _, merged = made.merge(state, params, replies, 0)
-    assert merged["bn.running_mean"].tolist() == [8.0, 8.0]  # (5 + 3 * 9) / 4
-    assert merged["bn.running_var"].tolist() == [8.0, 8.0]
 
 
 def test_scaffold_estimates_mean_gradients_also_with_momentum():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from map_problem import check_batched, make, problem, train, unseen_accuracy
+from map_problem import make, problem, train, unseen_accuracy
 
 from fedunseen.encoders import Backbone
 from fedunseen.methods import METHODS, Candidates, Generator, Method
@@ -174,13 +174,6 @@ LEARN = {  # method -> settings with which it solves the problem on maps, or on 
     "distzsl": ({"lr": 0.1}, 20),
 }
 SLOW = ("msdn", "svip", "distzsl")
-BATCHED = {
-    "apn": {"lr": 0.1, "pool": "average"},
-    "gem": {"lr": 0.1},
-    "msdn": {},
-    "svip": {"width": 8, "heads": 2, "lr": 0.01},
-    "distzsl": {"hidden": (8,), "lr": 0.1},
-}
 
 
 def problem_of(kind):
@@ -189,11 +182,6 @@ def problem_of(kind):
         p.inputs, p.test = p.inputs.mean((2, 3)), p.test.mean((2, 3))
         p.backbone = Backbone(p.inputs.shape[1:])
     return p
-
-
-@pytest.mark.parametrize("name", BATCHED)
-def test_clients_trained_as_one_batch_are_those_trained_one_by_one(name):
-    check_batched(find(name), problem_of(find(name)), **BATCHED[name])
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LEARN])

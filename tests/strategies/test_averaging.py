@@ -1,4 +1,5 @@
 import importlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -99,7 +100,7 @@ def kind(request):
 
 def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged(kind):
     """The server's half is one for all, and names what travels alone; the client's half changes no part of it."""
-    strategy, params = kind(), PARAMS
+    strategy, params = kind(server_lr=0.5, update_scale=2.0), PARAMS
     state, own = strategy.init(params, 3), {}
     for round in range(2):
         sent = strategy.instruct(state, params, round)
@@ -116,11 +117,15 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
             assert told.own is own
         result = LocalResult({n: v + 1 for n, v in (told.params | told.own).items()}, {}, 1, LENGTHS)
         update, own = strategy.finish(told, result, own)
-        state, merged = strategy.merge(state, params, [Reply(0, update, 1, 1, {}, LENGTHS)], round)
+        replies = [Reply(0, update, 1, 1, {}, LENGTHS)]
+        if strategy.merges:
+            torch.testing.assert_close(strategy.local_model(told.params, update), result.params)
+            replies.append(replace(replies[0], update=update | {"n.running_var": torch.tensor([5.0])}, classes=3))
+        state, merged = strategy.merge(state, params, replies, round)
         assert set(merged) == set(PARAMS)
         assert strategy.merges is (merged["w"].sum().item() != params["w"].sum().item())
         if strategy.merges:
-            torch.testing.assert_close(merged["n.running_var"], params["n.running_var"] + 1)
+            assert merged["n.running_var"] == params["n.running_var"] + (1 + 3 * 5) / 4  # neither scaled nor a step
         params = merged
     assert not any("running" in key for key in state)
     assert strategy.merges or own["w"].tolist() == [2, 2]
