@@ -75,13 +75,10 @@ def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
     assert own[0] == pytest.approx(own[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}])
-def test_nothing_turns_where_nothing_is_chosen(change, tree, tmp_path):
-    done = run(Experiment.from_dict(tree, change), tmp_path / "run")
-    assert "turns" not in done.result["chosen_on_validation"]
+TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
 
 
-def test_a_trained_method_has_one_turn(tree, tmp_path):
-    change = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
+@pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}, TRAINED])
+def test_nothing_turns_where_nothing_is_chosen_or_training_takes_time(change, tree, tmp_path):
     done = run(Experiment.from_dict(tree, change), tmp_path / "run")
     assert "turns" not in done.result["chosen_on_validation"]

@@ -82,8 +82,9 @@ def joined(folder, state, home=None):
     return Party(PartyData(folder, home=home).prepare, state, lambda line: None, {"DATA": folder})
 
 
-def members(folders, tmp_path, names=NAMES):
-    return {name: joined(folders / name, tmp_path / "state" / name) for name in names}
+def members(folders, tmp_path, names=NAMES, homes=None):
+    places = {name: homes and homes / name for name in names}
+    return {name: joined(folders / name, tmp_path / "state" / name, home) for name, home in places.items()}
 
 
 def hosted(chosen, link, out, resume=False):
@@ -413,8 +414,7 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path, monke
 
 
 def taking_home(folders, tmp_path):
-    names = {name: tmp_path / "homes" / name for name in NAMES}
-    return {name: joined(folders / name, tmp_path / "state" / name, home) for name, home in names.items()}
+    return members(folders, tmp_path, homes=tmp_path / "homes")
 
 
 @pytest.mark.parametrize(

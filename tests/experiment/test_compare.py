@@ -11,7 +11,6 @@ from fedunseen.experiment import run
 from fedunseen.experiment.compare import compare
 from known_names import DIGITS_MAML
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 FEW = {"strategy.rounds": 1, "encoder.widths": [4], "method.episodes": 4, "evaluation.episodes": 20}
 ZERO = {"strategy.rounds": 2, "data.train_per_class": 10, "data.test_per_class": 6, "evaluation.selection": "last",
         "method.kl": 0.0}  # fmt: skip

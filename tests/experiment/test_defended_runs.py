@@ -20,15 +20,6 @@ def model(done):
     return (done.path / "model.safetensors").read_bytes()
 
 
-def test_clipping_at_more_than_any_length_is_no_defence_bit_for_bit(make, tmp_path):
-    plain = run(make(SHORT), tmp_path / "plain")
-    clipped = run(make({**SHORT, "defence.name": "norm-clip", "defence.bound": 1e9}), tmp_path / "clipped")
-    assert model(plain) == model(clipped)
-    assert "defence" not in plain.metrics[0]
-    assert "defence" not in plain.manifest["experiment"]
-    assert clipped.manifest["experiment"]["defence"] == {"name": "norm-clip", "bound": 1e9, "multiple": 1.0}
-
-
 def break_client(monkeypatch, wrong):
     """Let clients named in ``wrong(round)`` send what is not finite."""
     honest = in_process.Worker.round

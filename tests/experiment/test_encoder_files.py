@@ -12,8 +12,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
 from fedunseen.experiment import encoder_files
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 @pytest.fixture
 def images(tmp_path):

@@ -18,7 +18,6 @@ from fedunseen.federation.run_directory import load_params
 from known_names import DIGITS_MAML
 from same import same
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = {
     "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
     "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "evaluation.validation_episodes": 6,

@@ -1,6 +1,5 @@
 """Really kill the process (SIGKILL), at several moments of one run, and resume it: nothing may show."""
 
-import json
 import random
 import signal
 import time
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedunseen import run
+from fedunseen.core.toml import toml_text
 from processes import GUARD, Forked, sets, until
 from same import content
 
@@ -42,11 +42,7 @@ def kill_child(arguments, folder, path, rounds, patience):
 @pytest.mark.parametrize("settings", [{}, SELECTIVE, DEFENDED], ids=["fedavg", "selective", "defended"])
 def test_kills_at_many_moments_change_nothing(settings, make, tree, tmp_path):
     settings = {**settings, "strategy.rounds": 20, "strategy.fraction": 0.7}
-    sections = {name: content for name, content in tree.items() if isinstance(content, dict)}
-    lines = [f'name = "{tree["name"]}"']
-    for name, section in sections.items():
-        lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
-    (tmp_path / "small.toml").write_text("\n".join(lines), "utf-8")
+    (tmp_path / "small.toml").write_text(toml_text(tree), "utf-8")
     out = tmp_path / "killed"
     arguments = [str(tmp_path / "small.toml"), "--out", str(out), "--resume", *sets(settings)]
     # of each stage: at the start, in the midst twice, and right after the last round, before its result is written

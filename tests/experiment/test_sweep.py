@@ -12,6 +12,7 @@ import pytest
 from fedunseen import run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import sweep_names
+from fedunseen.core.toml import toml_text
 from fedunseen.experiment.assemble import check, load_data
 from fedunseen.experiment.sweep import read_sweep, rows, write_csv
 from fedunseen.experiment.sweep.schema import read_file, select
@@ -53,11 +54,7 @@ def write(tree, tmp_path):
     """Write a sweep file, and the base experiment beside it."""
 
     def make(text=SMALL, name="small.toml"):
-        lines = []
-        for section, content in tree.items():
-            if isinstance(content, dict):
-                lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in content.items())]
-        (tmp_path / "base.toml").write_text("\n".join(lines), "utf-8")
+        (tmp_path / "base.toml").write_text(toml_text(tree), "utf-8")
         (tmp_path / name).write_text(text, "utf-8")
         return tmp_path / name
 

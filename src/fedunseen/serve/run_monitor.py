@@ -117,8 +117,7 @@ class RunMonitor(Monitor):
         self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
         self._left_out = 0
         self._accuracies = list(task_of(experiment).accuracies)
-        settings = experiment.engine
-        self.deployed = isinstance(settings, DistributedSettings) and settings.mode == "deployment"
+        self.deployed = experiment.deployed
 
     def meet(self, parties: Sequence[PartyStatus]) -> None:
         """Take note of the parties, in the order of the clients. Members of a deployment change while it runs."""
