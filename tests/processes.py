@@ -270,20 +270,24 @@ class Machine:
 
 
 class Deployment:
-    """A coordinator and its parties with credentials, all in one folder: each a process of its own."""
+    """A coordinator and its parties in one folder, each a process; with credentials or, ``insecure``, in plain text."""
 
-    def __init__(self, machine, engine, names, data, *host, join=()):
-        command("certs", "--engine", engine, "--parties", ",".join(names), "--out", machine.folder / "kits")
+    def __init__(self, machine, engine, names, data, *host, join=(), insecure=False):
         self.machine, self.names, self.data, self.more = machine, names, data, join
-        self.port = free_port()
-        self.words = ["host", *host, "--kit", "kits/coordinator", "--address", f"127.0.0.1:{self.port}", "--out", "run"]
+        self.port, self.insecure = free_port(), ["--insecure", "--engine", engine] if insecure else []
+        who = ["--insecure", "--parties", ",".join(names), f"--set=engine.name={engine}"]
+        if not insecure:
+            command("certs", "--engine", engine, "--parties", ",".join(names), "--out", machine.folder / "kits")
+            who = ["--kit", "kits/coordinator"]
+        self.words = ["host", *host, *who, "--address", f"127.0.0.1:{self.port}", "--out", "run"]
 
     def host(self, *more, killed_in=None):
         return self.machine.start("host.log", *self.words, *more, killed_in=killed_in)
 
-    def join(self, name, killed_in=None, port=None):
-        words = ["join", f"127.0.0.1:{port or self.port}", "--data", self.data / name, "--kit", f"kits/{name}"]
-        return self.machine.start(f"{name}.log", *words, *self.more, killed_in=killed_in)
+    def join(self, name, killed_in=None, port=None, held_by=None):
+        who = [*self.insecure, "--name", name] if self.insecure else ["--kit", f"kits/{name}"]
+        words = ["join", f"127.0.0.1:{port or self.port}", "--data", self.data / name, *who, *self.more]
+        return self.machine.start(f"{name}.log", *words, killed_in=killed_in, held_by=held_by)
 
     def end(self, coordinator, parties):
         """Wait until all of them have ended well; ``parties``: name -> process."""

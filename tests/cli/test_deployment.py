@@ -13,7 +13,7 @@ from fedunseen.cli.main import app
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
-from processes import ENGINES, TRAINED, Deployment, command, free_port, same_model, sets
+from processes import ENGINES, TRAINED, Deployment, command, same_model, sets
 
 pytestmark = pytest.mark.slow
 
@@ -65,27 +65,16 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_late_reply_counts(engine, machine, data, tmp_path):
     """Of two parties one is held until two merges are done without it; its update of the first model counts then."""
-    at, more = f"127.0.0.1:{free_port()}", {"strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1}
-    host = [
-        "host",
-        "digit-pairs",
-        *sets({**SMALL, **more}),
-        "--insecure",
-        "--parties",
-        "north,south",
-        f"--set=engine.name={engine}",
-    ]
-    coordinator = machine.start("host.log", *host, "--address", at, "--out", "run")
+    more = {"strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1}
+    host = ["digit-pairs", *sets({**SMALL, **more})]
+    deployment = Deployment(machine, engine, NAMES[:2], data, *host, insecure=True)
+    coordinator = deployment.host()
     lines = tmp_path / "run" / "metrics.jsonl"
 
     def merges():
         return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
-    def join(name):
-        words = ["join", at, "--insecure", "--name", name, "--engine", engine, "--data", data / name]
-        return machine.start(f"{name}.log", *words, held_by=tmp_path / f"{name}.may")
-
-    parties = [join(name) for name in ("south", "north")]
+    parties = [deployment.join(name, held_by=tmp_path / f"{name}.may") for name in ("south", "north")]
     machine.until(lambda: machine.said("host.log").count("has joined") == 2, coordinator, *parties)
     (tmp_path / "north.may").write_text("1")
     machine.until(lambda: len(merges()) >= 2, coordinator, *parties)
@@ -104,12 +93,9 @@ def test_a_late_reply_counts(engine, machine, data, tmp_path):
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_signal_ends_host_and_join_and_all_that_they_started(engine, number, status, word, machine, data, tmp_path):
-    at = f"127.0.0.1:{free_port()}"
-    plain = ["--insecure", "--parties", "north,south", f"--set=engine.name={engine}"]
-    two = ["--set=partition.clients=2"]
-    host = machine.start("host.log", "host", "digit-pairs", *SET, *two, *plain, "--address", at, "--out", "run")
-    words = ["join", at, "--insecure", "--name", "north", "--engine", engine, "--data", data / "north"]
-    party = machine.start("north.log", *words)
+    settings = ["digit-pairs", *SET, "--set=partition.clients=2"]
+    deployment = Deployment(machine, engine, NAMES[:2], data, *settings, insecure=True)
+    host, party = deployment.host(), deployment.join("north")
     machine.until(lambda: "north has joined" in machine.said("host.log"), host, party)  # and south never comes
     for process, log in ((party, "north.log"), (host, "host.log")):
         started = descendants(process.pid)
@@ -119,7 +105,7 @@ def test_a_signal_ends_host_and_join_and_all_that_they_started(engine, number, s
         assert "Traceback" not in machine.said(log)
         assert not [child for child in started if os.path.exists(f"/proc/{child}")]
     assert not (tmp_path / "run" / "result.json").exists()
-    machine.start("host.log", "host", "digit-pairs", *SET, *two, *plain, "--address", at, "--out", "run", "--resume")
+    deployment.host("--resume")
     machine.until(lambda: machine.said("host.log").count("listening at") == 2)  # nothing that was left is in its way
 
 

@@ -17,7 +17,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
-from processes import free_port
+from processes import Deployment
 
 pytestmark = pytest.mark.slow
 
@@ -101,22 +101,12 @@ def same(one, other):
 def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, told, tmp_path):
     deal(tree, tmp_path / "data")
     toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
-    at = f"127.0.0.1:{free_port()}"
-    words = ["host", "story.toml", "--insecure", "--parties", ",".join(PARTIES)]
-    words += ["--address", at, "--out", "run", f"--set=engine.name={story[0]}"]
-
-    def join(name):
-        own = ["--insecure", "--name", name, "--data", tmp_path / "data" / name, "--engine", story[0]]
-        return machine.start(f"{name}.log", "join", at, *own)
-
-    coordinator = machine.start("host.log", *words, killed_in=2)  # in round 3, which west's classes came for
-    parties = {name: join(name) for name in PARTIES}
+    deployment = Deployment(machine, story[0], PARTIES, tmp_path / "data", "story.toml", insecure=True)
+    coordinator = deployment.host(killed_in=2)  # in round 3, which west's classes came for
+    parties = {name: deployment.join(name) for name in PARTIES}
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL, machine.said("host.log")
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
-    coordinator = machine.start("host.log", *words, "--resume")
-    assert machine.ended(coordinator) == 0, machine.said("host.log")
-    for name, party in parties.items():
-        assert machine.ended(party) == 0, machine.said(f"{name}.log")
+    deployment.end(deployment.host("--resume"), parties)
     assert "2 of them new to the coordinator" in machine.said("west.log")
     lived = load_run(tmp_path / "run")
     assert lived.space.names == told.space.names
