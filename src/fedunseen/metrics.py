@@ -1,19 +1,5 @@
 """Zero-shot and few-shot accuracy as the field measures it, on plain arrays.
 
-====================================================== ======================================================
-what                                                   here
-====================================================== ======================================================
-ZSL: choose among unseen classes only                  :func:`zsl`
-GZSL: choose among all classes; U, S and H             :func:`generalized`
-calibrated stacking: the factor gamma                  :func:`calibrate`
-accuracy of each class, confusions                     :func:`per_class`, :func:`confusion`
-accuracy on groups of classes, how much is forgotten   :func:`group_accuracies`, :func:`forgetting`
-few-shot: accuracy of each episode, 95 % interval      :func:`episode_accuracies`, :func:`confidence`,
-                                                       :func:`episode_confusion`
-is one model better than another? 95 % intervals       :func:`paired_difference`, :func:`class_difference`,
-                                                       :func:`harmonic_difference`
-====================================================== ======================================================
-
 Accuracies are means over classes, in percent: every class counts the same, however many samples it has (Xian et al.
 2018). In generalized zero-shot learning U and S are the accuracies on samples of unseen and of seen classes, and H is
 their harmonic mean. Calibrated stacking (Chao et al. 2016) lowers the scores of seen classes by a factor gamma, in the

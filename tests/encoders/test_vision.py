@@ -145,7 +145,7 @@ def test_images_and_texts_share_a_space(folders, photographs, kind):
 
 def test_what_does_not_fit_is_one_sentence(folders, vit_folder, tmp_path):
     with pytest.raises(
-        DataError, match=r"type 'vit', but encoder.name = 'vision' takes clip, dinov2, dinov2_with_regi"
+        DataError, match=r"type 'vit', but encoder.name = 'vision' takes clip, clip_vision_model, dinov2, "
     ):
         vision(vit_folder)
     with pytest.raises(ExperimentError, match=r"^encoder.size: 30 is not a multiple of the patches' side, 8$"):

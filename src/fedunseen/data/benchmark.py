@@ -19,6 +19,7 @@ from fedunseen.data.names import did_you_mean
 from fedunseen.data.scaling import Scaling, blocks
 
 FEWEST_UNLABELLED = 10
+HELD_OUT = 0.2  # of a class's training samples, where something is chosen
 
 
 class DataSettings(NamedSettings):
@@ -244,17 +245,13 @@ class Benchmark:
                 digest.update(np.ascontiguousarray(block).data)
         return digest.hexdigest()
 
-    def for_selection(self, seed: int, held_out: float = 0.2) -> Benchmark:
+    def for_selection(self, seed: int) -> Benchmark:
         """Return the benchmark on which rounds, calibration and settings are chosen.
 
         The validation classes play the unseen ones. The real unseen classes and every test sample vanish from
         the splits, so that no choice has seen either. Class ids, sample ids and the features array
-        stay the same.
-
-        Args:
-            seed: the run's seed.
-            held_out: share of each training class's training samples that becomes ``test_seen``, in (0, 1);
-                at least one sample, and at least one stays (a class with a single sample keeps it).
+        stay the same. ``seed`` draws a fifth of each training class's training samples as ``test_seen``: at least one,
+        and at least one stays.
 
         Raises:
             DataError: if there are no validation classes, or nothing but validation classes.
@@ -268,7 +265,7 @@ class Benchmark:
         held: list[NDArray[np.int64]] = []
         for c in space.train.tolist():
             samples = self.train[labels == c]
-            count = max(0, min(len(samples) - 1, max(1, round(held_out * len(samples)))))  # a part may have none
+            count = max(0, min(len(samples) - 1, max(1, round(HELD_OUT * len(samples)))))  # a part may have none
             held.append(stream(seed, "selection split", c).choice(samples, size=count, replace=False))
         test_seen = np.sort(np.concatenate(held))
         of_train_classes = self.train[np.isin(labels, space.train)]

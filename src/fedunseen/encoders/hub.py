@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,18 @@ def weights_folder(weights: str, where: str) -> Path:
             f"{where}: {weights!r} is not a folder here, and the hub does not give it ({reason[0].rstrip('.')}): "
             "check the name and the connection, or give a folder with config.json and model.safetensors"
         ) from None
+
+
+def encoder_folder(weights: str, encoder: str, kinds: Sequence[str]) -> tuple[Path, dict[str, Any]]:
+    """Return the folder of an encoder's weights and its configuration, of a model of one of these types."""
+    folder = weights_folder(weights, "encoder.weights")
+    config = read_json(folder / "config.json")
+    if (kind := config.get("model_type")) not in kinds:
+        raise DataError(
+            f"{folder} holds a model of the type {kind!r}, but encoder.name = {encoder!r} takes {', '.join(kinds)}: "
+            "name other weights or another encoder"
+        )
+    return folder, config
 
 
 def read_json(path: Path) -> dict[str, Any]:

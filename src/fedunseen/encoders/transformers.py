@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders import hub
@@ -197,13 +197,7 @@ class _Network(Encoder, ABC):
         self.architecture = _KNOWN.get(settings.weights, {})
         if not settings.pretrained and settings.weights in _KNOWN and self.kind in settings.weights:
             return  # drawn, in a well-known architecture: no file is needed
-        self.folder = hub.weights_folder(settings.weights, "encoder.weights")
-        self.architecture = hub.read_json(self.folder / "config.json")
-        if (kind := self.architecture.get("model_type")) != self.kind:
-            raise DataError(
-                f"{self.folder} holds a model of the type {kind!r}, but encoder.name = {self.kind!r} takes "
-                f"{self.kind!r}"
-            )
+        self.folder, self.architecture = hub.encoder_folder(settings.weights, self.kind, [self.kind])
         if settings.pretrained:
             hub.weight_files(self.folder)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import PositiveInt
 from torch import Tensor
 
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders import hub
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
@@ -67,17 +67,9 @@ class Vision(Encoder):
     def __init__(self, settings: VisionSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
         hub.require_transformers("the encoder 'vision'")
-        self.folder = hub.weights_folder(settings.weights, "encoder.weights")
-        whole = hub.read_json(self.folder / "config.json")
-        kind = str(whole.get("model_type"))
-        if kind not in _KINDS:
-            raise DataError(
-                f"{self.folder} holds a model of the type {kind!r}, but encoder.name = 'vision' takes "
-                f"{', '.join(sorted(name for name in _KINDS if not name.endswith('_model')))}: name other weights, or "
-                "for a ViT or a ResNet the encoder 'vit' or 'resnet'"
-            )
+        self.folder, whole = hub.encoder_folder(settings.weights, "vision", sorted(_KINDS))
         hub.weight_files(self.folder)
-        self.kind, config = _KINDS[kind], whole.get("vision_config", whole)
+        self.kind, config = _KINDS[whole["model_type"]], whole.get("vision_config", whole)
         normalization, prepared = hub.preparation(self.folder, self.kind.normalization)
         trained_side = int(config.get("image_size", 224))
         side = settings.size or _side(prepared) or self.kind.side or trained_side

@@ -34,13 +34,13 @@ def number(text: str, where: str, *parts: object) -> float:
     raise DataError(f"{where}: {text!r} is not a finite number")
 
 
-def read_csv(path: Path, most: int = LINES) -> list[tuple[int, list[str]]]:
+def read_csv(path: Path) -> list[tuple[int, list[str]]]:
     """Return all that :func:`iter_csv` yields."""
     rows = []
     for row in iter_csv(path):
         rows.append(row)
-        if len(rows) > most:
-            raise DataError(f"{path} has more than {most:,} lines: is it the right table?")
+        if len(rows) > LINES:
+            raise DataError(f"{path} has more than {LINES:,} lines: is it the right table?")
     return rows
 
 

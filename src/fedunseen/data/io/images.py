@@ -127,10 +127,10 @@ def opened_image(
         raise DataError(f"{name} is not a readable image{remedy}") from None
 
 
-def read_image(path: Path, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
+def read_image(path: Path, size: int, resize: int) -> NDArray[np.uint8]:
     """Read one image, as :func:`decode` reads a benchmark's."""
     with opened_image(path) as file:
-        return square(file, size, resize, box)[None]
+        return square(file, size, resize)[None]
 
 
 def read_strokes(
