@@ -11,7 +11,6 @@ import torch
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.encoders import text
 from fedunseen.encoders.text import (
-    attribute_vectors,
     class_prompts,
     embed_classes,
     embed_texts,
@@ -137,50 +136,12 @@ def test_word_vectors_are_summed(tmp_path, kind):
     names = ["has_Bill_shape::curved_(unheard-of)", "The curved"]
     expected = [[0.5, 1, 6], [1, 1, 0]]
     assert embed_texts(names, f"vectors:{path}").tolist() == expected
-    assert attribute_vectors(str(path), names).tolist() == expected
 
 
 def test_texts_without_a_word_vector_are_named(tmp_path):
     (tmp_path / "glove.txt").write_text(GLOVE)
     with pytest.raises(DataError, match=r"has no vector for 'Unheard_of thing' \(looked for: Unheard, of, thing\)$"):
         embed_texts(["the", "Unheard_of thing"], f"vectors:{tmp_path / 'glove.txt'}")
-
-
-NAMES = ["left 0", "left 1", "right 0"]
-
-
-def test_attributes_from_files(tmp_path, bert_folder):
-    assert np.array_equal(attribute_vectors("one-hot", NAMES), np.eye(3))
-    vectors = np.random.default_rng(0).normal(size=(3, 5))
-    np.save(tmp_path / "v.npy", vectors)
-    np.testing.assert_allclose(attribute_vectors(str(tmp_path / "v.npy"), NAMES), vectors, rtol=1e-6)
-    lines = ["attribute,x,y", "right 0,5,6", "another,0,0", "left 1, 3,4", "left 0,1,2"]
-    (tmp_path / "v.csv").write_text("\n".join(lines), "utf-8-sig")
-    assert attribute_vectors(str(tmp_path / "v.csv"), NAMES).tolist() == [[1, 2], [3, 4], [5, 6]]
-    by_model = attribute_vectors(str(bert_folder), ["has_polar::bear"])
-    assert np.array_equal(by_model, embed_texts(["has polar bear"], str(bert_folder)))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (None, "is missing"),
-        (np.zeros((2, 5)), "has the shape (2, 5), not (3 attributes, numbers)"),
-        (np.full((3, 5), np.nan), "holds something else than finite numbers"),
-        (np.array([[None]] * 3), "holds Python objects, which are never loaded"),
-        ("left 0,1\nleft 1,2\n", "lacks 1 of 3 attributes, such as 'right 0'"),
-        ("left 0,1\nleft 1,2\nright 0,1,2\n", "every attribute needs as many numbers as the others"),
-        ("left 0,1\nleft 1,2\nright 0,one\n", "every attribute needs as many numbers as the others"),
-        ("left 0,1\nleft 1,2\nright 0,inf\n", "holds something else than finite numbers"),
-    ],
-)
-def test_bad_attribute_files_are_named(tmp_path, content, said):
-    path = tmp_path / ("v.csv" if isinstance(content, str) else "v.npy")
-    if isinstance(content, str):
-        path.write_text(content)
-    elif content is not None:
-        np.save(path, content, allow_pickle=True)
-    assert said in message(lambda: attribute_vectors(str(path), NAMES))
 
 
 def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -14,21 +13,19 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_arrays, files_digest
-from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.core.files import check_ordinary
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
 from fedunseen.encoders.word_vectors import read_vectors
 
 _AT_ONCE = 64  # texts
 _LONGEST = 512  # tokens, where a model does not say how many it takes
-_VECTORS = "vectors:"
+VECTORS = "vectors:"
 
 
 def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
     """Turn texts into vectors; what a model computes is kept in the cache folder."""
-    if encoder.startswith(_VECTORS):
-        return _sum_of_words(texts, Path(encoder.removeprefix(_VECTORS)).expanduser())
+    if encoder.startswith(VECTORS):
+        return _sum_of_words(texts, Path(encoder.removeprefix(VECTORS)).expanduser())
     folder = _folder(encoder)
     depends = {"weights": files_digest(_files_in(folder)), "texts": list(texts)}
     return cached_arrays("texts", depends, ("vectors",), lambda: {"vectors": _by_model(texts, folder)})["vectors"]
@@ -36,15 +33,15 @@ def embed_texts(texts: Sequence[str], encoder: str) -> NDArray[np.float32]:
 
 def text_files(encoder: str) -> list[Path]:
     """Return the files that a text encoder is made of, which lie in one folder; none of ``minilm``, a package."""
-    if encoder.startswith(_VECTORS):
-        return [Path(encoder.removeprefix(_VECTORS)).expanduser()]
+    if encoder.startswith(VECTORS):
+        return [Path(encoder.removeprefix(VECTORS)).expanduser()]
     return [] if encoder == "minilm" else sorted(_files_in(_folder(encoder)))
 
 
 def text_encoder_at(place: Path, encoder: str) -> str:
     """Return how ``embed_texts`` names an encoder that lies elsewhere."""
-    if encoder.startswith(_VECTORS):
-        return f"{_VECTORS}{place / Path(encoder.removeprefix(_VECTORS)).name}"
+    if encoder.startswith(VECTORS):
+        return f"{VECTORS}{place / Path(encoder.removeprefix(VECTORS)).name}"
     return str(place)
 
 
@@ -86,7 +83,7 @@ def embed_classes(
     sentences = [prompt.replace("{class}", words) for _, words in clean.values()]
     if attributes is not None:
         sentences = [
-            sentence.replace("{attribute}", _plain(attribute))
+            sentence.replace("{attribute}", plain_words(attribute))
             for sentence, named in zip(sentences, attributes, strict=True)
             for attribute in named
         ]
@@ -96,21 +93,7 @@ def embed_classes(
     return np.asarray(vectors / np.maximum(length, 1e-12), dtype=np.float32)
 
 
-def attribute_vectors(words: str, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return a vector for each attribute."""
-    if words == "one-hot":
-        return np.eye(len(names), dtype=np.float32)
-    path = Path(words).expanduser()
-    if path.suffix == ".npy":
-        return _from_array(path, len(names))
-    if path.suffix == ".csv":
-        return _from_table(path, names)
-    if path.suffix in (".txt", ".gz", ".vec") and not words.startswith(_VECTORS):
-        words = _VECTORS + words
-    return embed_texts([_plain(name) for name in names], words)
-
-
-def _plain(text: str) -> str:
+def plain_words(text: str) -> str:
     """Return an attribute's name in words: ``has_bill_shape::hooked`` is "has bill shape hooked"."""
     return " ".join(re.sub(r"::|[-_+]", " ", text).split())
 
@@ -160,7 +143,7 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
 
 
 def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
-    lists = [_plain(re.sub(r"[^\w\s+:'-]", " ", text)).split() for text in texts]
+    lists = [plain_words(re.sub(r"[^\w\s+:'-]", " ", text)).split() for text in texts]
     wanted = {form for words in lists for word in words for form in (word, word.lower())}
     places, table = read_vectors(path, wanted, np.float32)
     out = []
@@ -170,37 +153,3 @@ def _sum_of_words(texts: Sequence[str], path: Path) -> NDArray[np.float32]:
             raise DataError(f"{path} has no vector for {text!r} (looked for: {', '.join(words) or 'nothing'})")
         out.append(table[known].sum(axis=0))
     return np.array(out, dtype=np.float32)
-
-
-def _from_array(path: Path, count: int) -> NDArray[np.float32]:
-    vectors = load_arrays(path, [""]).get("")
-    if vectors is None:
-        raise DataError(f"{path} holds several arrays: give a .npy file with one")
-    if vectors.ndim != 2 or len(vectors) != count:
-        raise DataError(f"{path} has the shape {vectors.shape}, not ({count} attributes, numbers)")
-    return _finite(path, vectors)
-
-
-def _from_table(path: Path, names: Sequence[str]) -> NDArray[np.float32]:
-    check_ordinary(path)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = {row[0].strip(): row[1:] for row in csv.reader(file) if row}
-    except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
-    absent = [name for name in names if name not in rows]
-    if absent:
-        raise DataError(f"{path} lacks {len(absent)} of {len(names)} attributes, such as {absent[0]!r}")
-    try:
-        vectors = np.array([rows[name] for name in names]).astype(np.float32)
-    except ValueError:
-        raise DataError(f"{path}: every attribute needs as many numbers as the others") from None
-    return _finite(path, vectors)
-
-
-def _finite(path: Path, vectors: NDArray[Any]) -> NDArray[np.float32]:
-    if vectors.dtype.kind not in "fiub" or not vectors.shape[1] or not np.isfinite(vectors).all():
-        raise DataError(f"{path} holds something else than finite numbers")
-    return vectors.astype(np.float32)
