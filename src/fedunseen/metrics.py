@@ -313,7 +313,7 @@ def confidence(accuracies: Floats) -> tuple[float, float]:
 # Between two models
 
 
-def t_critical(freedom: int) -> float:
+def t_critical(freedom: float) -> float:
     """Return the 97.5 % point of Student's t: a 95 % interval is as many standard errors to either side.
 
     Example:

@@ -15,6 +15,7 @@ import typer.core
 from fedunseen import __version__
 from fedunseen.cli import options as opt
 from fedunseen.cli.attack import attack_app
+from fedunseen.cli.bench import bench
 from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import chosen, filled, finish, print_json, say, show
 from fedunseen.cli.dashboard import both, live_page, watched
@@ -41,7 +42,7 @@ PANELS = {
     "Data": ("data", "estimate"),
     "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
     "Deploy": ("certs", "host", "join", "offline", "health", "ledger"),
-    "Research": ("compare", "sweep", "sweeps", "attack"),
+    "Research": ("compare", "sweep", "sweeps", "bench", "attack"),
 }
 
 
@@ -183,8 +184,8 @@ def presets() -> None:
 
 
 for command in (
-    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, certs, host, join, health, ledger,
-    estimate,
+    init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, bench, certs, host, join, health,
+    ledger, estimate,
 ):  # fmt: skip
     app.command()(command)
 

@@ -53,7 +53,7 @@ def sweep(
     from fedunseen.experiment.sweep.schema import select
 
     read = read_sweep(source, data or [], overrides_of(overrides))
-    cells = _share(select(read, _parts(only or [])), share)
+    cells = _share(select(read, parts_of(only or [])), share)
     if dry_run:
         return _list(read, cells, as_json)
     if resume and out is None:
@@ -82,7 +82,7 @@ def sweeps() -> None:
         print(f"    --data {', '.join(sets)}")
 
 
-def _parts(only: list[str]) -> dict[str, list[str]]:
+def parts_of(only: list[str]) -> dict[str, list[str]]:
     """Read ``AXIS=VALUE`` of the command line: several values of an axis are alternatives."""
     parts: dict[str, list[str]] = {}
     for text in only:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, NonNegativeInt, ValidationError
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import SWEEPS, is_shipped, readable_text, sweep_source
@@ -86,6 +86,23 @@ class Paper(Settings):
     """Tables within tables, an axis each; innermost a list of numbers in percent, ``nan`` where the paper has none."""
 
 
+class Bench(Settings):
+    """What ``fedunseen bench`` does beside the runs of a sweep."""
+
+    validation_runs: int = Field(ge=1)
+    """The tuning budget: so many combinations has every row in ``evaluation.choose``, tried with the first seed."""
+    seeds: int = Field(3, ge=1, le=100)
+    """Seeds of a row, counted up from ``run.seed``."""
+    examples: list[NonNegativeInt] = Field(default_factory=lambda: [0, 1, 5])
+    """Numbers of examples of each unseen class."""
+    pool: bool = True
+    """Measure after adapting to unlabelled samples, too."""
+    reference: str = ""
+    """The method that the others are compared with; unset, the first of the axis."""
+    seen_test: dict[str, str] = Field(default_factory=dict)
+    """Method -> which of its settings were chosen with test accuracies in view."""
+
+
 class SweepFile(Settings):
     """A sweep file; docs/sweeps.md describes its keys."""
 
@@ -104,7 +121,8 @@ class SweepFile(Settings):
     """List cells whose combination makes no sense as refused, instead of refusing the sweep."""
     data_sets: dict[str, dict[str, Any]] | str = Field(default_factory=dict)
     """Bundles to choose from with ``--data``, or a TOML file beside this one that holds them. Four more keys may stand
-    in one: ``methods``, a method's name -> settings for it alone; ``fixed``, a bundle that no axis can change;
+    in one: ``methods``, a method's name -> settings for it alone, of other sections as
+    ``"section.key"``; ``fixed``, a bundle that no axis can change;
     ``beside``, the data set whose published figures are shown beside it (of several, the first that the paper has);
     ``note``, what the data are, in words."""
     data: list[str] = Field(default_factory=list)
@@ -112,6 +130,7 @@ class SweepFile(Settings):
     table: Table = Table()
     figures: list[Figure] = Field(default_factory=list)
     paper: Paper | None = None
+    bench: Bench | None = None
 
 
 @dataclass(frozen=True)
@@ -248,7 +267,7 @@ def _checked(place: str, content: Mapping[str, Any]) -> SweepFile:
         problem = error.errors(include_url=False)[0]
     where = [str(part) for part in problem["loc"] if "[" not in str(part)]  # without the names of types
     if problem["type"] == "extra_forbidden":
-        sections: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "paper": Paper}
+        sections: dict[str, type[Settings]] = {"table": Table, "figures": Figure, "paper": Paper, "bench": Bench}
         inner, place = (sections[where[0]], f"{place}: {where[0]}") if len(where) > 1 else (SweepFile, place)
         raise ExperimentError(f"{place}: {unknown('key', where[-1], inner.model_fields)}") from None
     if problem["type"] == "missing":
@@ -335,7 +354,10 @@ def _of_methods(methods: Mapping[str, Any], place: str) -> dict[str, Bundle]:
     for method in methods:
         if method not in names("method"):
             raise ExperimentError(f"{place}: {unknown('method', method, names('method'))}")
-    return {method: _flat({"method": content}, None, place) for method, content in methods.items()}
+    return {
+        method: _flat({key if "." in key else f"method.{key}": value for key, value in content.items()}, None, place)
+        for method, content in methods.items()
+    }
 
 
 def _experiment(base: str | None, folder: Path | None, layers: Iterable[Bundle], name: str) -> Experiment:

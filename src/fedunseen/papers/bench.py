@@ -1,0 +1,302 @@
+"""A bench: every method of a sweep file on every data set, tuned alike, with examples and pools, over several seeds.
+
+A row's settings, its number of rounds and its calibration offset are chosen on validation classes with the first seed:
+every combination of ``evaluation.choose`` is one validation run, and every row has the same number of them. The other
+seeds train once with what was chosen. A bench's directory has ``cells/`` (a run directory for each cell and seed),
+``measured/`` (what was measured of each) and ``failed/`` (why a cell failed, until it succeeds).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedunseen.core.errors import ExperimentError, FedUnseenError, unknown
+from fedunseen.core.files import write_json
+from fedunseen.core.runs import read_json
+from fedunseen.experiment import Run
+from fedunseen.experiment.running import run
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.sweep import Cell, Sweep, read_sweep
+from fedunseen.experiment.sweep.schema import Bench
+from fedunseen.experiment.traits import task_of
+from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.metrics import harmonic_mean, t_critical
+from fedunseen.papers.conditions import POOL, PerClass, measured
+
+SHIPPED = Path(__file__).with_name("bench.toml")
+KEYS = ("zsl", "gzsl_harmonic")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number, and half of its 95 % interval over seeds and classes; None with one seed."""
+
+    value: float
+    half: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of a row of the leaderboard: one cell under one condition.
+
+    Attributes:
+        values: axis -> value; ``condition`` is the number of examples of each unseen class, or ``pool``.
+        status: ``done``, ``failed`` or ``not run``; ``problem`` says why.
+        numbers: ``zsl`` and ``gzsl_harmonic`` in percent.
+        against: the same less those of the reference row; none of the reference itself.
+        cost: ``seconds`` of the processor and ``bytes`` up and down of one client, both of one whole training, and
+            ``rounds``. Examples and pools cost extra rounds of sums, which are not counted.
+        settings: what was chosen on validation classes.
+    """
+
+    values: Mapping[str, str]
+    status: str
+    problem: str = ""
+    seeds: int = 0
+    numbers: Mapping[str, Interval] | None = None
+    against: Mapping[str, Interval] | None = None
+    cost: Mapping[str, float] | None = None
+    settings: Mapping[str, Any] | None = None
+    seen_test: str = ""
+
+
+def read_bench(source: str | Path = SHIPPED, overrides: Mapping[str, Any] | None = None) -> tuple[Sweep, Bench]:
+    """Read a sweep file with a table ``[bench]``, and check that its rows are tuned alike.
+
+    Raises:
+        ExperimentError: as :func:`read_sweep`; or the file has no such table (``bench-table``), no axis ``method``
+            (``bench-method``), a row with another number of validation runs (``bench-budget``), or one that chooses
+            nothing on validation classes (``bench-choice``).
+    """
+    sweep = read_sweep(source, overrides=overrides)
+    bench = sweep.file.bench
+    if bench is None:
+        raise ExperimentError(f"{source} has no table [bench]: add one with validation_runs = N", "bench-table")
+    methods = sweep.axes.get("method")
+    if methods is None:
+        raise ExperimentError(f"{source}: axes: there is no axis 'method': add one, with a row each", "bench-method")
+    for name in (*filter(None, [bench.reference]), *bench.seen_test):
+        if name not in methods:
+            raise ExperimentError(f"{source}: bench: {unknown('method', name, methods)}", "bench-method")
+    for cell in sweep.cells:
+        if cell.experiment is None:
+            continue
+        tried = math.prod(len(values) for values in cell.experiment.evaluation.choose.values())
+        if tried != bench.validation_runs:
+            raise ExperimentError(
+                f"{source}: {cell.key}: evaluation.choose has {tried} combinations: give every row as many as "
+                f"bench.validation_runs says, {bench.validation_runs}",
+                "bench-budget",
+            )
+        if not task_of(cell.experiment).evaluator.chooses_apart(cell.experiment.evaluation):
+            raise ExperimentError(
+                f"{source}: {cell.key}: nothing is chosen on validation classes: take a zero-shot method, with "
+                "evaluation.selection = 'validation'",
+                "bench-choice",
+            )
+    return sweep, bench
+
+
+def run_bench(
+    sweep: Sweep,
+    bench: Bench,
+    out: Path,
+    cells: Sequence[Cell],
+    budget: float = math.inf,
+    say: Callable[[str], None] = lambda words: None,
+) -> bool:
+    """Run what is not done yet, cell by cell, in this process; return whether a cell has failed.
+
+    Args:
+        sweep: what :func:`read_bench` returned.
+        bench: its table.
+        out: the bench's directory; what it holds already is kept.
+        cells: which cells to run, in order.
+        budget: seconds after which no further run is started.
+        say: called with a line for every run that ended.
+    """
+    end, failed = time.monotonic() + budget, False
+    with RunDirectory(out).locked():
+        for cell in cells:
+            if cell.experiment is None:
+                continue
+            record = out / "failed" / f"{cell.folder}.json"
+            for seed in _seeds(cell.experiment, bench):
+                if _file(out, cell, seed).exists():
+                    continue
+                if time.monotonic() > end:
+                    return failed
+                try:
+                    found = _run_seed(cell.experiment, cell.folder, out, seed, bench)
+                except Exception as error:  # an error in a method, perhaps another package's: the other cells continue
+                    kind = "" if isinstance(error, FedUnseenError) else f"{type(error).__name__}: "
+                    write_json(record, {"problem": f"{kind}{error}"})
+                    say(f"{cell.key}: seed {seed}: failed: {kind}{error}")
+                    failed = True
+                    break
+                write_json(_file(out, cell, seed), found)
+                record.unlink(missing_ok=True)
+                say(f"{cell.key}: seed {seed}: ZSL {found['zsl']:.1f}  H {found['gzsl_harmonic']:.1f}")
+    return failed
+
+
+def _seeds(experiment: Experiment, bench: Bench) -> range:
+    return range(experiment.run.seed, experiment.run.seed + bench.seeds)
+
+
+def _file(out: Path, cell: Cell, seed: int) -> Path:
+    return out / "measured" / f"{cell.folder}--{seed}.json"
+
+
+def _run_seed(experiment: Experiment, folder: str, out: Path, seed: int, bench: Bench) -> dict[str, Any]:
+    """Run one seed of a cell, the first one before it, and measure it."""
+    first = experiment.with_overrides({"run.seeds": 1})
+    tuned, seconds = _timed(first, out / "cells" / f"{folder}--{first.run.seed}")
+    chosen = tuned.result["chosen_on_validation"]
+    settings = {**chosen["settings"], "strategy.rounds": chosen["round"], "evaluation.factor": chosen["factor"]}
+    one = tuned
+    if seed != first.run.seed:
+        again = {"evaluation.selection": "last", "evaluation.choose": {}, "evaluation.every": chosen["round"]}
+        one, seconds = _timed(
+            first.with_overrides({**settings, **again, "run.seed": seed}), out / "cells" / f"{folder}--{seed}"
+        )
+    result = one.result
+    return {
+        "zsl": result["zsl"],
+        "gzsl_harmonic": result["gzsl_harmonic"],
+        "settings": settings,
+        "tried": chosen.get("tried", []),
+        "rounds": result["rounds"],
+        "bytes": (result["bytes_up"] + result["bytes_down"]) * result["rounds"],
+        "seconds": seconds if seed != first.run.seed else None,  # that of the first seed holds its validation runs
+        "conditions": measured(one, bench.examples, bench.pool),
+    }
+
+
+def _timed(experiment: Experiment, path: Path) -> tuple[Run, float | None]:
+    """Run, or continue with a run; return it and its seconds of the processor, None if some passed before."""
+    resume, begun = (path / "manifest.json").exists(), time.process_time()
+    done = run(experiment, path, resume=resume)
+    return done, None if resume else time.process_time() - begun
+
+
+def lines(sweep: Sweep, bench: Bench, out: Path) -> list[Line]:
+    """Return the rows of the leaderboard from a bench's directory alone, those that are not run among them."""
+    reference = bench.reference or sweep.axes["method"][0]
+    conditions = [*map(str, bench.examples), *([POOL] if bench.pool else [])]
+    stored = {cell.folder: _stored(cell, bench, out) for cell in sweep.cells}
+    by_values = {tuple(cell.values.items()): stored[cell.folder] for cell in sweep.cells}
+    found = []
+    for cell in sweep.cells:
+        own = stored[cell.folder]
+        other = by_values.get(tuple({**cell.values, "method": reference}.items()), {})
+        for condition in conditions:
+            found.append(_line(cell, bench, condition, own, {} if other is own else other, out))
+    return found
+
+
+def _stored(cell: Cell, bench: Bench, out: Path) -> dict[int, dict[str, Any]]:
+    """Return seed -> what was measured."""
+    if cell.experiment is None:
+        return {}
+    paths = {seed: _file(out, cell, seed) for seed in _seeds(cell.experiment, bench)}
+    wanted = ("conditions", "settings", "seconds", "bytes", "rounds")
+    return {
+        seed: read_json(path, f"{path} is damaged: delete it, and run the bench again", wanted)
+        for seed, path in paths.items()
+        if path.exists()
+    }
+
+
+def _line(
+    cell: Cell,
+    bench: Bench,
+    condition: str,
+    own: Mapping[int, Mapping[str, Any]],
+    other: Mapping[int, Mapping[str, Any]],
+    out: Path,
+) -> Line:
+    values = {**cell.values, "condition": condition}
+    record = out / "failed" / f"{cell.folder}.json"
+    if not own or condition not in next(iter(own.values()))["conditions"]:
+        if cell.refused is not None:
+            return Line(values, "refused", cell.refused)
+        if record.exists():
+            return Line(values, "failed", str(read_json(record, f"{record} is damaged: delete it", ())["problem"]))
+        return Line(values, "not run")
+    ours = [one["conditions"][condition] for one in own.values()]
+    common = [seed for seed in own if seed in other and condition in other[seed]["conditions"]]
+    pairs = [(own[seed]["conditions"][condition], other[seed]["conditions"][condition]) for seed in common]
+    seconds = [one["seconds"] for one in own.values() if one["seconds"] is not None]
+    last = list(own.values())[-1]
+    cost = {"rounds": float(last["rounds"]), "bytes": float(last["bytes"])}
+    return Line(
+        values,
+        "done",
+        seeds=len(ours),
+        numbers={key: interval([(one, None) for one in ours], key) for key in KEYS},
+        against={key: interval(pairs, key) for key in KEYS} if pairs else None,
+        cost=cost | ({"seconds": float(np.mean(seconds))} if seconds else {}),
+        settings=last["settings"],
+        seen_test=bench.seen_test.get(cell.values["method"], ""),
+    )
+
+
+def interval(pairs: Sequence[tuple[PerClass, PerClass | None]], key: str) -> Interval:
+    """Return the mean over seeds of a number, or of the difference of two, with its 95 % interval.
+
+    The variance is that of the mean over the seeds plus that of the mean over the classes (the jackknife that leaves
+    out one class), so that the interval is about other seeds and other classes. The degrees of freedom are Welch's.
+    """
+    each = np.array([number(ours, key) - (number(theirs, key) if theirs else 0.0) for ours, theirs in pairs])
+    if len(each) < 2:
+        return Interval(float(each[0]))
+    mean = [{name: np.mean([side[name] for side in sides], 0) for name in sides[0]} for sides in _sides(pairs)]
+    without = [left_out(side, key) for side in mean]
+    over_classes, freedom = 0.0, 0
+    for group in range(len(without[0])):
+        apart = without[0][group] - (without[1][group] if len(without) > 1 else 0.0)
+        over_classes += (len(apart) - 1) * float(apart.var())
+        freedom += len(apart) - 1
+    over_seeds = float(each.var(ddof=1)) / len(each)
+    total = over_seeds + over_classes
+    if total == 0:
+        return Interval(float(each.mean()), 0.0)
+    welch = total**2 / (over_seeds**2 / (len(each) - 1) + over_classes**2 / freedom)
+    return Interval(float(each.mean()), t_critical(welch) * total**0.5)
+
+
+def _sides(pairs: Sequence[tuple[PerClass, PerClass | None]]) -> list[list[PerClass]]:
+    theirs = [other for _, other in pairs if other is not None]
+    return [[ours for ours, _ in pairs], *([theirs] if theirs else [])]
+
+
+def number(one: Mapping[str, Sequence[float] | Floats], key: str) -> float:
+    """Return ZSL accuracy or the harmonic mean from the accuracies of classes."""
+    u, s = (float(np.mean(one[name])) for name in ("zsl" if key == "zsl" else "unseen", "seen"))
+    return u if key == "zsl" else harmonic_mean(u, s)
+
+
+def left_out(one: Mapping[str, Floats], key: str) -> list[Floats]:
+    """Return a number with each unseen class left out and, of the harmonic mean, with each seen one."""
+    if key == "zsl":
+        return [_means_without(one["zsl"])]
+    u, s = one["unseen"], one["seen"]
+    return [
+        np.array([harmonic_mean(value, float(np.mean(s))) for value in _means_without(u)]),
+        np.array([harmonic_mean(float(np.mean(u)), value) for value in _means_without(s)]),
+    ]
+
+
+def _means_without(values: Floats) -> Floats:
+    without: Floats = (values.sum() - values) / (len(values) - 1)
+    return without

@@ -1,0 +1,146 @@
+"""The leaderboard of a bench: a page that sorts and filters, and the same rows as CSV, Markdown and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedunseen.core.files import write_text
+from fedunseen.core.latex import tabular
+from fedunseen.report.parts import render
+from fedunseen.report.svg import Frame, circle, path, svg, text
+from fedunseen.report.sweep_charts import COLORS
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.sweep import Sweep
+    from fedunseen.experiment.sweep.schema import Bench
+    from fedunseen.papers.bench import Interval, Line
+
+ACCURACIES = {"zsl": "ZSL", "gzsl_harmonic": "H"}
+COSTS = {"seconds": "seconds", "bytes": "bytes", "rounds": "rounds"}
+
+
+def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: Path) -> Path:
+    """Write ``leaderboard.html``, ``.csv``, ``.md`` and ``.tex`` in a bench's directory; return where the page is."""
+    reference = bench.reference or sweep.axes["method"][0]
+    heads = [*(lines[0].values if lines else ()), *ACCURACIES.values()]
+    heads += [f"{short} − {reference}" for short in ACCURACIES.values()] + list(COSTS.values())
+    heads += ["seeds", "chosen on validation classes", "chosen with test classes in view"]
+    cells = [_cells(line) for line in lines]
+    named = len(lines[0].values) if lines else 0
+    numeric = [named <= i < len(heads) - 2 for i in range(len(heads))]
+    context = {
+        "sweep": sweep,
+        "bench": bench,
+        "reference": reference,
+        "heads": heads,
+        "numeric": numeric,
+        "rows": [(line, [(cell, _key(cell)) for cell in own]) for line, own in zip(lines, cells, strict=True)],
+        "cells": cells,
+        "charts": _charts(lines),
+        "legend": [
+            (method, _color(lines, method)) for method in dict.fromkeys(line.values["method"] for line in lines)
+        ],
+        "open": sum(line.status != "done" for line in lines),
+    }
+    write_text(out / "leaderboard.html", render("bench.html", context))
+    write_text(out / "leaderboard.md", render("texts/bench.md", context))
+    write_text(out / "leaderboard.tex", tabular(heads[:-2], [own[:-2] for own in cells], numeric[:-2]))
+    _write_csv(lines, out / "leaderboard.csv")
+    return out / "leaderboard.html"
+
+
+def _cells(line: Line) -> list[str]:
+    """Return a row as texts; one without numbers says why at the place of the first."""
+    found = list(line.values.values())
+    if line.numbers is None:
+        found += [line.status + (f": {line.problem}" if line.problem else "")]
+        return found + [""] * (2 * len(ACCURACIES) + len(COSTS) + 2)
+    found += [_written(line.numbers[key]) for key in ACCURACIES]
+    found += [_written(line.against[key], "+") if line.against else "" for key in ACCURACIES]
+    cost = line.cost or {}
+    found += [f"{cost[key]:.3g}" if key == "seconds" else f"{cost[key]:.0f}" if key in cost else "" for key in COSTS]
+    settings = ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in (line.settings or {}).items())
+    return [*found, str(line.seeds), settings, line.seen_test]
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _written(number: Interval, sign: str = "") -> str:
+    return f"{number.value:{sign}.1f}" + ("" if number.half is None else f" ± {number.half:.1f}")
+
+
+def _key(cell: str) -> str:
+    """Return what a cell is sorted by: its leading number, or itself."""
+    first = cell.partition(" ")[0].replace("\N{MINUS SIGN}", "-")
+    try:
+        return repr(float(first))
+    except ValueError:
+        return cell
+
+
+def _write_csv(lines: Sequence[Line], out: Path) -> None:
+    """Write every number with all its digits."""
+    kinds = [(part, key) for part in ("numbers", "against") for key in ACCURACIES]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    names = [f"{key}{'_difference' if part == 'against' else ''}{end}" for part, key in kinds for end in ("", "_half")]
+    last = ["settings", "chosen_with_test_in_view", "problem"]
+    writer.writerow([*(lines[0].values if lines else ()), "status", "seeds", *names, *COSTS, *last])
+    for line in lines:
+        found: list[object] = [*line.values.values(), line.status, line.seeds or ""]
+        for part, key in kinds:
+            number = (getattr(line, part) or {}).get(key)
+            found += ["", ""] if number is None else [number.value, "" if number.half is None else number.half]
+        found += [(line.cost or {}).get(key, "") for key in COSTS]
+        settings = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
+        writer.writerow([*found, settings, line.seen_test, line.problem])
+    write_text(out, stream.getvalue())
+
+
+def _color(lines: Sequence[Line], method: str) -> str:
+    methods = list(dict.fromkeys(line.values["method"] for line in lines))
+    return COLORS[methods.index(method) % len(COLORS)]
+
+
+def _charts(lines: Sequence[Line]) -> list[tuple[str, list[str]]]:
+    """Draw H without examples against bytes and against seconds, for each data set and partition."""
+    groups: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.numbers is not None and line.values["condition"] == "0":
+            rest = [value for axis, value in line.values.items() if axis not in ("method", "condition")]
+            groups.setdefault(" · ".join(rest), []).append(line)
+    return [
+        (
+            title,
+            [_scatter(own, lines, key, label) for key, label in (("bytes", "bytes a client"), ("seconds", "seconds"))],
+        )
+        for title, own in groups.items()
+    ]
+
+
+def _scatter(own: Sequence[Line], lines: Sequence[Line], key: str, label: str) -> str:
+    """Draw H over a cost, on a logarithmic axis."""
+    points = []
+    for line in own:
+        if line.numbers is not None and line.cost is not None and line.cost.get(key, 0) > 0:
+            points.append((math.log10(line.cost[key]), line.numbers["gzsl_harmonic"], line.values["method"]))
+    low = math.floor(min((x for x, _, _ in points), default=0))
+    high = max(math.ceil(max((x for x, _, _ in points), default=1)), low + 1)
+    top = max((h.value + (h.half or 0) for _, h, _ in points), default=1.0) * 1.05
+    frame = Frame((float(low), float(high)), (0.0, top))
+    marks = frame.axes(f"H against {label}", f"{label}, training", (), " %")
+    marks += [text(frame.px(x), frame.base + 16, f"1e{x}", "tick mid") for x in range(low, high + 1)]
+    for x, h, method in points:
+        color, words = _color(lines, method), f"{method}: H {_written(h)} %, {10**x:.3g} {label}"
+        if h.half is not None:
+            ends = frame.py(max(h.value - h.half, 0)), frame.py(min(h.value + h.half, top))
+            marks.append(path(f"M{frame.px(x):g} {ends[0]:g}V{ends[1]:g}", "line", stroke=f"var(--{color})"))
+        marks.append(circle(frame.px(x), frame.py(h.value), 5, color, words))
+    return svg(marks, frame.width, frame.height, f"H against {label}: {', '.join(m for _, _, m in points)}")

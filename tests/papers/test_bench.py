@@ -1,0 +1,215 @@
+"""A bench: rows tuned alike, examples and pools, intervals over seeds and classes, resumed and in parts."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedunseen import Experiment, FedUnseenError, load_run, run
+from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.experiment.sweep.schema import select
+from fedunseen.papers.bench import SHIPPED, interval, lines, number, read_bench, run_bench
+from fedunseen.papers.conditions import halves, measured
+from fedunseen.report.bench_page import write_bench_report
+
+TINY = """
+title = "Two methods"
+
+[bench]
+validation_runs = 2
+seeds = 2
+examples = [0, 1]
+seen_test = { fedzsl = "its rate" }
+
+[experiment]
+data = { name = "digit-pairs", train_per_class = 6, test_per_class = 6 }
+partition = { kind = "pccd", clients = 4 }
+strategy = { name = "fedavg", rounds = 2, local_epochs = 1 }
+evaluation = { clients = false, embedding = false }
+
+[axes.method.gaussian]
+method = { name = "gaussian" }
+evaluation.choose = { "method.shrinkage" = [0.1, 0.5] }
+
+[axes.method.fedzsl]
+method = { name = "fedzsl", kl = 0.0, consistency = 0.0 }
+evaluation.choose = { "method.lr" = [0.1, 0.5] }
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The tiny bench, run in two parts, with what was there after the first."""
+    folder = tmp_path_factory.mktemp("bench")
+    (folder / "tiny.toml").write_text(TINY, "utf-8")
+    sweep, bench = read_bench(folder / "tiny.toml")
+    out = folder / "out"
+    assert not run_bench(sweep, bench, out, select(sweep, {"method": "gaussian"}))
+    first = {path.name: path.read_bytes() for path in (out / "measured").iterdir()}
+    half = lines(sweep, bench, out)
+    said: list[str] = []
+    assert not run_bench(sweep, bench, out, sweep.cells, say=said.append)
+    return sweep, bench, out, first, half, said
+
+
+def test_a_part_leaves_the_other_rows_as_not_run(small):
+    _, _, _, first, half, _ = small
+    assert sorted(first) == ["gaussian--0.json", "gaussian--1.json"]
+    assert [(line.values["method"], line.values["condition"], line.status) for line in half] == [
+        *(("gaussian", condition, "done") for condition in ("0", "1", "pool")),
+        *(("fedzsl", condition, "not run") for condition in ("0", "1", "pool")),
+    ]
+
+
+def test_a_second_call_keeps_what_is_there_and_runs_the_rest(small):
+    sweep, bench, out, first, _, said = small
+    assert [words.partition(": ZSL")[0] for words in said] == ["fedzsl: seed 0", "fedzsl: seed 1"]
+    assert all((out / "measured" / name).read_bytes() == content for name, content in first.items())
+    again: list[str] = []
+    assert not run_bench(sweep, bench, out, sweep.cells, say=again.append)
+    assert again == []
+
+
+def test_the_leaderboard_has_every_row_with_cost_and_difference(small):
+    sweep, bench, out, _, _, _ = small
+    found = lines(sweep, bench, out)
+    write_bench_report(sweep, bench, found, out)
+    with open(out / "leaderboard.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["done"] * 6
+    assert {row["seeds"] for row in rows} == {"2"}
+    ours, reference = rows[3], rows[0]
+    apart = float(ours["zsl"]) - float(reference["zsl"])
+    assert float(ours["zsl_difference"]) == pytest.approx(apart)
+    assert float(ours["zsl_difference_half"]) > 0
+    assert reference["zsl_difference"] == ""
+    assert [row["chosen_with_test_in_view"] for row in rows] == [""] * 3 + ["its rate"] * 3
+    stored = load_run(out / "cells" / "fedzsl--1")
+    up, down = stored.result["bytes_up"], stored.result["bytes_down"]
+    assert float(ours["bytes"]) == (up + down) * stored.result["rounds"]
+    assert float(ours["seconds"]) > 0
+    page = (out / "leaderboard.html").read_text("utf-8")
+    assert page.count("<tr") == 7
+    assert page.count("<select") == 2  # method and condition
+    assert (out / "leaderboard.md").read_text("utf-8").count("\n| gaussian |") == 3
+    assert (out / "leaderboard.tex").read_text("utf-8").count(r"\\") == 7
+
+
+def test_later_seeds_train_with_what_the_first_chose(small):
+    _, _, out, _, _, _ = small
+    chosen = load_run(out / "cells" / "fedzsl--0").result["chosen_on_validation"]
+    assert len(chosen["tried"]) == 2
+    later = load_run(out / "cells" / "fedzsl--1").experiment
+    assert later.method.lr == chosen["settings"]["method.lr"]
+    assert (later.strategy.rounds, later.evaluation.factor) == (chosen["round"], chosen["factor"])
+    assert (later.evaluation.selection, later.run.seed) == ("last", 1)
+
+
+def test_without_examples_the_measured_half_is_answered_as_predict_does(small):
+    _, _, out, _, _, _ = small
+    one = load_run(out / "cells" / "gaussian--0")
+    benchmark = DigitPairs.load(one.experiment.data, 0)
+    _, asked = halves(benchmark, 0, 1)
+    answers = [ranking[0].name for ranking in one.predict(benchmark.features[asked], top=1)]
+    right = np.array(answers) == np.array(benchmark.space.names)[benchmark.labels[asked]]
+    classes = np.unique(benchmark.labels[benchmark.test_unseen])
+    expected = [100 * right[benchmark.labels[asked] == c].mean() for c in classes]
+    assert measured(one, [0], False)["0"]["unseen"] == pytest.approx(expected)
+
+
+def test_halves_share_no_sample_and_cover_the_tests():
+    benchmark = DigitPairs.load(DigitPairs.Settings(train_per_class=2, test_per_class=6), 0)
+    shown, asked = halves(benchmark, 3, 3)
+    both = np.concatenate([shown, asked])
+    assert sorted(both) == sorted([*benchmark.test_unseen, *benchmark.test_seen])
+    assert np.bincount(benchmark.labels[shown]).tolist() == [3] * 100
+    with pytest.raises(DataError, match=r"half of the test samples of '0[0-9]' are 3, fewer than 4 examples"):
+        halves(benchmark, 3, 4)
+
+
+def test_no_time_left_starts_nothing(small, tmp_path):
+    sweep, bench, *_ = small
+    assert not run_bench(sweep, bench, tmp_path / "out", sweep.cells, budget=-1.0)
+    assert {line.status for line in lines(sweep, bench, tmp_path / "out")} == {"not run"}
+
+
+def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
+    sweep, bench, *_ = small
+    from fedunseen.papers import bench as module
+
+    def broken(experiment, path, resume=False):
+        if experiment.method.name == "gaussian":
+            raise ZeroDivisionError("no")
+        return run(experiment, path, resume=resume)
+
+    monkeypatch.setattr(module, "run", broken)
+    assert run_bench(sweep, bench.model_copy(update={"seeds": 1}), tmp_path / "out", sweep.cells)
+    found = lines(sweep, bench.model_copy(update={"seeds": 1}), tmp_path / "out")
+    assert [(line.status, line.problem) for line in found] == [("failed", "ZeroDivisionError: no")] * 3 + [
+        ("done", "")
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("validation_runs = 2", "validation_runs = 3", "bench-budget"),
+        ('"method.lr" = [0.1, 0.5]', '"method.lr" = [0.1]', "bench-budget"),
+        ("evaluation = { clients", 'evaluation = { selection = "last", clients', "experiment"),
+        ("[axes.method.", "[axes.way.", "bench-method"),
+        ("seeds = 2", 'seeds = 2\nreference = "ridge"', "bench-method"),
+        ("validation_runs = 2", "validation_runs = 2\nunheard = 1", "experiment"),
+    ],
+)
+def test_a_bench_that_is_not_tuned_alike_is_refused(tmp_path, old, new, code):
+    assert old in TINY
+    (tmp_path / "bad.toml").write_text(TINY.replace(old, new), "utf-8")
+    with pytest.raises(ExperimentError) as refused:
+        read_bench(tmp_path / "bad.toml")
+    assert refused.value.code == code
+
+
+def test_a_sweep_without_the_table_is_no_bench(tmp_path):
+    (tmp_path / "sweep.toml").write_text(TINY.replace("[bench]", "[other]").replace("[other]", "[table]"), "utf-8")
+    with pytest.raises(FedUnseenError):
+        read_bench(tmp_path / "sweep.toml")
+    with pytest.raises(ExperimentError) as refused:
+        read_bench("digit-pairs-grid")
+    assert refused.value.code == "bench-table"
+
+
+def test_the_shipped_bench_gives_every_row_the_same_budget():
+    sweep, bench = read_bench()
+    assert Path(SHIPPED).name == "bench.toml"
+    assert {"gaussian", "ridge", "fedzsl", "distzsl", "clswgan"} <= set(sweep.axes["method"])
+    assert sweep.axes["data"] == ("digit-pairs", "AWA1_LAMPERT", "CIFAR100_MBV2")
+    assert (bench.examples, bench.pool, bench.seeds) == ([0, 1, 5], True, 3)
+    assert all(isinstance(cell.experiment, Experiment) for cell in sweep.cells)
+
+
+class TestInterval:
+    def test_of_seeds_alone_is_students(self):
+        """Classes that are all alike add nothing: 4.30 standard errors of three seeds."""
+        each = [({"zsl": [v, v], "unseen": [v, v], "seen": [v, v]}, None) for v in (50.0, 60.0, 70.0)]
+        found = interval(each, "zsl")
+        assert found.value == 60.0
+        assert found.half == pytest.approx(4.3027 * 10 / 3**0.5, rel=1e-4)
+
+    def test_of_classes_alone_is_that_of_their_mean(self):
+        """Seeds that are all alike add nothing: the jackknife of a mean is its standard error."""
+        values = [10.0, 20.0, 60.0]
+        found = interval([({"zsl": values, "unseen": values, "seen": values}, None)] * 2, "zsl")
+        assert found.half == pytest.approx(4.3027 * np.std(values, ddof=1) / 3**0.5, rel=1e-4)
+
+    def test_of_a_difference_pairs_classes(self):
+        ours = {"zsl": [10.0, 90.0], "unseen": [10.0, 90.0], "seen": [50.0, 50.0]}
+        theirs = {name: [v - 3.0 for v in values] for name, values in ours.items()}
+        found = interval([(ours, theirs)] * 3, "zsl")
+        assert (found.value, found.half) == (pytest.approx(3.0), pytest.approx(0.0, abs=1e-9))
+
+    def test_of_one_seed_is_none(self):
+        one = {"zsl": [10.0, 90.0], "unseen": [20.0, 40.0], "seen": [60.0, 60.0]}
+        assert interval([(one, None)], "gzsl_harmonic").half is None
+        assert number(one, "gzsl_harmonic") == 40.0
