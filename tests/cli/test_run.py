@@ -90,6 +90,20 @@ def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypa
     assert command("run", "small.toml", "--out", "runs/small-seed0", "--resume").code == 0
 
 
+def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and_in_the_report(command, tmp_path):
+    """Its loss falls, from hundreds of thousands to thousands: exit code 0, but nothing was learned."""
+    settings = ["method.lr=20", "strategy.rounds=4", "evaluation.selection=last", "evaluation.embedding=false"]
+    settings += ["data.train_per_class=6", "data.test_per_class=4", "evaluation.clients=false"]
+    done = command("run", "digit-pairs", *(f"--set={one}" for one in settings), "--out", tmp_path / "run", "--json")
+    assert done.code == 0
+    said = [line for line in done.err.splitlines() if line.startswith("warning: Training diverged: the cross-entropy")]
+    assert len(said) == 1
+    assert ", where guessing among 100 classes has 4.6. Set method.lr to a tenth" in said[0]
+    warnings = json.loads(done.out)["warnings"]
+    assert warnings[0]["what"] in said[0]
+    assert warnings[0]["what"] in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
 def test_report_names_the_page(command, digits):
     done = command("report", digits, "--json")
     assert json.loads(done.out) == {"run": str(digits), "report": str(digits / "report.html")}

@@ -17,6 +17,7 @@ ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 WORSE = 1.0  # points of the harmonic mean after adapting
 NAMED = 3  # files that are named
 GROWN = 1.5  # times the loss of the first rounds
+DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
 _SCALED = "data.features = ['centre', 'l2']"
@@ -42,7 +43,8 @@ def diagnose(
     scaled: bool = False,
 ) -> list[Finding]:
     """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well."""
-    found = [growing_loss(lines, scaled), clipped_features(result), *misplaced_pictures(result.get("misplaced", ()))]
+    found = [growing_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled), clipped_features(result)]
+    found += misplaced_pictures(result.get("misplaced", ()))
     found += adapted(result["adapted"]) if "adapted" in result else []
     labels = answers.get("labels")
     if "few_shot" in result:
@@ -162,6 +164,27 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
     return Finding(
         f"The training loss grew from {_number(first)} to {_number(last)} in {len(losses)} rounds.",
         "The steps are too large for these features, so that training moves away from a solution.",
+        "Set method.lr to a tenth" + ("." if scaled else f", or {_SCALED}."),
+    )
+
+
+def worse_than_guessing(lines: Sequence[Mapping[str, Any]], classes: int, scaled: bool = False) -> Finding | None:
+    """Warn of a cross-entropy that ends far above that of guessing, though every number is finite.
+
+    It may have been higher still in the first rounds, so that :func:`growing_loss` sees it fall.
+    """
+    losses = [line.get("losses", {}) for line in lines]
+    kept = [
+        one.get("sce", one["loss"] if one.keys() == {"loss"} else None) for one in losses[-max(len(lines) // 4, 1) :]
+    ]
+    known = [value for value in kept if value is not None]
+    guessing = float(np.log(max(classes, 2)))
+    if not known or not np.median(known) > DIVERGED * guessing:
+        return None
+    return Finding(
+        f"Training diverged: the cross-entropy ends at {_number(float(np.median(known)))}, where guessing among "
+        f"{classes} classes has {guessing:.1f}.",
+        "The steps are too large for these features; every number is finite, but nothing was learned.",
         "Set method.lr to a tenth" + ("." if scaled else f", or {_SCALED}."),
     )
 

@@ -63,7 +63,7 @@ def _cells(line: Line) -> list[str]:
     found += [_written(line.numbers[key]) for key in ACCURACIES]
     found += [_written(line.against[key], "+") if line.against else "" for key in ACCURACIES]
     cost = line.cost or {}
-    found += [f"{cost[key]:.3g}" if key == "seconds" else f"{cost[key]:.0f}" if key in cost else "" for key in COSTS]
+    found += [format(cost[key], ".3g" if key == "seconds" else ".0f") if key in cost else "" for key in COSTS]
     settings = ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in (line.settings or {}).items())
     return [*found, str(line.seeds), settings, line.seen_test]
 
