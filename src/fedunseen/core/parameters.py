@@ -90,6 +90,11 @@ def is_statistic(name: str) -> bool:
     return name.endswith((".running_mean", ".running_var"))
 
 
+def zeros(like: Mapping[str, Tensor]) -> Params:
+    """Return zeros in the place of all parameters that are learned."""
+    return {name: torch.zeros_like(value) for name, value in like.items() if not is_statistic(name)}
+
+
 def transformed(*values: Tensor) -> bool:
     """Say whether any of these is within a transform of ``torch.func``: mapped over, or differentiated there."""
     return any(torch.func.debug_unwrap(value) is not value for value in values)

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within
+from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within, zeros
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
@@ -55,8 +55,7 @@ class FedGloSS(Strategy):
 
     def init(self, params: Params, clients: int) -> Params:
         """Return sigma = 0 and the number of clients; there is no pseudo-gradient yet."""
-        zero = {name: torch.zeros_like(value) for name, value in params.items() if not is_statistic(name)}
-        return under("sigma/", zero) | {"clients": torch.tensor(float(clients))}
+        return under("sigma/", zeros(params)) | {"clients": torch.tensor(float(clients))}
 
     def radius(self, full: float, round: int) -> float:
         """Return a radius in ``round``: it rises in a straight line from 0.001 (or from less, if it is less)."""
@@ -82,9 +81,7 @@ class FedGloSS(Strategy):
         """Add the client's dual variable s_k, zero in its first round."""
         if not self.settings.dual:
             return instruction
-        start = within("start/", instruction.extras)
-        own = client_state or {name: torch.zeros_like(value) for name, value in start.items()}
-        return replace(instruction, kept=under("dual/", own))
+        return replace(instruction, kept=under("dual/", client_state or zeros(within("start/", instruction.extras))))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Take the gradient where SAM says, less s_k, with a pull of strength 1 / beta towards w~."""
@@ -118,11 +115,10 @@ class FedGloSS(Strategy):
         """Step from w along the pseudo-gradient, then by -beta sigma."""
         if not replies:
             return state, params
-        zero = {name: torch.zeros_like(value) for name, value in within("sigma/", state).items()}
-        updates = [{name: reply.update[name] for name in zero} for reply in replies]
-        mean = add_scaled(zero, updates, self.reply_weights(replies))
-        merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
         sigma = within("sigma/", state)
+        updates = [{name: reply.update[name] for name in sigma} for reply in replies]
+        mean = add_scaled(zeros(sigma), updates, self.reply_weights(replies))
+        merged = params | {name: params[name] + self.server_step(round) * change for name, change in mean.items()}
         if self.settings.dual:
             share = -len(replies) / (self.settings.beta * float(state["clients"]) * self.settings.update_scale)
             sigma = add_scaled(sigma, updates, [share * weight for weight in self.reply_weights(replies)])

@@ -13,13 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedunseen.core.parameters import Params, add_scaled, is_statistic, under, within
+from fedunseen.core.parameters import Params, add_scaled, under, within, zeros
 from fedunseen.strategies.base import Reply, Strategy, StrategySettings
 
 
 def mean_update(params: Params, replies: Sequence[Reply], weights: Sequence[float]) -> Params:
     """Return the weighted mean of the updates of all parameters that are learned."""
-    zero = {name: torch.zeros_like(value) for name, value in params.items() if not is_statistic(name)}
+    zero = zeros(params)
     return add_scaled(zero, [{name: reply.update[name] for name in zero} for reply in replies], weights)
 
 
@@ -41,7 +41,7 @@ class FedAvgM(Strategy):
 
     def init(self, params: Params, clients: int) -> Params:
         """Return m = 0."""
-        return under("m/", mean_update(params, [], []))
+        return under("m/", zeros(params))
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Step along the momentum."""
@@ -77,9 +77,8 @@ class Adaptive(Strategy):
 
     def init(self, params: Params, clients: int) -> Params:
         """Return m = 0 and v = tau^2."""
-        zero = mean_update(params, [], [])
-        v = {name: torch.full_like(value, self.settings.tau**2) for name, value in zero.items()}
-        return under("m/", zero) | under("v/", v)
+        v = {name: torch.full_like(value, self.settings.tau**2) for name, value in zeros(params).items()}
+        return under("m/", zeros(params)) | under("v/", v)
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:
         """Step along m, each parameter at its own rate."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from fedunseen.core.parameters import Params, is_statistic, under, within
+from fedunseen.core.parameters import Params, under, within, zeros
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
@@ -37,9 +37,7 @@ class Scaffold(Strategy):
 
     def init(self, params: Params, clients: int) -> Params:
         """Return c = 0, and the number of clients."""
-        learnt = {name: value for name, value in params.items() if not is_statistic(name)}
-        zero = {name: torch.zeros_like(value) for name, value in learnt.items()}
-        return under("c/", zero) | {"clients": torch.tensor(float(clients))}
+        return under("c/", zeros(params)) | {"clients": torch.tensor(float(clients))}
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the model and c."""
@@ -47,9 +45,7 @@ class Scaffold(Strategy):
 
     def recall(self, instruction: Instruction, client_state: Params, round: int) -> Instruction:
         """Add the client's own c_k, zero in its first round."""
-        global_c = within("c/", instruction.extras)
-        own = client_state or {name: torch.zeros_like(value) for name, value in global_c.items()}
-        return replace(instruction, kept=under("own/", own))
+        return replace(instruction, kept=under("own/", client_state or zeros(within("c/", instruction.extras))))
 
     def correct(self, gradient: GradientFunction) -> GradientFunction:
         """Step along g - c_k + c."""
