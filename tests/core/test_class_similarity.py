@@ -1,7 +1,5 @@
-import os
 import stat
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from fedunseen.core import class_similarity as module
 from fedunseen.core.class_similarity import class_similarity, correlation, is_optimal_covariance
 from fedunseen.core.errors import DataError
 
-REAL = Path(os.environ.get("FEDUNSEEN_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 FALLS_BACK = (
     "the graphical lasso found no optimum for these 5 classes: their correlation is used instead, no entry of "
     "it off by more than method.alpha = 0.005; only an alpha above 0.01 changes that"
@@ -150,11 +147,8 @@ def test_where_the_solver_fails_a_larger_penalty_still_has_its_effect(monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "solved"), [("AWA2", True), ("APY", False), ("CUB", False)])
-def test_real_class_spaces(dataset, solved):
-    path = REAL / "xlsa17_splits_only" / dataset / "att_splits.mat"
-    if not path.is_file():
-        pytest.skip(f"no real data in {REAL}: set FEDUNSEEN_DATA")
-    rows = scipy.io.loadmat(path)["att"].T
+def test_real_class_spaces(real_data, dataset, solved):
+    rows = scipy.io.loadmat(real_data / "xlsa17_splits_only" / dataset / "att_splits.mat")["att"].T
     s = np.corrcoef(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # at the papers' penalty the correlation is as near as was asked

@@ -17,11 +17,3 @@ def test_a_stream_is_numpys_of_its_seed_purpose_and_keys(seed, keys):
     word = int.from_bytes(hashlib.sha256(b"p").digest()[:8], "little")
     slow = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, word, *keys])))
     assert (stream(seed, "p", *keys).integers(2**62, size=5) == slow.integers(2**62, size=5)).all()
-
-
-def test_a_stream_knows_nothing_of_other_streams_or_of_numpys_global_state():
-    alone = stream(5, "batches", 7, 2).permutation(20)
-    np.random.seed(1)
-    other = stream(5, "batches", 7, 1)
-    other.random(100)
-    assert stream(5, "batches", 7, 2).permutation(20).tolist() == alone.tolist()

@@ -66,7 +66,7 @@ def by_hand(method, x, labels, settings):
     return mean.reshape(len(s), WIDTH), covariance, shrunk
 
 
-def test_prototypes_are_those_of_a_dense_gaussian_process_over_classes_and_features(space):
+def test_prototypes_and_scores_are_those_of_a_dense_gaussian_process_over_classes_and_features(space):
     method, x, labels = problem(space, **FIXED)
     model = method.solve(method.statistics(x, labels))
     mean, covariance, sigma = by_hand(method, x, labels, FIXED)
@@ -74,12 +74,7 @@ def test_prototypes_are_those_of_a_dense_gaussian_process_over_classes_and_featu
     for c in range(8):
         block = covariance[c * WIDTH : (c + 1) * WIDTH, c * WIDTH : (c + 1) * WIDTH]
         np.testing.assert_allclose(model["variance"][c].item() * sigma, block, rtol=1e-6, atol=1e-12)
-
-
-def test_scores_are_the_log_densities_of_the_classes(space):
-    method, x, labels = problem(space, **FIXED)
-    model = method.solve(method.statistics(x, labels))
-    mean, _, sigma = by_hand(method, x, labels, FIXED)
+    # and scores are the log-densities of the classes
     scores = method.scores(model, x, method.semantics).numpy()
     densities = np.stack([scipy.stats.multivariate_normal(m, sigma).logpdf(x.numpy()) for m in mean], 1)
     np.testing.assert_allclose(scores - scores[:, :1], densities - densities[:, :1], rtol=1e-8, atol=1e-8)
