@@ -158,12 +158,19 @@ def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
         offline.act("answer", name, "second", f"second-{name}")
     offline.merge(*[f"second-{name}.fedunseen" for name in NAMES[:3]], plan="second")
     offline.plan("third")
-    assert "east took no part in that one" in offline.act("answer", "north", "third", "third-north", call=refused)
+    assert "asked the same parties" in offline.act("answer", "north", "third", "third-north", call=refused)
     offline.act("answer", "north", "third", "third-north", more=("--consent", "again"))
     forged = files.read(Path("second.fedunseen"))
     forged.header["withdrawals"][0]["plans"].append("00" * 32)
     with pytest.raises(Exception, match="that its party has not signed"):
         files.withdrawals(forged, forged.enrolment)
+
+
+def test_a_newcomer_needs_consent(offline, refused):
+    offline.plan("few", NAMES[:3])
+    offline.act("answer", "north", "few")
+    offline.plan()
+    assert "east took no part in that one" in offline.act("answer", "north", out="more", call=refused)
 
 
 def test_changed_data_need_consent(answered, offline, refused):
@@ -177,6 +184,10 @@ def test_changed_data_need_consent(answered, offline, refused):
     offline.plan("more")
     told = offline.act("answer", "north", "more", "more-north", call=refused)
     assert "samples have changed since" in told
+    arrays["features"] = 1 - arrays["features"]  # its own ledger has none of these, and the others' is what helps
+    np.savez("data/north/features.npz", **arrays)
+    offline.act("answer", "north", "more", "more-north")
+    assert "asked the same parties" in offline.act("answer", "south", "more", "more-south", call=refused)
 
 
 def reference(place, without, names=NAMES):

@@ -227,7 +227,11 @@ class Answering:
                 )
 
     def _differs(self, other: str) -> str:
-        """Say why this plan is not a repetition of an answered one without parties that have withdrawn; "" if it is."""
+        """Say why this plan is not an answered one without parties that have withdrawn; "" if it is.
+
+        The same parties again are refused, too: one of them may have other samples now, and the difference of both
+        totals would be its own.
+        """
         plan, record = self.plan, self.ledger.plans.get(other, {})
         told = record.get("offline")
         if told is not None and told.get("later"):
@@ -244,6 +248,8 @@ class Answering:
         gone = withdrawals(plan, self.own.enrolment)
         if left := [name for name in sorted(before - now) if other not in gone.get(name, ())]:
             return f"{', '.join(left)} took part in that one, without a withdrawal in this one"
+        if before == now:
+            return "that one asked the same parties, one of which may have other samples now"
         return ""
 
 
