@@ -1,7 +1,6 @@
 """Classes that come and go while a run trains: before they come, the bits are those of a run without them."""
 
 import json
-import re
 import shutil
 
 import numpy as np
@@ -9,10 +8,10 @@ import pytest
 import torch
 
 from fedunseen import run
-from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
-from fedunseen.federation.growth import GrowthSettings, Timeline, Version, first_version, next_version, seen_through
+from fedunseen.federation.growth import Timeline, Version, first_version, next_version, seen_through
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
@@ -189,24 +188,6 @@ def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
         run(make(CLOSED), tmp_path / "run", resume=True)
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        (
-            {"partition.join": {}},
-            "growth.name = 'unknown', but every class has its holder in round 0 and none arrives ",
-        ),
-        ({"growth.arrive": {"dd": 1}}, "growth.arrive: unknown class 'dd'"),
-        ({"growth.arrive": dict.fromkeys("ijkl", 1)}, "in round 0 (counted from 0) every known class has a holder, "),
-        ({"growth.corrected": {"1": "missing.csv"}}, "growth.corrected: missing.csv cannot be read (No such file"),
-    ],
-)
-def test_what_cannot_grow_is_refused_before_anything_is_written(make, tmp_path, settings, sentence):
-    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}"):
-        run(make({**CLOSED, **settings}), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_path):
     lines = (folder / "classes.csv").read_text("utf-8").splitlines()
     last = Timeline(make(CLOSED).growth, *everything(make(CLOSED))).version(9).space.names[-1]
@@ -216,13 +197,6 @@ def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_
         "(counted from 0): leave it out, or correct it later"
     ):
         run(make({**CLOSED, "growth.corrected": {"1": str(tmp_path / "c.csv")}}), tmp_path / "run")
-
-
-def test_settings_that_have_no_effect_are_refused(make):
-    with refuses("growth.arrive has no effect with growth.name = 'none': set growth.name to 'described' or 'unknown'"):
-        make({"growth.arrive": {"d": 1}})
-    with refuses("growth.corrected: 'soon' is not a round: write its number, counted from 0"):
-        GrowthSettings(name="unknown", corrected={"soon": "x.csv"})
 
 
 def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):
