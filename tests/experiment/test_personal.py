@@ -11,7 +11,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.portable import export_model
 from fedunseen.experiment.run_encoder import RunEncoder, RunEncoderSettings
-from fedunseen.federation import Federation, State
+from fedunseen.federation import Federation
 from fedunseen.federation.callbacks import personal_models
 from fedunseen.federation.run_directory import load_params, of_clients
 from fedunseen.metrics import accuracies
@@ -58,7 +58,7 @@ def test_it_is_gradient_descent_from_the_merged_model():
     """One batch of all samples, whose order then does not matter."""
     _, federation = parts(method__batch_size=5000)
     state, _ = federation.round(federation.start())
-    models = dict(personal_models(federation, state.params, state, 3))
+    models = dict(personal_models(federation, state.params, 1, 3))
     assert sorted(models) == [0, 1, 2, 3]
     for name, value in descend(federation, 2, state.params, [(set(state.params), 3)]).items():
         assert torch.allclose(models[2][name], value, atol=1e-5), name
@@ -81,10 +81,10 @@ def test_fedrep_is_heads_first_and_bodies_then():
         trained = [descend(made, k, {**body, **own[k]}, [(kept, 3), (set(body), 2)]) for k in range(4)]
         own = [{name: model[name] for name in kept} for model in trained]
         body = {n: sum(w * model[n] for w, model in zip(weights, trained, strict=True)) / sum(weights) for n in body}
-    models = dict(personal_models(federation, state.params, state, 0))
     for client in range(4):
+        model = {**state.params, **federation.own(state, client)}
         for name, value in {**body, **own[client]}.items():
-            assert torch.allclose(models[client][name], value, atol=1e-5), name
+            assert torch.allclose(model[name], value, atol=1e-5), name
     assert kept
     assert not any(torch.allclose(own[0][name], made.first[name], atol=1e-3) for name in kept)
 
@@ -122,8 +122,8 @@ def test_each_client_is_measured_beside_the_merged_model(both):
 def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
     _, federation = parts()
     state, _ = federation.round(federation.start())
-    whole = dict(personal_models(federation, state.params, state, 1))
-    some = dict(personal_models(federation, state.params, state, 1, {1, 3}))
+    whole = dict(personal_models(federation, state.params, 1, 1))
+    some = dict(personal_models(federation, state.params, 1, 1, {1, 3}))
     assert list(some) == [1, 3]
     assert all(torch.equal(value, whole[client][name]) for client in some for name, value in some[client].items())
     kept = dict(of_clients(fedrep.path / "model.safetensors", clients=[2]))
@@ -131,38 +131,6 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
     assert list(kept) == [2]
     assert {f"client/2/{name}" for name in kept[2]} == {name for name in stored if name.startswith("client/2/")}
     assert all(torch.equal(stored[f"client/2/{name}"], value) for name, value in kept[2].items())
-
-
-def test_what_never_travels_is_of_the_reported_round(tmp_path, monkeypatch):
-    """Clients keep the round in which they took part: that of the model, not the last one."""
-    from fedunseen.federation import callbacks
-
-    seen = {}
-
-    def models(federation, merged, state, epochs, clients):
-        seen.update({client: float(own["last"]) for client, own in state.clients.items()})
-        return iter(())
-
-    monkeypatch.setattr(callbacks, "personal_models", models)
-    plain = Federation.round
-
-    def remembering(self, state):
-        state, result = plain(self, state)
-        own = {client: {"last": torch.tensor(float(state.round))} for client in range(4)}
-        return State(state.round, state.server, state.params, own), result
-
-    monkeypatch.setattr(Federation, "round", remembering)
-    best = {"strategy.rounds": 4, "evaluation.selection": "best-on-test", "strategy.personal_epochs": 1}
-    monkeypatch.setattr(
-        "fedunseen.tasks.zero_shot.ZeroShotEvaluator.score",
-        lambda self, line: ((1.0, 3.0, 2.0, 0.0)[line["round"] - 1], 0.0),
-    )
-    monkeypatch.setattr(
-        "fedunseen.tasks.zero_shot.ZeroShotEvaluator.personal", lambda self, merged, models, line: dict(models([0]))
-    )
-    done = run(Experiment.load("digit-pairs", {**FEW, **best}), tmp_path / "run")
-    assert done.result["selected_round"] == 2
-    assert seen == dict.fromkeys(range(4), 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -259,18 +227,20 @@ def test_a_client_without_a_model_is_named(fedrep, client, wrong):
         fedrep.of_client(client)
 
 
-def test_a_model_that_a_client_has_trained_on_can_be_asked(tmp_path):
-    told = {**FEW, "strategy.personal_epochs": 1}
-    done = run(Experiment.load("digit-pairs", told), tmp_path / "run")
-    _, made = parts(strategy__personal_epochs=1)
+def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
+    """The reported round is not the last one."""
+    told = {"strategy__rounds": 5, "evaluation__selection": "best-on-test", "method__lr": 0.6}
+    told["strategy__personal_epochs"] = 1
+    experiment, made = parts(**told)
+    done = run(experiment, tmp_path / "run")
     state = made.start()
-    for _ in range(2):
+    for _ in range(done.result["selected_round"]):
         state, _ = made.round(state)
-    expected = dict(personal_models(made, state.params, state, 1))
+    assert done.result["selected_round"] < 5
+    expected = dict(personal_models(made, state.params, 5, 1))
     assert (done.one_model, done.own_models) == (True, [0, 1, 2, 3])
     for client, model in expected.items():
         assert same(done.of_client(client).params, model)
-    assert same(done, state.params)
     rows = np.zeros((1, 128), dtype=np.float32)
     scores = [one.predict(rows, top=1)[0][0].score for one in (done, done.of_client(0), done.of_client(1))]
     assert len(set(scores)) == 3

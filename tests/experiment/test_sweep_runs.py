@@ -214,7 +214,7 @@ def test_what_is_shown_may_change_between_attempts(changed, whole):
 
 def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(changed, tmp_path):
     sweep = changed("[[fig", '"no groups" = { method = { name = "distzsl" } }\n[[fig')
-    with pytest.raises(DataError, match="^changed: no groups: method.decorrelation needs every attribute in a group"):
+    with pytest.raises(DataError, match=r"^changed: no groups: method\.decorrelation needs every attribute in a group"):
         run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[0], sweep.cells[-1]], jobs=1)
     assert not (tmp_path / "out").exists()
 

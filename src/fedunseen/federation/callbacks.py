@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from fedunseen.core.shelf import write_models
 from fedunseen.engines import Distributed, InProcess, Worker
 from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
-from fedunseen.federation.federation import Federation, State
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop
 from fedunseen.federation.run_directory import RunDirectory, load_params, of_clients
 from fedunseen.strategies import Instruction
@@ -146,17 +146,17 @@ class Checkpoint(Callback):
 
 
 def personal_models(
-    federation: Federation, merged: Params, state: State, epochs: int, clients: Collection[int] | None = None
+    federation: Federation, merged: Params, rounds: int, epochs: int, clients: Collection[int] | None = None
 ) -> Iterator[tuple[int, Params]]:
     """Give each client that holds a sample its own model, one after another, in client order.
 
     The merged model is trained further on the client's own samples (Wang et al. 2019, "Federated evaluation of
-    on-device personalization"); what never travels (``strategy.shared``; FedPer, Arivazhagan et al. 2019) stays.
+    on-device personalization"). ``rounds``: how many there were.
     """
     engine = federation.engine
     assert isinstance(engine, InProcess)
     worker = engine.worker
-    longer = FedAvg(local_epochs=max(1, epochs))
+    longer = FedAvg(local_epochs=epochs)
     plain = Worker(
         worker.method, longer, worker.trainer.inputs, worker.trainer.labels, worker.samples,
         worker.seed, Execution("one-at-a-time", bf16=worker.trainer.bf16),
@@ -164,13 +164,9 @@ def personal_models(
     for client, rows in enumerate(worker.samples):
         if not len(rows) or (clients is not None and client not in clients):
             continue
-        start = {**merged, **federation.own(state, client)}
-        if not epochs:
-            yield client, start
-            continue
         # A round that never comes: its batches are drawn for this purpose alone.
-        ((reply, _),) = plain.round([Work(client, Instruction(start), {})], state.round)
-        model = plain.strategy.local_model(start, reply.update)
+        ((reply, _),) = plain.round([Work(client, Instruction(merged), {})], rounds)
+        model = plain.strategy.local_model(merged, reply.update)
         if not finite(model):
             raise FedUnseenError(
                 f"training the own model of client {client} diverged: lower method.lr or strategy.personal_epochs"
@@ -185,19 +181,7 @@ class Personalize(Callback):
     directory: RunDirectory
     evaluate: Evaluate
     epochs: int | None
-
-    def on_start(self, loop: Loop) -> None:
-        """Keep the state of the reported round: a kill may have come before it was kept."""
-        self.measured: dict[str, Any] = {}
-        self._keep(loop)
-
-    def after_round(self, loop: Loop) -> None:
-        """Keep the state of the reported round, from which clients continue."""
-        self._keep(loop)
-
-    def _keep(self, loop: Loop) -> None:
-        if self.epochs is not None and self.evaluate.choice.is_kept(loop):
-            self.directory.keep_reported(loop.state.round)
+    measured: dict[str, Any] = field(default_factory=dict)
 
     def on_end(self, loop: Loop) -> None:
         """Train and measure clients' own models."""
@@ -209,11 +193,10 @@ class Personalize(Callback):
                 self.measured = task.personal(None, stored, line)
             return
         merged = load_params(self.directory.model_path, federation.device)
-        state = replace(loop.state, clients=self.directory.reported(federation.device))
         start, epochs = {name: merged[name] for name in loop.state.params if name in merged}, self.epochs
 
         def trained(clients: Collection[int]) -> Iterable[tuple[int, Params]]:
-            own = dict(personal_models(federation, start, state, epochs, clients))
+            own = dict(personal_models(federation, start, loop.state.round, epochs, clients))
             if own:
                 write_models(self.directory.personal_path, list(own), list(own.values()))
             return own.items()

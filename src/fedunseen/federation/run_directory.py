@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import holding, is_occupied, parse_json, write_json, write_tensors, write_text
@@ -33,7 +32,6 @@ from fedunseen.evaluation.summary import summarize
 from fedunseen.federation.federation import State
 
 _WAITING = ("quorum", "timeout", "patience", "deliver", "processes")  # of [engine]: a resume may change them
-_REPORTED = "reported.safetensors"  # the checkpoint whose model is reported, where clients' own models follow from it
 _PARTS = "clients"  # of a checkpoint's metadata: the files beside it
 _KEPT = 2  # checkpoints: the newest, and the one before
 
@@ -249,19 +247,6 @@ class RunDirectory:
         path = self.checkpoints / f"{rounds:06d}.safetensors"
         if path.exists() and not kept.exists():
             os.link(path, kept)
-
-    def keep_reported(self, rounds: int) -> None:
-        """Keep the state after ``rounds`` rounds, whose model is the best so far, in place of an earlier one."""
-        path, kept = self.checkpoints / f"{rounds:06d}.safetensors", self.checkpoints / _REPORTED
-        if path.exists() and not (kept.exists() and kept.samefile(path)):
-            new = kept.with_name(f".{_REPORTED}.tmp")
-            new.unlink(missing_ok=True)
-            os.link(path, new)
-            new.replace(kept)
-
-    def reported(self, device: torch.device) -> dict[int, Mapping[str, Tensor]]:
-        """Read what clients remembered after the round whose model is reported."""
-        return dict(self._checkpoint(self.checkpoints / _REPORTED, 0, device).clients)
 
     def kept_checkpoint(self, rounds: int) -> tuple[int, Path] | None:
         """Return the latest state kept for good that is not later than after ``rounds`` rounds, and after how many."""

@@ -46,6 +46,9 @@ READING: Sequence[Rule[ConfigFacts]] = (
             "strategy.name = {strategy.name!r} merges none": lambda c: not c.merging,
             "method.name = {method.name!r} is solved from sums, not trained": lambda c: not c.method.trained,
             "method.name = {method.name!r} would train classifiers for each client": lambda c: c.method.generates,
+            "method.name = {method.name!r} leaves parameters with the clients": lambda c: (
+                c.method.private or (c.method.training_only and "*" not in c.experiment.strategy.shared)
+            ),
             "{facts.task.name} methods measure no client's own model": lambda c: not c.task.personalizes,
             "engine.name = {engine.name!r} has the clients' samples elsewhere": lambda c: c.distributed,
             "attack.name = {attack.name!r} has clients that are not honest": lambda c: c.has("attack"),
