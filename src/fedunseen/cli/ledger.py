@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import print_json, say
+from fedunseen.cli.console import filled, print_json, say
 from fedunseen.core.errors import DataError
 
 
@@ -28,8 +28,8 @@ def ledger(
     found = summary(lines)
     if as_json:
         return print_json(True, {**found, "releases": lines})
-    for line in lines:
-        print("  ".join(_cells(line)))
+    if lines:
+        print(filled("ledger", {"lines": lines}))
     say(f"sent:   {found['messages']} messages, {found['bytes']:,} bytes, in {found['runs']} runs")
     for data, (epsilon, delta) in found["spent"].items():
         bound = "no bound" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:.1e}"
@@ -47,10 +47,3 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
             spent[line["data"]] = (total, delta + line["delta"])
     total = math.fsum(line["bytes"] for line in sent)
     return {"messages": len(sent), "bytes": int(total), "runs": len({line["run"] for line in lines}), "spent": spent}
-
-
-def _cells(line: dict[str, Any]) -> list[str]:
-    more = f"round {line['round'] + 1}" if "round" in line else ""
-    if line["kind"] == "budget":
-        more = "no bound" if line["epsilon"] is None else f"epsilon {line['epsilon']:.3g}"
-    return [line["time"], line["run"][:16], f"{line['kind']:8}", f"{line.get('bytes', 0):>12,} bytes", more]

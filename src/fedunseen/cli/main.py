@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -72,20 +73,6 @@ app.add_typer(data_app, name="data")
 app.add_typer(attack_app, name="attack")
 app.add_typer(offline_app, name="offline")
 
-BEGIN = """\
-FedUnseen: federated learning that recognizes classes which no one holds.
-
-Where to begin:
-  fedunseen run digit-pairs-gaussian make a first model; needs no download and takes seconds
-  fedunseen presets                  list the experiments that come with the package
-  fedunseen init FOLDER              write an experiment for your own pictures or features
-  fedunseen data check FOLDER        see what your own data lack, and how to use them
-  fedunseen predict RUN IMAGE        let a trained model name what is in a picture
-  fedunseen serve RUN                try a trained model in the browser, and call it over HTTP
-  fedunseen doctor                   see what is installed, and how to get what is missing
-  fedunseen --help                   list all commands; fedunseen COMMAND --help explains one
-"""
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -102,7 +89,7 @@ def begin(
 ) -> None:
     """Train, evaluate, attack and deploy federated zero-shot and few-shot models."""
     if context.invoked_subcommand is None:
-        print(BEGIN, end="")
+        print(files("fedunseen.cli").joinpath("texts/begin.txt").read_text("utf-8"), end="")
 
 
 @app.command()
