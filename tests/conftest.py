@@ -89,6 +89,16 @@ def two_threads():
     yield from with_threads(2)
 
 
+@pytest.fixture
+def machine(tmp_path):
+    """Real processes, each with a log, in the test's folder."""
+    from processes import Machine
+
+    made = Machine(tmp_path)
+    yield made
+    made.stop()
+
+
 @pytest.fixture(scope="session")
 def make_folder():
     """Write a small benchmark ``folder``: 8 seen classes, the last two for validation, and 4 unseen ones."""

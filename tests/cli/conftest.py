@@ -13,7 +13,7 @@ from fedunseen import Experiment, run
 from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
 from fedunseen.tools.deal import deal
-from processes import ADAPTING, Machine
+from processes import ADAPTING
 
 
 class Done(NamedTuple):
@@ -62,14 +62,6 @@ def refused(command):
         return sentence
 
     return call
-
-
-@pytest.fixture
-def machine(tmp_path):
-    """Real processes, each with a log, in the test's folder."""
-    made = Machine(tmp_path)
-    yield made
-    made.stop()
 
 
 @pytest.fixture(scope="session")

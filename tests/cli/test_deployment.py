@@ -4,12 +4,9 @@ import json
 import os
 import signal
 import sys
-from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
-from fedunseen.cli.main import app
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
@@ -107,20 +104,3 @@ def test_a_signal_ends_host_and_join_and_all_that_they_started(engine, number, s
     assert not (tmp_path / "run" / "result.json").exists()
     deployment.host("--resume")
     machine.until(lambda: machine.said("host.log").count("listening at") == 2)  # nothing that was left is in its way
-
-
-def test_the_coordinator_says_what_seems_to_be_wrong_as_a_run_does(tmp_path, monkeypatch):
-    told = {"what": "The training loss grew from 3 to 7 in 9 rounds.", "remedy": "Set method.lr to a tenth."}
-    done = SimpleNamespace(path=tmp_path / "run", result={"warnings": [told]}, headline=lambda: "ZSL 12.0 %")
-    monkeypatch.setattr("fedunseen.experiment.run", lambda *given: done)
-    monkeypatch.setattr("fedunseen.report.write_report", lambda run: run.path / "report.html")
-    words = ["host", "digit-pairs", "--insecure", "--parties", "a,b", "--out", str(tmp_path / "run"), "--json"]
-    found = CliRunner().invoke(app, [*words, "--address", "127.0.0.1"])
-    assert found.exit_code == 0, found.output
-    lines = found.stderr.splitlines()
-    assert lines[-4:-1] == [
-        "ZSL 12.0 %",
-        "warning: The training loss grew from 3 to 7 in 9 rounds. Set method.lr to a tenth.",
-        f"run:    {tmp_path / 'run'}",
-    ]
-    assert json.loads(found.stdout.splitlines()[-1]) == done.result

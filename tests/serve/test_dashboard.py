@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import urllib.request
 
@@ -17,6 +15,7 @@ from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, Quo
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.serve.dashboard import create_app
 from fedunseen.serve.run_monitor import RunMonitor
+from processes import sets
 
 TOKEN = "a-token-of-the-tests"
 SMALL = {
@@ -211,22 +210,17 @@ def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_shows_a_run_live(tmp_path):
-    settings = [f"--set={key}={json.dumps(value)}" for key, value in {**SMALL, "strategy.rounds": 400}.items()]
-    command = [sys.executable, "-m", "fedunseen", "run", "digit-pairs", *settings, "--out", str(tmp_path / "run")]
-    process = subprocess.Popen([*command, "--dashboard-at", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
-    try:
-        url = process.stderr.readline().strip().removeprefix("live page: ")
-        told = {"round": 0}
-        while told["round"] < 2:
-            with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
-                told = json.loads(reply.read())
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(300) == 130
-    finally:
-        process.kill()
-        process.communicate()
+def test_the_command_shows_a_run_live(machine):
+    settings = sets({**SMALL, "strategy.rounds": 400})
+    process = machine.start("run.log", "run", "digit-pairs", *settings, "--out", "run", "--dashboard-at", "127.0.0.1:0")
+    machine.until(lambda: "\n" in machine.said("run.log"), process)
+    url, told = machine.said("run.log").splitlines()[0].removeprefix("live page: "), {"round": 0}
+    while told["round"] < 2:
+        with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
+            told = json.loads(reply.read())
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert machine.ended(process) == 130
 
 
 @pytest.fixture

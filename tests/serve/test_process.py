@@ -2,10 +2,9 @@
 
 import http.client
 import json
+import re
 import signal
 import ssl
-import subprocess
-import sys
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -21,22 +20,15 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "digit-pairs" / "47.png"
 
 
 @pytest.fixture
-def started(digits):
+def started(digits, machine):
     """Start ``fedunseen serve``; return the process and the port, once it listens."""
-    processes = []
 
     def start(*options):
-        line = [sys.executable, "-m", "fedunseen", "serve", str(digits), "--port", "0", "--json", *map(str, options)]
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        processes.append(process)
-        told = process.stdout.readline()
-        assert told, process.stderr.read()
-        return process, int(json.loads(told)["url"].rstrip("/").rpartition(":")[2])
+        process = machine.start("serve.log", "serve", digits, "--port", 0, "--json", *options)
+        machine.until(lambda: '"url"' in machine.said("serve.log"), process)
+        return process, int(re.search(r'"url": "\w+://[^"]*:(\d+)/"', machine.said("serve.log"))[1])
 
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
+    return start
 
 
 def ask(port, method="GET", path="/health", body=None, headers=None):
@@ -46,7 +38,7 @@ def ask(port, method="GET", path="/health", body=None, headers=None):
     return reply.status, json.loads(reply.read())
 
 
-def test_it_answers_many_at_once_and_sigterm_ends_it(started):
+def test_it_answers_many_at_once_and_sigterm_ends_it(started, machine):
     process, port = started()
     edge = b"--x\r\n"
     body = edge + b'Content-Disposition: form-data; name="files"; filename="47.png"\r\n\r\n' + EXAMPLE.read_bytes()
@@ -71,9 +63,8 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started):
     assert ask(port)[0] == 200
 
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out) == (0, "")
-    first, *requests, last = err.splitlines()
+    assert machine.ended(process) == 0
+    first, _, *requests, last = machine.said("serve.log").splitlines()
     assert first.startswith("serving ")
     assert [line.split(" ", 1)[1].rsplit(" ", 2)[0] for line in requests] == [
         *["127.0.0.1 POST /predict 200"] * 12, "127.0.0.1 POST /predict 413", "127.0.0.1 GET /health 200",
