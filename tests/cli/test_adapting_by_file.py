@@ -76,8 +76,9 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, co
     assert ("warning" in offline.plan("one", "--adapt", "run", more=way).err) == bool(way)
     offline.round("one", "two.fedunseen", way)
     offline.round("two", "three.fedunseen", way)
-    assert "round 3 of 3" in command("offline", "show", "three.fedunseen").out
-    offline.round("three", "adapted", way)
+    offline.round("three", "four.fedunseen", way)
+    assert "round 4 of 4" in command("offline", "show", "four.fedunseen").out
+    offline.round("four", "adapted", way)
     done, alone = load_run("adapted"), load_run(place / "alone")
     one, other = (load_file(path / "model.safetensors") for path in (done.path, alone.path))
     assert one.keys() == other.keys()
@@ -88,7 +89,7 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, co
     same = ("samples", "classes", "refused", "rounds", "before")
     assert {k: done.result["adapted"][k] for k in same} == {k: alone.result["adapted"][k] for k in same}
     history = json.loads(command("ledger", "fedunseen-north", "--json").out)["releases"]
-    assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2]
+    assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2, 3]
 
 
 def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused, monkeypatch):

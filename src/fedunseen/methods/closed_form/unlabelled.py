@@ -39,7 +39,7 @@ class Adaptation:
 
     weight: float = 0.2  # omega, how many labeled samples one unlabelled sample is worth at most
     floor: float = 0.1  # tau, the error that remains with any number of samples, as a share of the variance
-    iterations: int = 3
+    iterations: int = 4
     guard: bool = True  # refuse classes whose statistics the labeled model rules out
 
 
