@@ -41,7 +41,7 @@ from fedunseen.data import Benchmark, ClassSpace, Quantization, Scaler, fit_sema
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
-from fedunseen.evaluation import answer
+from fedunseen.evaluation.answers import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings

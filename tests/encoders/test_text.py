@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.encoders import text
+from fedunseen.encoders import text, word_vectors
 from fedunseen.encoders.text import (
     class_prompts,
     embed_classes,
@@ -84,31 +84,6 @@ def test_a_sentence_model_that_normalizes_is_followed(bert_folder, tmp_path):
     np.testing.assert_allclose(unit, raw / np.linalg.norm(raw), rtol=1e-5)
 
 
-def test_a_clip_gives_its_projection(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    words = ["<|startoftext|>", "<|endoftext|>", "a</w>", "c", "a", "t</w>", "at</w>", "cat</w>"]
-    tokenizer = transformers.CLIPTokenizerFast(
-        vocab={word: i for i, word in enumerate(words)}, merges=[("a", "t</w>"), ("c", "at</w>")]
-    )
-    tokenizer.save_pretrained(tmp_path)
-    torch.manual_seed(0)
-    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.CLIPConfig(
-        text_config={**small, "vocab_size": len(words), "bos_token_id": 0, "eos_token_id": 1, "projection_dim": 6},
-        vision_config={**small, "image_size": 8, "patch_size": 4, "projection_dim": 6},
-        projection_dim=6,
-    )
-    model = transformers.CLIPModel(config).eval()
-    model.save_pretrained(tmp_path)
-    own = embed_texts(["a cat", "cat"], str(tmp_path))
-    with torch.no_grad():
-        for text_, vector in zip(["a cat", "cat"], own, strict=True):
-            tokens = tokenizer(text_, return_tensors="pt")
-            states = model.text_model(**tokens).pooler_output
-            expected = model.text_projection(states)[0]
-            np.testing.assert_allclose(vector, expected / expected.norm(), rtol=1e-4, atol=1e-6)
-
-
 def test_the_second_time_no_model_is_loaded(bert_folder, own_cache, monkeypatch):
     first = embed_texts(["cat"], str(bert_folder))
     (path,) = (own_cache / "texts").iterdir()
@@ -149,7 +124,7 @@ def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):
         lambda: embed_texts(["cat"], str(tmp_path / "no"))
     )
     assert message(lambda: embed_texts(["cat"], str(tmp_path))) == f"{tmp_path} has no weights (model.safetensors)"
-    monkeypatch.setattr(text, "find_spec", lambda name: None)
+    monkeypatch.setattr(word_vectors, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "transformers", None)
     for encoder, extra in (("minilm", "text"), (str(bert_folder), "encoders")):
         said = message(lambda encoder=encoder: embed_texts(["cat"], encoder), MissingDependencyError)

@@ -12,7 +12,7 @@ from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
-from fedunseen.evaluation import answer
+from fedunseen.evaluation.answers import answer
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings

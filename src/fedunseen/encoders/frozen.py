@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.array_cache import cached_features, files_digest
-from fedunseen.encoders.images import Preparation
 
 
 def device() -> torch.device:
@@ -24,14 +23,14 @@ def device() -> torch.device:
 
 def encoded(
     images: NDArray[Any], shape: tuple[int, ...], encode: Callable[[NDArray[Any]], NDArray[Any]], *,
-    encoder: str, weights: list[Path], prepare: Preparation, library: str,
+    encoder: str, weights: list[Path], prepare: Sequence[Any], library: str,
 ) -> NDArray[Any]:  # fmt: skip
     """Return features of images, kept in the cache: vectors (n, d) float32 or maps float16; releases may round."""
     depends = {
         "encoder": encoder,
         "weights": files_digest(weights),
         "output": "maps" if len(shape) == 3 else "vectors",
-        "prepare": [*prepare.image_shape, prepare.size, prepare.resize, *prepare.mean, *prepare.deviation],
+        "prepare": prepare,
         "device": device().type,
         "library": [version(library), version("torch")],
     }

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -44,8 +43,7 @@ def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]
     return (images - shift) / scale
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(NamedTuple):
     """How images become what a network takes: resized, gray repeated, normalized."""
 
     image_shape: tuple[int, int, int]

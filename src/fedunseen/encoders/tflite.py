@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,9 +15,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
+from fedunseen.encoders.frozen import encoded
 from fedunseen.encoders.images import Resize, as_images, resized
 
 _TYPES = (np.uint8, np.int8)
@@ -75,24 +74,18 @@ class TFLite(Encoder):
 
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return dequantized vectors (n, channels) float32 or maps (n, channels, height, width) float16."""
-        wanted = self.tensors.map if self.output == "maps" else self.tensors.pooled
-        depends = {
-            "encoder": "tflite",
-            "model": files_digest([self.model]),
-            "tensor": wanted,
-            "resize": self.settings.resize,
-            "library": version("ai-edge-litert"),  # another release may round differently
-        }
-        dtype = "float16" if self.output == "maps" else "float32"
-        return cached_features(depends, images, self.shape, dtype, lambda part: self._run(part, wanted, dtype))
+        return encoded(
+            images, self.shape, self._encode, encoder="tflite", weights=[self.model], prepare=[self.settings.resize],
+            library="ai-edge-litert",
+        )  # fmt: skip
 
-    def _run(self, images: NDArray[Any], tensor: int, dtype: str) -> NDArray[Any]:
+    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Read one tensor for each image; the quantized arithmetic is the same on any number of threads."""
+        tensor = self.tensors.map if self.output == "maps" else self.tensors.pooled
         # One image at a time, since such models have their batch of one written into a reshape; in threads, since an
         # interpreter works outside Python's lock.
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
-            rows = threads.map(lambda image: self._one(image, tensor).astype(dtype), images)
-            return np.stack(list(rows))
+            return np.stack(list(threads.map(lambda image: self._one(image, tensor), images)))
 
     def _one(self, image: NDArray[Any], tensor: int) -> NDArray[np.float32]:
         detail = self._details[self.tensors.image]

