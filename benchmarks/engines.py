@@ -539,9 +539,9 @@ def kill(owner: subprocess.Popen[bytes], kind: str) -> float:
         owner.kill()
         owner.wait()
         return killed
-    # A supervisor has the engine's command among its own arguments.
-    found = [one for one in below(owner.pid)[1:] if "nvflare.private" in command_of(one)]
-    chosen = [one for one in found if ("relay.py" in command_of(one)) == kind.endswith("keeper")]
+    # A supervisor has the engine's command among its own arguments; processes of jobs run other modules.
+    found = [one for one in below(owner.pid)[1:] if f"{kind.removesuffix('-keeper')}_train" in command_of(one)]
+    chosen = [one for one in found if ("supervisor.py" in command_of(one)) == kind.endswith("keeper")]
     if len(chosen) != 1:
         raise RuntimeError(f"{len(chosen)} processes of the engine, one is expected")
     killed = time.monotonic()

@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
+from same import same
 
 GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
@@ -82,9 +81,7 @@ def sets(settings):
 
 def same_model(one, other):
     """Assert that two run directories hold the same bits."""
-    one, other = (load_file(path / "model.safetensors") for path in (one, other))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(one, other)
 
 
 TRAINED = {

@@ -4,11 +4,9 @@ import logging
 import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.engines.remote import coordinator
@@ -18,6 +16,7 @@ from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.client_data import simulated
 from links import SMALL, answered
+from same import same, tensors
 
 pytestmark = pytest.mark.slow
 
@@ -78,16 +77,6 @@ def experiment(**more):
     return Experiment.load("digit-pairs", overrides)
 
 
-def model(path: Path):
-    return load_file(path / "model.safetensors")
-
-
-def assert_same_model(path, other):
-    found, wanted = model(path), model(other)
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
-
-
 LOW_RANK = {
     "compression__name": "low-rank", "method__name": "clswgan", "method__hidden": 32, "method__synthetic": 10,
     "method__head_epochs": 1, "method__critic_steps": 1, "strategy__shared": ["generator.*"],
@@ -115,7 +104,7 @@ LOW_RANK = {
 def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
     apart = run(experiment(engine__name="nvflare", **settings), tmp_path / "apart")
     here = run(experiment(engine__mode="one-at-a-time", **settings), tmp_path / "here")
-    assert_same_model(tmp_path / "apart", tmp_path / "here")
+    assert same(tmp_path / "apart", tmp_path / "here")
     left_out = {"seconds", "client_seconds"}
     for a, b in zip(apart.metrics, here.metrics, strict=True):
         assert {key: value for key, value in a.items() if key not in left_out} == {
@@ -127,7 +116,7 @@ def test_replies_merge_in_client_order_whoever_answers_first(adapter, tmp_path):
     adapter.link = Reversed(3)
     run(experiment(engine__name="nvflare"), tmp_path / "reversed")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
-    assert_same_model(tmp_path / "reversed", tmp_path / "here")
+    assert same(tmp_path / "reversed", tmp_path / "here")
 
 
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
@@ -136,7 +125,7 @@ def test_sums_from_elsewhere_are_added_to_the_same_bits(method, adapter, tmp_pat
     few |= {"partition.clients": 3, "evaluation.embedding": False, "evaluation.theory": False}
     for engine, folder in (("nvflare", "apart"), ("in-process", "here")):
         run(Experiment.load("digit-pairs-gaussian", {**few, "engine.name": engine}), tmp_path / folder)
-    assert_same_model(tmp_path / "apart", tmp_path / "here")
+    assert same(tmp_path / "apart", tmp_path / "here")
 
 
 def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
@@ -156,7 +145,7 @@ def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
     run(scaffold, tmp_path / "killed", resume=True)
     adapter.link = None
     run(scaffold, tmp_path / "whole")
-    assert_same_model(tmp_path / "killed", tmp_path / "whole")
+    assert same(tmp_path / "killed", tmp_path / "whole")
 
 
 def spoil(name, header, answer):
@@ -193,7 +182,7 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tm
     why = "'g.weight' of its update cannot be read: its places are not in ascending order within the tensor"
     assert done.metrics[1]["dropped"] == {"1": why}
     sent = done.metrics[0]["bytes_up"] / 3
-    plain = sum(value.numel() * 4 for value in model(tmp_path / "run").values())
+    plain = sum(value.numel() * 4 for value in tensors(tmp_path / "run").values())
     assert sent < 0.11 * plain  # the update
     state = plain + 3000  # a worker process sends the state along: what is left, one number for each of the update's
     assert max(sizes) < sent + state
@@ -217,7 +206,7 @@ def test_a_malicious_client_is_left_out_as_it_is_in_process(adapter, tmp_path):
     apart = run(experiment(engine__name="nvflare", **attacked), tmp_path / "apart")
     here = run(experiment(engine__mode="one-at-a-time", **attacked), tmp_path / "here")
     assert [line["participants"] for line in apart.metrics] == [line["participants"] for line in here.metrics]
-    assert_same_model(tmp_path / "apart", tmp_path / "here")
+    assert same(tmp_path / "apart", tmp_path / "here")
 
 
 def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter, tmp_path):
@@ -278,7 +267,7 @@ def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
     run(experiment(engine__name="nvflare"), tmp_path / "run")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
     assert [name for round, name in adapter.link.asked if round == 0] == ["0", "1", "2", "2"]
-    assert_same_model(tmp_path / "run", tmp_path / "here")
+    assert same(tmp_path / "run", tmp_path / "here")
 
 
 def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
@@ -350,7 +339,7 @@ def test_late_replies_count_by_their_age(adapter, tmp_path):
     assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 2]]
     assert [line["clock"]["ages"] for line in done.metrics] == [[0, 0], [0, 0], [0, 2]]
     merged = [("0", 0, 1), ("1", 0, 1), ("0", 1, 1), ("1", 1, 1), ("0", 2, 1), ("2", 0, 3)]
-    for name, value in model(tmp_path / "run").items():
+    for name, value in tensors(tmp_path / "run").items():
         slow = link.first[f"params/{name}"].double()
         for client, round, count in merged:
             slow = slow + 0.5 * link.sent[client, round][f"update/{name}"].double() / count
@@ -373,7 +362,7 @@ def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
     run(experiment(engine__mode="one-at-a-time", **short), tmp_path / "here")
     assert all(line["clock"] == {"ages": [0, 0, 0]} for line in late.metrics)
     assert len(adapter.link.asked) == 3 + 1 + 3
-    assert_same_model(tmp_path / "late", tmp_path / "here")
+    assert same(tmp_path / "late", tmp_path / "here")
 
 
 def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):

@@ -16,14 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from fedunseen.engines.remote.link import PartyGone
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.tools.deal import deal
 from processes import command, environment, free_port, until
+from same import same
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
 pytestmark = [
@@ -184,10 +183,8 @@ def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed
     out = f"closed-{bool(settings)}"
     nodes.run(out, settings=settings)
     assert nodes.finished(out)["sums_sha256"] == closed
-    merged = load_file(nodes.folder / out / "model.safetensors")
     for name in NAMES:
-        models = nodes.folder.glob(f"model-{name}*/model.safetensors")
-        assert any(all(torch.equal(merged[key], load_file(path)[key]) for key in merged) for path in models)
+        assert any(same(nodes.folder / out, model) for model in nodes.folder.glob(f"model-{name}*"))
 
 
 def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
@@ -202,9 +199,9 @@ def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
     assert 1 <= before < 4
     nodes.run("killed", "digit-pairs", settings)
     nodes.finished("killed")
-    run(chosen("digit-pairs", **{**TRAINED, "method.hidden": [16]}), tmp_path / "here")
-    one, other = (load_file(path / "model.safetensors") for path in (nodes.folder / "killed", tmp_path / "here"))
-    assert all(torch.equal(one[name], other[name]) for name in other)
+    assert same(
+        nodes.folder / "killed", run(chosen("digit-pairs", **{**TRAINED, "method.hidden": [16]}), tmp_path / "a")
+    )
 
 
 def test_a_party_with_bad_data_is_left_to_the_quorum(nodes):

@@ -542,24 +542,6 @@ def test_a_strategy_is_its_papers_algorithm(name, reference, told, settings, cli
     assert difference > 1e-3  # and not what FedAvg does
 
 
-def pooled(strategy, told=None, settings=None, rounds=3):
-    return Federation("fedzsl", settings, strategy, told, pooled=True).run(rounds)[0]
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_scaffold_with_one_client_is_sgd(momentum):
-    # c and c_k are the same estimate, so that they cancel in every step
-    settings = {"momentum": momentum}
-    torch.testing.assert_close(pooled("scaffold", settings=settings), pooled("fedavg", settings=settings))
-
-
-def test_fednova_with_equal_steps_is_fedavg():
-    # everyone's samples in one batch an epoch
-    settings = {"batch_size": 64}
-    nova, avg = (Federation("fedzsl", settings, strategy).run(3)[0] for strategy in ("fednova", "fedavg"))
-    torch.testing.assert_close(nova, avg, rtol=1e-5, atol=1e-6)
-
-
 def test_moon_has_nothing_to_contrast_in_its_first_round():
     moon, avg = (Federation("fedzsl", strategy=strategy).run(1) for strategy in ("moon", "fedavg"))
     torch.testing.assert_close(moon[0], avg[0])
