@@ -199,7 +199,7 @@ def test_cells_that_make_no_sense_refuse_the_sweep_or_are_listed(write, refused)
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        (SMALL.replace("seeds", "seads"), "unknown key 'seads': did you mean 'seeds'? (known: axes, base, data, "),
+        (SMALL.replace("seeds", "seads"), "unknown key 'seads': did you mean 'seeds'? (the nearest: seeds, "),
         (SMALL + "[table]\nrow = []", "table: unknown key 'row' (known: columns, metrics, tables)"),
         (SMALL + "[[figures]]\nline = []", "figures: unknown key 'line': did you mean 'lines'?"),
         (SMALL.replace("title =", "base = "), "this is not a TOML file: Cannot overwrite a value (at line 3"),

@@ -96,8 +96,7 @@ def _needed(run: Run, name: str) -> NDArray[Any]:
     """Return a tensor of the answers that a run recorded."""
     if (found := run.evaluation.get(name)) is None:
         raise ExperimentError(
-            f"{run.path} keeps no answers (every client's model has its own, or an older version wrote it): compare "
-            "runs of several seeds"
+            f"{run.path} keeps no answers (every client's model has its own): compare runs of several seeds"
         )
     return found
 

@@ -63,7 +63,7 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
     if result is not None:
         known = (*ZERO_SHOT, *BACKDOOR, *FEW_SHOT, *FEW_SHOT_DETAILS, "few_shot_ci95")
         measured = [name for name in known if name in result]
-        mean = {name: float(result[name]) for name in measured} | _travelling(directory.path, result)
+        mean = {name: float(result[name]) for name in (*measured, *MEASURES)}
         sd = {name: float(result[f"{name}_sd"]) for name in measured if f"{name}_sd" in result}
         each = _each(directory.path, result, measured)
         return Row(cell, "done", None, mean, sd, *chosen, float(result["seconds"]), each)
@@ -78,17 +78,6 @@ def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[s
     found = [RunDirectory(path / f"seed-{seed}").result() or {} for seed in result.get("seeds", ())]
     return {
         name: tuple(float(one[name]) for one in found) for name in names if found and all(name in one for one in found)
-    }
-
-
-def _travelling(path: Path, result: Mapping[str, Any]) -> dict[str, float]:
-    """Return what travels in a run, as the mean over its seeds; nothing for runs of older versions, which lack it."""
-    each = [result]
-    if any(name not in result for name in MEASURES):
-        found = [RunDirectory(path / f"seed-{seed}").result() for seed in result.get("seeds", [])]
-        each = [one for one in found if one is not None] or each
-    return {
-        name: sum(float(one[name]) for one in each) / len(each) for name in MEASURES if all(name in one for one in each)
     }
 
 
