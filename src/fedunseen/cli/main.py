@@ -162,12 +162,12 @@ def compare(
 @app.command()
 def presets() -> None:
     """List the experiments that come with the package."""
+    from fedunseen.cli.completion import title
     from fedunseen.core.presets import preset_names, preset_text
 
     width = max(map(len, preset_names()))
     for name in preset_names():
-        first = preset_text(name).splitlines()[0].lstrip("# ")
-        print(f"{name:<{width}}  {first}")
+        print(f"{name:<{width}}  {title(preset_text(name))}")
 
 
 for command in (

@@ -20,10 +20,11 @@ from fedunseen.report.svg import image_source
 @lru_cache(maxsize=1)
 def _words(facts: Facts) -> dict[str, str]:
     """Return what the page says in sentences."""
-    first = facts.run.result
+    first, counts = facts.run.result, facts.tensors.get("client_counts")
     context = {
         "facts": facts,
-        "holders": _holders(facts),
+        "clients": 0 if counts is None else len(counts),
+        "disjoint": counts is not None and bool(((counts > 0).sum(axis=0) <= 1).all()),
         "experiment": {**facts.experiment, "data": {"text_encoder": None, **facts.experiment["data"]}},
         "result": facts.whole.result,
         "first": {"left_out_offset": 0.0, "gzsl_head": "", **first},
@@ -31,19 +32,6 @@ def _words(facts: Facts) -> dict[str, str]:
         "stopped": parts.stopped(first),
     }
     return parts.passages("zero_shot", context)
-
-
-def _holders(facts: Facts) -> str:
-    """Return in one clause who trained."""
-    if facts.pools:
-        return "One model, with all training data in one place,"
-    counts = facts.tensors["client_counts"]
-    if facts.parties:
-        return f"{len(facts.parties)} parties, each with data of its own that no one else has seen,"
-    if len(counts) == 1:
-        return "One client"
-    disjoint = ((counts > 0).sum(axis=0) <= 1).all()
-    return f"{len(counts)} clients" + (", no class held by two of them," if disjoint else "")
 
 
 def header(facts: Facts) -> dict[str, Any]:
