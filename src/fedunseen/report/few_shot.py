@@ -27,12 +27,6 @@ NUMBERS = (
     ("few_shot", "Few-shot", "orange"), ("few_shot_pixels", "Raw samples", ""), ("few_shot_random", "Untrained", ""),
     ("few_shot_base", "Training classes", "blue"),
 )  # fmt: skip
-DEALT = {
-    "iid": "every class dealt evenly to all of them", "dirichlet": "every class dealt by a Dirichlet draw",
-    "pccd": "each with classes of its own", "user": "each with users of its own",
-    "file": "classes dealt as a file says",
-}  # fmt: skip
-ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
 NO_BREAK = "\N{NO-BREAK SPACE}"
 IDLE = "for validation"
 CONFUSED = 60  # classes up to which the table of confusions is drawn
@@ -43,10 +37,7 @@ SHARED = 5  # episodes that two classes must have in common to be called confuse
 def _words(facts: Facts) -> dict[str, str]:
     """Return what the page says in sentences."""
     tree, counts, first = facts.experiment, facts.tensors["client_counts"], facts.run.result
-    evaluation, kind = tree["evaluation"], tree["partition"]["kind"]
-    clients = "One client" if len(counts) == 1 else f"{len(counts)} clients, {DEALT.get(kind, kind)}"
-    clients += f" ({ALPHA} = {tree['partition']['alpha']:g})" if kind == "dirichlet" and len(counts) > 1 else ""
-    clients += "," if len(counts) > 1 else ""
+    evaluation = tree["evaluation"]
     held, samples = counts[counts.sum(axis=1) > 0], counts.sum(axis=1)
     watched = evaluation["validation_episodes"]
     if evaluation["selection"] != "validation":  # the first of the test episodes
@@ -57,7 +48,7 @@ def _words(facts: Facts) -> dict[str, str]:
         "space": facts.run.space,
         "result": facts.whole.result,
         "first": first,
-        "who": "One model, with all training data in one place," if facts.pools else clients,
+        "partition": tree["partition"],
         "model": "trained" if facts.pools else "merged",
         "chance": f"{facts.chance:.3g}",
         "tested": len(np.unique(facts.tensors["labels"])) if "labels" in facts.tensors else 0,
