@@ -22,7 +22,6 @@ def backbone(shape=PAIRS, output="vectors", **settings):
     [
         (PAIRS, {}, (64, 2, 4), (512,)),
         (PAIRS, {"smallest": 4}, (64, 4, 8), (2048,)),
-        (PAIRS, {"pool": "average"}, (64, 2, 4), (64,)),
         (COLOUR, {"widths": (8, 16, 24)}, (24, 4, 4), (384,)),
         ((3, 5, 7), {"widths": (3, 4)}, (4, 2, 3), (24,)),
     ],

@@ -36,9 +36,6 @@ class ConvSettings(EncoderSettings):
     """Normalization: `group` (of four to eight channels, within a sample), `batch` (BatchNorm with running statistics;
     clients then train one at a time), `batch-statistics` (those of the samples at hand, in tests too: what published
     MAML does, and transductive, since queries then help one another) or `none`."""
-    pool: Literal["flatten", "average"] = "flatten"
-    """How a method that takes vectors gets the map: `flatten` keeps where things are (the left and the right digit),
-    `average` drops it."""
     outputs: PositiveInt | None = None
     """A linear layer to so many features at the end, for a method that takes vectors; 2 can be drawn in a plane."""
 
@@ -98,7 +95,7 @@ class _Blocks(Backbone):
 
     trained = True
     convolves = True
-    smallest, pool = 1, "average"
+    smallest, averages = 1, True
 
     def __init__(self, settings: Any, image_shape: tuple[int, int, int], output: Output) -> None:
         self.settings, self.output = settings, output
@@ -111,7 +108,7 @@ class _Blocks(Backbone):
             if self.halves[-1]:
                 height, width = height // 2, width // 2
             before = after
-        self.flat = before if self.pool == "average" else before * height * width
+        self.flat = before if self.averages else before * height * width
         self.projects = settings.outputs is not None and output == "vectors"
         super().__init__((before, height, width) if output == "maps" else (settings.outputs or self.flat,))
         self.image_shape: tuple[int, int, int] = image_shape
@@ -145,7 +142,7 @@ class _Blocks(Backbone):
         maps = as_floats(maps)
         if self.output == "maps":
             return maps
-        vectors = maps.mean((2, 3)) if self.pool == "average" else maps.flatten(1)
+        vectors = maps.mean((2, 3)) if self.averages else maps.flatten(1)
         return F.linear(vectors, params["f.out.weight"], params["f.out.bias"]) if self.projects else vectors
 
     def multiply_adds(self) -> int:
@@ -156,8 +153,10 @@ class _Blocks(Backbone):
 class ConvBackbone(_Blocks):
     """The network; parameters ``f.conv0.weight`` (out, in, 3, 3), ``f.norm0.weight`` (out,), ..."""
 
+    averages = False  # vectors keep where things are: the left and the right digit
+
     def __init__(self, settings: ConvSettings, image_shape: tuple[int, int, int], output: Output) -> None:
-        self.smallest, self.pool = settings.smallest, settings.pool
+        self.smallest = settings.smallest
         super().__init__(settings, image_shape, output)
 
     def _cost(self, before: int, after: int) -> int:

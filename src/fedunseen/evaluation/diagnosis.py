@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.evaluation.summary import listed
+from fedunseen.metrics import harmonic_mean
+
 Ids = NDArray[np.int64]
 
 Z = 1.96
@@ -69,9 +72,8 @@ def misplaced_pictures(groups: Sequence[Mapping[str, Any]]) -> Iterator[Finding]
     """Warn of pictures in one class's folder that look like another's."""
     for group in groups[:LISTED]:
         files, place, like = group["files"], group["place"], group["like"]
-        listed = ", ".join(files[:NAMED]) + (f" and {len(files) - NAMED} more" if len(files) > NAMED else "")
         yield Finding(
-            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed}.",
+            f"{len(files)} pictures in the folder of {place!r} look like {like!r}: {listed(files, NAMED)}.",
             f"To an encoder that knows neither class they are like the pictures of {like!r}.",
             "Look at them, move those that lie in the wrong folder, and run it again.",
         )
@@ -114,8 +116,7 @@ def _harmonic(seen: Sequence[bool], accuracies: Sequence[float | None]) -> float
     """Return the harmonic mean of the mean accuracies of seen and of unseen classes, from those of each class."""
     known = [(is_seen, value) for is_seen, value in zip(seen, accuracies, strict=True) if value is not None]
     kinds = [[value for is_seen, value in known if is_seen is kind] for kind in (True, False)]
-    s, u = (float(np.mean(values)) if values else 0.0 for values in kinds)
-    return 2 * s * u / (s + u) if s + u else 0.0
+    return harmonic_mean(*(float(np.mean(values)) if values else 0.0 for values in kinds))
 
 
 def accuracy(labels: Ids, answers: Ids) -> tuple[float, float]:
@@ -212,10 +213,9 @@ def never_answered(labels: Ids, answers: Ids, names: Sequence[str], kind: str) -
     never = [names[int(c)] for c in enough[~np.isin(enough, answers)]]
     if not never:
         return None
-    listed = ", ".join(never[:LISTED]) + (f" and {len(never) - LISTED} more" if len(never) > LISTED else "")
     verb = "is" if len(never) == 1 else "are"
     return Finding(
-        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: {listed}.",
+        f"{len(never)} of {len(classes)} {kind} classes {verb} never the answer: {listed(never, LISTED)}.",
         "To the model another class always fits better, also for their own samples.",
         "Compare their descriptions with those of the classes that they are taken for (see the table of confusions), "
         "and add attributes that tell them apart."

@@ -49,9 +49,9 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
-    listed = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
+    named = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
-    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {_listed(listed)}."
+    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}."
 
 
 def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) -> list[Fall]:
@@ -112,8 +112,8 @@ def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     u, s = (
         f"{result[f'uncalibrated_gzsl_{side}']:.1f} to {result[f'gzsl_{side}']:.1f} %" for side in ("unseen", "seen")
     )
-    listed = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
-    most = f" It costs most: {_listed(listed)}." if listed else ""
+    named = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
+    most = f" It costs most: {listed(named)}." if named else ""
     return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
 
 
@@ -122,6 +122,6 @@ def _accuracies(true: Ids, said: Ids) -> dict[int, float]:
     return dict(zip(classes, metrics.per_class(true, said, classes).tolist(), strict=True))
 
 
-def _listed(words: Sequence[str]) -> str:
-    more = f" and {len(words) - LISTED} more" if len(words) > LISTED else ""
-    return ", ".join(words[:LISTED]) + more
+def listed(words: Sequence[str], most: int = LISTED) -> str:
+    """Return some words, and how many more there are."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
