@@ -28,6 +28,10 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. It costs most: cow "
         "(100 to 20 %)."
     )
+    slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming
+    assert summarize(RESULT, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1].endswith(
+        "seen ones from 95.0 to 50.0 %."
+    )
     guesses = summarize(RESULT, {**answers, "uncalibrated_answers": calibrated}, NAMES, np.array([2, 3]), False)
     assert (guesses["weak_unseen"], len(guesses["text"])) == ([], 1)  # without descriptions, seen classes alone count
     assert summarize({"few_shot": 1.0}, answers, NAMES, np.array([2, 3]), True) == {}
