@@ -1,7 +1,6 @@
 """The trainer against loops written by hand, on toy methods that use all that a schedule of phases can do."""
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -225,11 +224,10 @@ PHASES = (
     Phase("critic", critic_loss, Adam(0.01, (0.5, 0.9)), ("critic.*",), repeats=3),
     Phase("generator", generator_loss, SGD(0.05, 0.9, 0.1), ("generator.*",)),
 )
-FRESH = (PHASES[0], replace(PHASES[1], fresh=True), PHASES[2])
 NOISE = 3
 
 
-def adversarial(phases):
+def adversarial():
     inputs, labels, samples = data()
     tasks = []
     for k, own in enumerate(samples):
@@ -247,10 +245,10 @@ def adversarial(phases):
         noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
         turns = Plan(turns.index, turns.weight, {"noise": noise})
         tasks.append(Task(params, own, {"start": epochs_plan(len(own), 5, 1, rng), "": turns}, {}, {}))
-    return Trainer(phases, inputs, labels, {}, uncorrected), tasks
+    return Trainer(PHASES, inputs, labels, {}, uncorrected), tasks
 
 
-def adversarial_by_hand(task, inputs, labels, fresh):
+def adversarial_by_hand(task, inputs, labels):
     """Train as a script would: three parameter groups, each with an optimiser of torch."""
     p = {name: value.clone().requires_grad_() for name, value in task.params.items()}
     optimisers = (
@@ -276,8 +274,7 @@ def adversarial_by_hand(task, inputs, labels, fresh):
         (task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0]))
         for index, weight, noise in zip(plan.index, plan.weight, plan.extras["noise"], strict=True)
     ]
-    turns = [batches[i : i + 3] for i in range(0, len(batches), 3)] if fresh else [[batch] * 3 for batch in batches]
-    for turn in turns:
+    for turn in [batches[i : i + 3] for i in range(0, len(batches), 3)]:
         for rows, z in turn:
             gap = (torch.tanh(z @ p["generator.w"]) - inputs[rows]) @ p["critic.w"] + p["critic.b"]
             gap = gap - p["start.w"].sum()
@@ -289,13 +286,12 @@ def adversarial_by_hand(task, inputs, labels, fresh):
     return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
 
 
-@pytest.mark.parametrize("fresh", [False, True])
 @pytest.mark.parametrize("way", ["one", "together"])
-def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way, fresh):
-    trainer, tasks = adversarial(FRESH if fresh else PHASES)
+def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
+    trainer, tasks = adversarial()
     results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
     for task, result in zip(tasks, results, strict=True):
-        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels, fresh)
+        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels)
         torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-5)
         assert result.terms == pytest.approx(terms, rel=1e-3, abs=1e-4)
         assert torch.equal(result.params["fixed"], task.params["fixed"])  # no phase updates it

@@ -136,8 +136,8 @@ class Phase:
         loss: pure; returns the scalar to minimize and its named parts.
         optimiser: fresh at the start of every round.
         updates: patterns (``fnmatch``) of the parameters that this phase changes.
-        repeats: how often it runs before the next phase's turn, on one batch, or if ``fresh`` on as many.
-        fresh: each repeat takes a batch of its own (a critic's steps); the phases after it continue with the last one.
+        repeats: how often it runs before the next phase's turn, each time on a batch of its own (a critic's steps); the
+            phases after it continue with the last one.
         before_round: run over a plan of its own before the other phases start (a classifier that must exist first).
         once: it runs before the first round that a client takes part in, and not before later ones (only with
             ``before_round``). The parameters that it trains have to stay with the client.
@@ -150,7 +150,6 @@ class Phase:
     optimiser: Optimiser
     updates: Sequence[str] = ("*",)
     repeats: int = 1
-    fresh: bool = False
     before_round: bool = False
     once: bool = False
     contrasted: bool = True

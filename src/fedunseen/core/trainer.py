@@ -197,7 +197,7 @@ class Trainer:
         for plan, phases in self._turns():
             for phase in phases:
                 turns = _rows_of_turns(phases, task.plans[plan].steps)
-                length = phase.optimiser.step_length(sum(len(_rows_of(phase, rows)) for rows in turns))
+                length = phase.optimiser.step_length(sum(len(rows[-phase.repeats :]) for rows in turns))
                 for name in filter(phase.owns, task.params):
                     lengths[name] = lengths.get(name, 0.0) + length
         return lengths
@@ -238,7 +238,7 @@ def _in_turn(run: Sequence[_Running], steps: int, batch_of: Callable[[int], T]) 
     for rows in _rows_of_turns([running.phase for running in run], steps):
         batches = {row: batch_of(row) for row in rows}
         for running in run:
-            for row in _rows_of(running.phase, rows):
+            for row in rows[-running.phase.repeats :]:
                 yield running, batches[row]
 
 
@@ -324,14 +324,9 @@ def _logged(terms: Terms) -> Terms:
 
 
 def _rows_of_turns(phases: Sequence[Phase], steps: int) -> list[range]:
-    """Cut a plan's rows into the turns of its phases: one row each, or as many as a phase with fresh batches takes."""
-    rows = max((phase.repeats for phase in phases if phase.fresh), default=1)
+    """Cut a plan's rows into the turns of its phases: as many rows as the phase with the most repeats takes."""
+    rows = max((phase.repeats for phase in phases), default=1)
     return [range(start, min(start + rows, steps)) for start in range(0, steps, rows)]
-
-
-def _rows_of(phase: Phase, turn: range) -> Sequence[int]:
-    """Return the rows of a phase's turn, one for each of its steps."""
-    return turn[-phase.repeats :] if phase.fresh else [turn[-1]] * phase.repeats
 
 
 def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:

@@ -213,7 +213,7 @@ class Generative(Method):
         """Return the critic's phase: several steps, each on a fresh batch, by the method's ``critic_loss``."""
         return Phase(
             "critic", self.critic_loss, self.adam(), ("critic.*",),
-            repeats=self.settings.critic_steps, fresh=True, contrasted=False,
+            repeats=self.settings.critic_steps, contrasted=False,
         )  # fmt: skip
 
     def critic_loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
