@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from fedunseen.engines.offline.files import Signed, read, signed
 from fedunseen.engines.offline.party import facts_of, layout_of, rho_of
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, PartyStatus, Session
 from fedunseen.engines.remote.wire import Expected, WireError, read_reply
-from fedunseen.engines.round import RoundResult
+from fedunseen.engines.round import Arrivals, RoundResult, server_step
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.masks import MaskedSum, digest_of
 from fedunseen.secagg.plan import Plan
@@ -117,20 +117,15 @@ class Offline(Distributed):
         assert isinstance(meeting, Table)
         assert meeting.brought is not None
         brought, device = meeting.brought, next(iter(params.values())).device
-        replies = [
-            Reply(one.client, to_device(dict(one.update), device), one.classes, one.samples, one.terms, notes=one.notes)
-            for one in brought.replies
-        ]
+        replies = [replace(one, update=to_device(dict(one.update), device)) for one in brought.replies]
         for client, party in enumerate(self.parties):
             party.rounds += 1
             if brought.masked is None:
                 party.classes, party.samples = replies[client].classes, replies[client].samples
-        state, params = self.strategy.merge(state, params, replies, round)
-        shown = replies if brought.masked is None else []
-        return RoundResult(
-            state, params, shown, lambda place: dict(shown[place].update), {}, brought.down, brought.up,
-            masked=brought.masked,
-        )  # fmt: skip
+        arrived = Arrivals(replies, lambda place: {}, {}, brought.down, brought.up)
+        if brought.masked is not None:
+            arrived = replace(arrived, replies=[], masked=replace(brought.masked, reply=replies[0]))
+        return server_step(self.strategy, state, params, arrived, round)
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
         """Do nothing: no party waits for the result."""
