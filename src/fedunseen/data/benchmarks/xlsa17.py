@@ -1,6 +1,6 @@
 """The benchmark ``xlsa17``: features in the layout of the "proposed split" (Xian et al. 2017).
 
-A data set is a folder with two MATLAB files (v5 or v7.3): ``res101.mat`` with ``features`` (d x samples) and
+A data set is a folder with two MATLAB files (v5): ``res101.mat`` with ``features`` (d x samples) and
 ``labels``, ``att_splits.mat`` with ``att`` and ``original_att`` (attributes x classes), ``allclasses_names`` and the
 numbers of the samples of each split, all counted from 1.
 """

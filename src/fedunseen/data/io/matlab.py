@@ -1,4 +1,4 @@
-"""MATLAB files, v5 or v7.3: only the variables that are asked for, in MATLAB's own orientation."""
+"""MATLAB files, v5: only the variables that are asked for, in MATLAB's own orientation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.arrays import check_unpacked
-from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.errors import DataError
 
 TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
 HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -22,18 +22,18 @@ COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 def read_mat(
     path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
 ) -> dict[str, Any]:
-    """Read variables of a MATLAB file (v5 or v7.3), in MATLAB's own orientation."""
+    """Read variables of a MATLAB file, in MATLAB's own orientation."""
     import scipy.io  # here, because other runs need not wait for it
 
     names = [*required, *optional]
     try:
         with path.open("rb") as file:
             head = file.read(520)
-        is_hdf5 = HDF5_SIGNATURE in (head[:8], head[512:])  # MATLAB puts 512 bytes of its own before HDF5's
-        if not is_hdf5:
-            check_unpacked(path, _unpacked_bytes(path))
-        variables = _read_hdf5(path, names) if is_hdf5 else scipy.io.loadmat(path, variable_names=names)
-    except (DataError, MissingDependencyError):
+        if HDF5_SIGNATURE in (head[:8], head[512:]):  # MATLAB puts 512 bytes of its own before HDF5's
+            raise DataError(f"{path} is a MATLAB v7.3 file, as the authors' are not: save it again with the option -v7")
+        check_unpacked(path, _unpacked_bytes(path))
+        variables = scipy.io.loadmat(path, variable_names=names)
+    except DataError:
         raise
     except Exception as error:  # on a damaged file the readers raise almost anything
         raise DataError(
@@ -61,27 +61,6 @@ def _unpacked_bytes(path: Path) -> int:
                 total += struct.unpack(f"{order}II", zlib.decompressobj().decompress(packed, 8))[1]
             file.seek(size - len(packed), 1)
     return total
-
-
-def _read_hdf5(path: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read a MATLAB v7.3 file: HDF5 with arrays transposed and texts as references to character codes."""
-    try:
-        import h5py
-    except ImportError:
-        raise MissingDependencyError(
-            f"{path} is a MATLAB v7.3 file, which needs h5py: pip install 'fedunseen[matlab73]'"
-        ) from None
-    variables: dict[str, Any] = {}
-    with h5py.File(path, "r") as file:
-        for name in names:
-            if name not in file:
-                continue
-            check_unpacked(path, file[name].nbytes)
-            value = file[name][()].T
-            if value.dtype == object:
-                value = np.array(["".join(map(chr, file[ref][()].T.ravel())) for ref in value.ravel()])
-            variables[name] = value
-    return variables
 
 
 def cell_texts(cells: NDArray[Any]) -> tuple[str, ...]:
