@@ -1,5 +1,3 @@
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -7,7 +5,6 @@ import torch.nn.functional as F
 from on_space import KEPT, MAPS, SEEN, batch, check_loss, on, others
 from pydantic import ValidationError
 
-from fedunseen.core.errors import ExperimentError
 from fedunseen.encoders import Backbone
 from fedunseen.methods.svip import SVIP, SVIPSettings
 from fedunseen.methods.transformer import rollout, transformer, transformer_init
@@ -21,58 +18,31 @@ def params_of(method):
     return method.init(np.random.default_rng(0))
 
 
-def blocks_of(patches, height, breadth, merge):
-    """Cut patches (P, d) into blocks, by hand: patches of a block from left to right, then downwards."""
-    grid = patches.reshape(height, breadth, -1)
-    return torch.stack(
-        [
-            torch.cat([grid[i * merge + k, j * merge + m] for k in range(merge) for m in range(merge)])
-            for i in range(height // merge)
-            for j in range(breadth // merge)
-        ]
-    )
-
-
-@pytest.mark.parametrize("merge", [1, 2])
-def test_the_loss_written_out(grouped, merge):
-    shape = (12, 2, 6)
+def test_the_loss_written_out(grouped):
     weights = {"sce": 0.9, "kl": 50.0, "decorrelation": 0.7, "patches": 0.6}
-    method = method_of(grouped, shape, merge=merge, keep=0.6, scale=3.0, temperature=2.0, **weights)
-    p, b = params_of(method), batch(shape)
+    method = method_of(grouped, keep=0.6, scale=3.0, temperature=2.0, **weights)
+    p, b = params_of(method), batch(MAPS)
     p |= {name: 20 * value for name, value in p.items() if name.startswith(("fill.", "g."))}
     a = F.normalize(method.semantics, dim=1)[SEEN]
-    count = {1: 7, 2: 2}[merge]  # of 12 and of 3 blocks, 0.6 rounded
-
     vectors = p["fill.words.weight"] @ torch.eye(30) + p["fill.words.bias"][:, None]  # a one-hot word a column
-    fill = torch.cat([vectors @ w + c for w, c in zip(p["fill.block.weight"], p["fill.block.bias"], strict=True)])
+    fill = vectors @ p["fill.block.weight"][0] + p["fill.block.bias"]
     z, second, judged, labels, norms = [], [], [], [], []
     for x in b["inputs"][KEPT]:
-        cells = torch.stack([x[:, r, c] for r in range(2) for c in range(6)])
-        patches = cells @ p["embed.weight"].T + p["embed.bias"]
+        patches = x.flatten(1).T @ p["embed.weight"].T + p["embed.bias"]
         tokens = torch.cat([p["first"], patches]) + p["positions"]
         out, attention = transformer(p, "layers", tokens[None], 2)
-        looked = blocks_of(rollout(attention)[0][:, None], 2, 6, merge).sum(1)
-        matters = torch.zeros(len(looked))
-        matters[looked.argsort(descending=True)[:count]] = 1
-        blocks = blocks_of(tokens[1:], 2, 6, merge)
-        hidden = torch.relu(blocks @ p["patches.0.weight"].T + p["patches.0.bias"])
+        matters = torch.zeros(8)
+        matters[rollout(attention)[0].argsort(descending=True)[:5]] = 1  # of 8, 0.6 rounded
+        hidden = torch.relu(tokens[1:] @ p["patches.0.weight"].T + p["patches.0.bias"])
         judged.append((hidden @ p["patches.1.weight"].T + p["patches.1.bias"])[:, 0])
         labels.append(1 - matters)
-        answers = blocks_of(out[0, 1:], 2, 6, merge) @ p["g.weight"].T + p["g.bias"]
-        result = answers[matters > 0].mean(0)
+        result = (out[0, 1:] @ p["g.weight"].T + p["g.bias"])[matters > 0].mean(0)
         norms.append(np.mean([result[i : i + 10].norm().item() for i in (0, 10, 20)]))
         z.append(a @ result)
-        changed = tokens.clone()  # put the fill vector where it belongs, patch by patch
-        width = tokens.shape[1]
-        for block in torch.nonzero(matters == 0)[:, 0].tolist():
-            i, j = divmod(block, 6 // merge)
-            for k in range(merge):
-                for m in range(merge):
-                    place = 1 + (i * merge + k) * 6 + j * merge + m
-                    changed[place] += fill[(k * merge + m) * width :][:width]
+        changed = tokens.clone()
+        changed[1:][matters == 0] += fill
         again, _ = transformer(p, "layers", changed[None], 2)
-        answers = blocks_of(again[0, 1:], 2, 6, merge) @ p["g.weight"].T + p["g.bias"]
-        second.append(a @ answers[matters > 0].mean(0))
+        second.append(a @ (again[0, 1:] @ p["g.weight"].T + p["g.bias"])[matters > 0].mean(0))
     z, second, y = torch.stack(z), torch.stack(second), b["labels"][KEPT]
     expected = {
         "sce": F.cross_entropy(3 * z, y) + F.cross_entropy(3 * second, y),
@@ -84,7 +54,7 @@ def test_the_loss_written_out(grouped, merge):
     check_loss(method, p, b, expected, weights, rtol=1e-3, atol=1e-5)
 
 
-def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
+def test_scores_come_from_the_patches_that_the_patch_classifier_keeps(grouped):
     method = method_of(grouped, keep=0.4)  # 3 of 8
     params, x = params_of(method), batch(MAPS)["inputs"]
     tokens = torch.cat(
@@ -107,7 +77,7 @@ def test_scores_come_from_the_blocks_that_the_patch_classifier_keeps(grouped):
     torch.testing.assert_close(everything.attributes(params, x), answers.mean(1), rtol=1e-4, atol=1e-5)
 
 
-def test_no_gradient_goes_through_the_choice_of_blocks(grouped):
+def test_no_gradient_goes_through_the_choice_of_patches(grouped):
     """The patch classifier alone is moved by its loss; transformer and head are not, except through their inputs."""
     method = method_of(grouped)
     params, b = params_of(method), batch(MAPS)
@@ -151,15 +121,6 @@ def test_a_trained_vision_transformer_is_used_in_the_place_of_its_own(grouped):
     torch.testing.assert_close(method.represent(params, b["inputs"]), means)
     expected = means @ params["g.weight"].T + params["g.bias"]
     torch.testing.assert_close(method.attributes(params, b["inputs"]), expected)
-
-
-def test_maps_that_cannot_be_cut_into_blocks_are_refused(grouped):
-    sentence = (
-        "method.merge = 2 needs maps with an even number of rows and columns, but these have 7 x 4 cells: "
-        "set method.merge = 1"
-    )
-    with pytest.raises(ExperimentError, match=f"^{re.escape(sentence)}$"):
-        method_of(grouped, (12, 7, 4), merge=2)
 
 
 def test_heads_that_cannot_share_the_width_are_refused():

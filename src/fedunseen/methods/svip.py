@@ -1,12 +1,13 @@
 """SVIP: semantically contextualised visual patches (Chen et al. 2025), of a map or of a vision transformer.
 
-Blocks of patches in context predict attributes. A patch classifier learns which blocks get attention through all layers
-(summed over a block's four patches; the official code sums four patches of one row). A second pass adds a vector, made
-from word vectors, to the others, and a loss makes both passes agree. A map gets a small transformer of its own.
+Patches in context predict attributes. A patch classifier learns which of them get attention through all layers. A
+second pass adds a vector, made from word vectors, to the others, and a loss makes both passes agree. A map gets a small
+transformer of its own. The official code joins each four of 14 x 14 patches to a block; here each stands by itself.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch.nn.functional as F
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
-from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.data import ClassSpace
@@ -48,11 +48,9 @@ class SVIPSettings(MapSettings):
     decorrelation: float = Field(0.09, ge=0)
     """Weight of the attribute decorrelation, which needs every attribute in a group; 0 needs no groups."""
     patches: float = Field(3.0, ge=0)
-    """Weight of the cross-entropy of the patch classifier; 0 keeps all blocks when classes are scored."""
+    """Weight of the cross-entropy of the patch classifier; 0 keeps all patches when classes are scored."""
     keep: float = Field(40 / 49, gt=0, le=1)
-    """Share of the blocks that matter; 40 of 49 in the official code."""
-    merge: Literal[1, 2] = 1
-    """Patches a side that make a block: 2 in the official code, on 14 x 14 patches; 1 leaves each by itself."""
+    """Share of the patches that matter; 40 of 49 blocks in the official code."""
     width: PositiveInt = 64
     """Width of the method's own transformer; not used with a trained vision transformer."""
     depth: PositiveInt = 2
@@ -89,33 +87,27 @@ class SVIP(MapMethod):
 
     def __init__(self, settings: SVIPSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        _, self.height, self.breadth = backbone.shape
-        if self.height % settings.merge or self.breadth % settings.merge:
-            raise ExperimentError(
-                f"method.merge = {settings.merge} needs maps with an even number of rows and columns, "
-                f"but these have {self.height} x {self.breadth} cells: set method.merge = 1"
-            )
-        self.blocks = self.height * self.breadth // settings.merge**2
-        self.kept = max(1, int(settings.keep * self.blocks + 0.5))
+        self.count = math.prod(backbone.shape[1:])
+        self.kept = max(1, int(settings.keep * self.count + 0.5))
         self.encoder = backbone if isinstance(backbone, TokenBackbone) else None
         self.token_width = self.width if self.encoder else settings.width
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the backbone, the transformer unless the backbone is one, and the heads."""
-        s, attributes, block = self.settings, self.semantics.shape[1], self.settings.merge**2 * self.token_width
+        s, attributes, width = self.settings, self.semantics.shape[1], self.token_width
         params = self.backbone.init(rng)
         if self.encoder is None:
             params |= linear_layer("embed", self.width, s.width, rng)
-            for name, shape in (("first", (1, s.width)), ("positions", (1 + self.height * self.breadth, s.width))):
+            for name, shape in (("first", (1, s.width)), ("positions", (1 + self.count, s.width))):
                 params[name] = torch.from_numpy(rng.normal(0, 0.02, shape).astype(np.float32))
             params |= transformer_init("layers", s.width, s.depth, rng)
-        params |= linear_layer("g", block, attributes, rng)
+        params |= linear_layer("g", width, attributes, rng)
         params["g.weight"] *= 0.1  # on normalized tokens, the usual start gives scores far from flat: SGD overshoots
         if s.patches:
-            params |= linear_layer("patches.0", block, _HIDDEN, rng) | linear_layer("patches.1", _HIDDEN, 1, rng)
+            params |= linear_layer("patches.0", width, _HIDDEN, rng) | linear_layer("patches.1", _HIDDEN, 1, rng)
         if s.kl:
-            params |= linear_layer("fill.words", self.words.shape[1], self.token_width, rng)
-            params |= linear_layer("fill.block", attributes, s.merge**2, rng)
+            params |= linear_layer("fill.words", self.words.shape[1], width, rng)
+            params |= linear_layer("fill.block", attributes, 1, rng)
         return params
 
     def context(self) -> Context:
@@ -126,17 +118,17 @@ class SVIP(MapMethod):
         """Cross-entropies of both passes and of the patches, divergence and decorrelation, weighted by name."""
         s, labels, weights, mask = self.settings, batch["labels"], batch["weights"], context["mask"]
         tokens = self._tokens(params, batch["inputs"], training=True)
-        blocks = self.to_blocks(tokens[:, 1:])
+        patches = tokens[:, 1:]
         seen, attentions = self._transform(params, tokens)
-        matters = highest(self._sums(rollout(attentions)), self.kept)  # (n, blocks), no gradient
+        matters = highest(rollout(attentions), self.kept)  # (n, P), no gradient
         attributes = self._attributes(params, seen, matters)
         semantics = F.normalize(context["semantics"], dim=-1)
         logits = attributes @ semantics.T
 
         terms = {"sce": semantic_cross_entropy(s.scale * logits, labels, weights, mask)}
         if s.kl:
-            filled = blocks + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
-            again, _ = self._transform(params, torch.cat([tokens[:, :1], self.to_patches(filled)], dim=1))
+            filled = patches + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
+            again, _ = self._transform(params, torch.cat([tokens[:, :1], filled], dim=1))
             second = self._attributes(params, again, matters) @ semantics.T
             terms["sce"] = terms["sce"] + semantic_cross_entropy(s.scale * second, labels, weights, mask)
             # The official code divides the divergence by the number of classes too.
@@ -144,9 +136,9 @@ class SVIP(MapMethod):
         if s.decorrelation:
             terms["decorrelation"] = decorrelation(attributes, context["groups"], weights) / len(context["groups"])
         if s.patches:
-            terms["patches"] = patch_cross_entropy(self._judge(params, blocks), 1 - matters, weights)
+            terms["patches"] = patch_cross_entropy(self._judge(params, patches), 1 - matters, weights)
         total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": self.to_blocks(seen[:, 1:]).mean(1)}
+        return total, {"loss": total, **terms, "representation": seen[:, 1:].mean(1)}
 
     def _tokens(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture first."""
@@ -162,54 +154,37 @@ class SVIP(MapMethod):
             return self.encoder.transform(params, tokens)
         return transformer(params, "layers", tokens, self.settings.heads)
 
-    def to_blocks(self, patches: Tensor) -> Tensor:
-        """Put the patches (n, P, width) of each block side by side: (n, blocks, merge^2 width)."""
-        m = self.settings.merge
-        grid = patches.reshape(len(patches), self.height // m, m, self.breadth // m, m, -1)
-        return grid.transpose(2, 3).reshape(len(patches), self.blocks, -1)
-
-    def to_patches(self, blocks: Tensor) -> Tensor:
-        """Undo :meth:`to_blocks`."""
-        m = self.settings.merge
-        grid = blocks.reshape(len(blocks), self.height // m, self.breadth // m, m, m, -1)
-        return grid.transpose(2, 3).reshape(len(blocks), self.height * self.breadth, -1)
-
-    def _sums(self, values: Tensor) -> Tensor:
-        """Sum values (n, P) over the patches of each block: (n, blocks)."""
-        return self.to_blocks(values.unsqueeze(-1)).sum(-1)
-
     def _attributes(self, params: Params, seen: Tensor, matters: Tensor) -> Tensor:
-        """Return the mean attributes (n, attributes) of the blocks that matter (n, blocks)."""
-        chosen = self.to_blocks(seen[:, 1:]) * matters.unsqueeze(-1)
+        """Return the mean attributes (n, attributes) of the patches that matter (n, P)."""
+        chosen = seen[:, 1:] * matters.unsqueeze(-1)
         return linear(params, "g", chosen.sum(1) / self.kept)  # g is linear: the mean of its answers
 
     def _fill(self, params: Params, words: Tensor) -> Tensor:
-        """Return what is added to the patches of a block that does not matter: (merge^2 width,)."""
+        """Return what is added to a patch that does not matter: (width,)."""
         vectors = linear(params, "fill.words", words)  # (attributes, width)
-        return linear(params, "fill.block", vectors.T).T.reshape(-1)
+        return linear(params, "fill.block", vectors.T).squeeze(-1)
 
-    def _judge(self, params: Params, blocks: Tensor) -> Tensor:
-        """Return (n, blocks), the higher the less a block matters."""
-        return linear(params, "patches.1", torch.relu(linear(params, "patches.0", blocks))).squeeze(-1)
+    def _judge(self, params: Params, patches: Tensor) -> Tensor:
+        """Return (n, P), the higher the less a patch matters."""
+        return linear(params, "patches.1", torch.relu(linear(params, "patches.0", patches))).squeeze(-1)
 
     def _seen(self, params: Params, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens in context and the blocks that the patch classifier keeps."""
+        """Return the tokens in context and the patches that the patch classifier keeps."""
         tokens = self._tokens(params, inputs)
-        blocks = self.to_blocks(tokens[:, 1:])
         if self.settings.patches:
-            matters = highest(-self._judge(params, blocks), self.kept)
+            matters = highest(-self._judge(params, tokens[:, 1:]), self.kept)
         else:
-            matters = torch.full_like(blocks[..., 0], self.kept / self.blocks)  # the mean over all blocks
+            matters = torch.full_like(tokens[:, 1:, 0], self.kept / self.count)  # the mean over all patches
         return self._transform(params, tokens)[0], matters
 
     def attributes(self, params: Params, inputs: Tensor) -> Tensor:
-        """Predict attributes: the mean over the blocks that the patch classifier keeps."""
+        """Predict attributes: the mean over the patches that the patch classifier keeps."""
         return self._attributes(params, *self._seen(params, inputs))
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return the mean of the blocks in context, (n, merge^2 width)."""
+        """Return the mean of the patches in context, (n, width)."""
         seen, _ = self._transform(params, self._tokens(params, inputs))
-        return self.to_blocks(seen[:, 1:]).mean(1)
+        return seen[:, 1:].mean(1)
 
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Scaled compatibility of the predicted attributes with each class's semantics, of unit length."""
@@ -217,6 +192,6 @@ class SVIP(MapMethod):
 
 
 def highest(values: Tensor, count: int) -> Tensor:
-    """Mark the ``count`` highest of values (n, blocks) with 1, the others with 0; of equals, those that come first."""
+    """Mark the ``count`` highest of values (n, P) with 1, the others with 0; of equals, those that come first."""
     ranks = values.argsort(stable=True, dim=-1, descending=True).argsort(-1)
     return torch.lt(ranks, count).to(torch.float32)
