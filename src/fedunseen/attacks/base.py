@@ -116,6 +116,8 @@ class Attack:
     probes: Sequence[Probe] = field(default=())
 
     Settings: ClassVar[type[AttackSettings]] = AttackSettings
+    sign: ClassVar[int] = 1
+    """Of what is sent."""
 
     def __post_init__(self) -> None:
         self._rounds = parse_rounds(self.settings.rounds)
@@ -139,7 +141,7 @@ class Attack:
 
         Running statistics are sent unchanged: a multiple of a variance, say, describes no data.
         """
-        scale = self.settings.scale
+        scale = self.sign * self.settings.scale
         if scale == 1.0:
             return update
         return {name: value if is_statistic(name) else scale * value for name, value in update.items()}
@@ -182,10 +184,7 @@ class SignFlip(Attack):
 
         name: Literal["sign-flip"] = "sign-flip"
 
-    def forge(self, update: Params, rng: np.random.Generator) -> Params:
-        """Return minus beta times the update."""
-        scale = self.settings.scale
-        return {name: value if is_statistic(name) else -scale * value for name, value in update.items()}
+    sign = -1
 
 
 class Gaussian(Attack):

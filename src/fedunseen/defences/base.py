@@ -63,10 +63,12 @@ class Defence:
         per_client: what is merged of a reply does not depend on the other replies of its round, and at most as long as
             the reply: the condition under which private merging may follow.
         asks_scores: is given :class:`Scores`.
+        needs: (a, b): a round must have a f + b replies at least, f being the setting ``malicious``.
     """
 
     Settings: ClassVar[type[DefenceSettings]] = NoDefenceSettings
     asks_scores: ClassVar[bool] = False
+    needs: ClassVar[tuple[int, int]] = (0, 1)
     per_client: bool = False
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
@@ -78,7 +80,8 @@ class Defence:
 
     def least(self) -> tuple[int, str]:
         """Return how many replies a round must have at least, and the formula for that."""
-        return 1, "1"
+        (times, more), f = self.needs, getattr(self.settings, "malicious", 0)
+        return times * f + more, f"{times} * {f} + {more}" if times else str(more)
 
     def check(self, replies: int, round: int) -> None:
         """Refuse settings that a round with so many replies cannot meet.

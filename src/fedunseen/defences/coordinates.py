@@ -71,10 +71,7 @@ class TrimmedMean(Defence):
         """How many malicious clients a round may have, f: of each coordinate the f largest and the f smallest are left
         out; needs 2 f + 1 clients a round."""
 
-    def least(self) -> tuple[int, str]:
-        """Return 2 f + 1."""
-        f = self.settings.malicious
-        return 2 * f + 1, f"2 * {f} + 1"
+    needs = (2, 1)
 
     def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the trimmed mean."""

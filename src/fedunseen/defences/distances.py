@@ -7,7 +7,7 @@ FLAME: Nguyen et al. 2022, "FLAME: taming backdoors in federated learning".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -53,6 +53,12 @@ def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.fl
     return np.asarray(np.where(np.isfinite(others), others, 0.0).sum(1))
 
 
+def _verdicts(best: Collection[int], replies: int) -> tuple[list[float], list[int]]:
+    """Return of each reply whether it is kept, and why not."""
+    kept = [i in best for i in range(replies)]
+    return [float(stays) for stays in kept], [0 if stays else _FAR for stays in kept]
+
+
 class _KrumSettings(DefenceSettings):
     malicious: int = Field(1, ge=0)
     """How many malicious clients a round may have, f; needs 2 f + 3 clients a round."""
@@ -68,11 +74,7 @@ class Krum(Defence):
     """Merges the one update that is nearest to its n - f - 2 nearest neighbors."""
 
     Settings: ClassVar[type[DefenceSettings]] = KrumSettings
-
-    def least(self) -> tuple[int, str]:
-        """Return 2 f + 3."""
-        f = self.settings.malicious
-        return 2 * f + 3, f"2 * {f} + 3"
+    needs = (2, 3)
 
     def chosen(self, replies: int) -> int:
         """Return how many updates are merged."""
@@ -84,9 +86,7 @@ class Krum(Defence):
         distances = squared_distances(scalar_products(view.updates))
         scores = krum_scores(distances, self.settings.malicious)
         best = set(np.argsort(scores, kind="stable")[: self.chosen(len(replies))].tolist())
-        kept = [float(i in best) for i in range(len(replies))]
-        why = [0 if i in best else _FAR for i in range(len(replies))]
-        return FilterResult([replies[i] for i in sorted(best)], kept, why, scores.tolist())
+        return FilterResult([replies[i] for i in sorted(best)], *_verdicts(best, len(replies)), scores.tolist())
 
 
 class MultiKrumSettings(_KrumSettings):
@@ -134,11 +134,7 @@ class Bulyan(Krum):
     """
 
     Settings = BulyanSettings
-
-    def least(self) -> tuple[int, str]:
-        """Return 4 f + 3."""
-        f = self.settings.malicious
-        return 4 * f + 3, f"4 * {f} + 3"
+    needs = (4, 3)
 
     def filter(self, view: RoundView) -> FilterResult:
         """Give every chosen reply the mean around the median."""
@@ -163,9 +159,7 @@ class Bulyan(Krum):
             return result
 
         update = by_coordinate([reply.update for reply in chosen], around_median)
-        kept = [float(i in best) for i in range(n)]
-        why = [0 if i in best else _FAR for i in range(n)]
-        return same_for_all(chosen, update, kept, why)
+        return same_for_all(chosen, update, *_verdicts(best, n))
 
 
 class Flame(Defence):
@@ -182,9 +176,7 @@ class Flame(Defence):
         noise: float = Field(0.001, ge=0)
         """The noise's standard deviation as a multiple of the median length of the round's updates, lambda."""
 
-    def least(self) -> tuple[int, str]:
-        """Return 2: there is nothing to cluster in one."""
-        return 2, "2"
+    needs = (0, 2)  # there is nothing to cluster in one
 
     def filter(self, view: RoundView) -> FilterResult:
         """Leave out what is in no cluster, shorten the rest, and ask for noise."""
