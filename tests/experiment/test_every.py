@@ -1,13 +1,10 @@
 """Runs that do not measure every round (``evaluation.every``)."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.evaluation.settings import EvaluationSettings
-from fedunseen.federation.evaluator import Choice, Evaluator
 from fedunseen.report import write_report
 from pages import without_pictures
 
@@ -54,26 +51,6 @@ def test_only_a_measured_round_is_chosen(tmp_path):
     assert done.result["selected_round"] in (1, 2, 4, 5)
     best = max((line for line in done.metrics if "zsl" in line), key=lambda line: line["gzsl_harmonic"])
     assert done.result["gzsl_harmonic"] == best["gzsl_harmonic"]
-
-
-@pytest.mark.parametrize(
-    ("generates", "attack", "groups", "choice", "every"),
-    [
-        (True, None, {}, Choice(40, 0.0), 5),
-        (True, None, {}, Choice(None, None), 1),  # every round may be the one that is chosen
-        (True, object(), {}, Choice(40, 0.0), 1),
-        (True, None, {"old": [0]}, Choice(40, 0.0), 1),
-        (False, None, {}, Choice(40, 0.0), 1),
-    ],
-)
-def test_by_default_only_generative_methods_skip_rounds_and_none_that_could_be_chosen(
-    generates, attack, groups, choice, every
-):
-    federation = SimpleNamespace(method=SimpleNamespace(generates=generates), attack=attack)
-    judge = SimpleNamespace(federation=federation, groups=groups, evaluation=EvaluationSettings())
-    assert Evaluator.every(judge, choice) == every
-    judge.evaluation = EvaluationSettings(every=3)
-    assert Evaluator.every(judge, choice) == 3
 
 
 def test_clients_own_models_are_measured_in_some_rounds_and_in_each_where_asked(runs, tmp_path):

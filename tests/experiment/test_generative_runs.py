@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from fedunseen import run
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.federation.run_directory import load_params
+from fedunseen.federation.run_directory import RunDirectory, load_params
 
 SMALL = {
     "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 20,
@@ -34,6 +34,14 @@ def test_it_says_what_travels_and_what_the_classifiers_learnt_from(generative):
     assert told["bytes_down"] == told["bytes_up"] == 4 * generator
     assert told["gzsl_head"] == "synthetic features of all classes"
     assert "clients" not in generative.metrics[0]  # classifiers for every client's model only if asked for
+
+
+def test_rounds_are_skipped_where_none_is_to_be_chosen(generative):
+    """Classifiers take long: every fifth round is measured, beside the first, the chosen and the last."""
+    choosing = RunDirectory(generative.path / "selection").metrics()
+    assert all("zsl" in line for line in choosing)
+    measured = {line["round"] for line in generative.metrics if "zsl" in line}
+    assert measured == {1, generative.result["selected_round"], 5, 6} < set(range(1, 7))
 
 
 def test_the_model_is_complete_and_holds_nothing_private(generative):

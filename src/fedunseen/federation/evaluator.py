@@ -96,8 +96,8 @@ class Evaluator(ABC):
         """Return after how many rounds there is a measured one: ``evaluation.every``, or what suits the method."""
         if self.evaluation.every is not None:
             return self.evaluation.every
-        # Speed does not decide which rounds can be chosen, and an attack or new classes are followed round by round.
-        free = choice.round is not None and self.federation.attack is None and not self.groups
+        # Speed does not decide which rounds can be chosen, and an attack is followed round by round.
+        free = choice.round is not None and self.federation.attack is None
         return _SELDOM if free and self.federation.method.generates else 1
 
     def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
