@@ -35,7 +35,7 @@ def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     assert len(names) == 3
 
 
-def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path, monkeypatch):
+def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
     """Moved to a machine that never saw the trained run, it answers as before; another run in its place is refused."""
     first = tmp_path / "first"
     shutil.copytree(trained.path, first)
@@ -45,7 +45,6 @@ def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path, monkeypa
     expected = [[p.score for p in ranking] for ranking in done.predict(done.encoded(picture))]
     done.path.rename(tmp_path / "moved")
     first.rename(tmp_path / "gone")
-    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "another machine"))
     there = load_run(tmp_path / "moved")
     found = [[p.score for p in ranking] for ranking in there.predict(there.encoded(picture))]
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -1,22 +1,20 @@
-"""Where a finished run finds the weights of its encoders, of pictures and texts: by their content, wherever they lie.
+"""Where a finished run finds the weights of its encoders, of pictures and texts.
 
 The manifest keeps the SHA-256 of the files that a run's features were made with. Small ones travel in the run directory
-(``encoder.carry``); the cache folder has links to all. Features of other weights mean something else, so weights that
-have changed are never used in place of those that a run had.
+(``encoder.carry``); others are where they were, or where the user says. Features of other weights mean something else,
+so weights that have changed are never used in place of those that a run had.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.array_cache import content_digest, usable
+from fedunseen.core.array_cache import content_digest
 from fedunseen.core.errors import DataError, FedUnseenError
-from fedunseen.core.files import cache_folder, replacing
+from fedunseen.core.files import replacing
 from fedunseen.data import DataSettings
 from fedunseen.encoders import Encoder, EncoderSettings
 from fedunseen.encoders.backbone import CARRIED_MB
@@ -26,16 +24,16 @@ _MB = 10**6
 
 
 def remembered(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any]:
-    """Return what a manifest says of encoders' weights, and keep in the cache folder where they are.
+    """Return what a manifest says of encoders' weights.
 
     ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``, without an entry that
     needs no file.
     """
     entries = {}
     if encoder is not None and (files := encoder.files()):
-        entries["encoder"] = {"setting": encoder.setting, **_keep(files)}
+        entries["encoder"] = {"setting": encoder.setting, **_content(files)}
     if files := _text_files(settings):
-        entries["text_encoder"] = _keep(files)
+        entries["text_encoder"] = _content(files)
     return entries
 
 
@@ -57,7 +55,7 @@ def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSetting
     files = _text_files(settings)
     if files and content_digest(files) == entry["digest"]:
         return settings
-    if (place := _where(run, "text_encoder", entry)) is None:
+    if (place := _carried(run, "text_encoder", entry)) is None:
         return settings  # what then is wrong with it is said where it is used
     from fedunseen.encoders.text import text_encoder_at
 
@@ -92,7 +90,7 @@ def found(
         return {setting: str(given)}
     if files and content_digest(files) == entry["digest"]:
         return {}
-    if (place := _where(run, "encoder", entry)) is not None:
+    if (place := _carried(run, "encoder", entry)) is not None:
         return {setting: str(place / names[0] if len(names) == 1 else place)}
     if files:
         raise DataError(
@@ -125,10 +123,10 @@ def _text_files(settings: DataSettings) -> list[Path]:
     return files if all(path.is_file() for path in files) else []
 
 
-def _where(run: Path, key: str, entry: Mapping[str, Any]) -> Path | None:
-    """Return the folder with a run's weights: with the run, or where the cache keeps them."""
-    folders = (run / _FOLDERS[key], _shelf(entry["digest"]))
-    return next((folder for folder in folders if _is(folder, list(entry["files"]), entry["digest"])), None)
+def _carried(run: Path, key: str, entry: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a run directory with the weights, if they are there."""
+    folder = run / _FOLDERS[key]
+    return folder if _is(folder, list(entry["files"]), entry["digest"]) else None
 
 
 def _is(place: Path, names: list[str], digest: str) -> bool:
@@ -136,19 +134,6 @@ def _is(place: Path, names: list[str], digest: str) -> bool:
     return all(path.is_file() for path in files) and content_digest(files) == digest
 
 
-def _keep(files: list[Path]) -> dict[str, Any]:
-    """Keep in the cache folder where files are, by symbolic links, and return what a manifest says of them."""
-    digest = content_digest(files)
-    shelf = _shelf(digest)
-    with usable(shelf):
-        shelf.mkdir(parents=True, exist_ok=True)
-    for path in files:
-        temporary = shelf / f".{path.name}.{os.getpid()}.tmp"
-        with suppress(OSError):  # a place that cannot hold links: then it is not found again, and asked for
-            temporary.symlink_to(path.resolve())
-            os.replace(temporary, shelf / path.name)
-    return {"digest": digest, "files": {path.name: path.stat().st_size for path in files}}
-
-
-def _shelf(digest: str) -> Path:
-    return cache_folder() / "encoders" / digest
+def _content(files: list[Path]) -> dict[str, Any]:
+    """Return what a manifest says of files."""
+    return {"digest": content_digest(files), "files": {path.name: path.stat().st_size for path in files}}
