@@ -19,7 +19,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import Benchmark
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.evaluation import answer
+from fedunseen.evaluation.answers import answer
 from fedunseen.experiment import Run
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.result.remeasure import judged
