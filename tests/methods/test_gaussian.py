@@ -117,7 +117,7 @@ def test_evidence_finds_what_noise_on_class_means_hides():
     count = torch.from_numpy(rng.uniform(0.6, 0.8, 80))
     distances, real = squared_distances(semantics, semantics), Kernel(0.3, 1e-4, 0.1 * median_distance(semantics))
     gram = width * (real.within(semantics) + torch.diag(1 / count))
-    white = Whitened(0.1, torch.eye(1), 0.0, torch.zeros(width), gram, gram, width)
+    white = Whitened(0.1, torch.eye(1), 0.0, gram, gram, width)
     best = fit_kernel(white, semantics, count, (None, None, None))
     value, _ = evidence(best, gram, distances, count, width)
     assert value == pytest.approx(evidence(real, gram, distances, count, width)[0], abs=1.0)

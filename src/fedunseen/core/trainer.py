@@ -325,7 +325,7 @@ def _logged(terms: Terms) -> Terms:
 
 def _rows_of_turns(phases: Sequence[Phase], steps: int) -> list[range]:
     """Cut a plan's rows into the turns of its phases: as many rows as the phase with the most repeats takes."""
-    rows = max((phase.repeats for phase in phases), default=1)
+    rows = max([1, *(phase.repeats for phase in phases)])
     return [range(start, min(start + rows, steps)) for start in range(0, steps, rows)]
 
 

@@ -87,7 +87,6 @@ class Whitened:
     shrinkage: float  # s
     factor: Tensor  # (d, d) lower Cholesky factor of the shrunk Sigma
     logdet: float  # of Sigma
-    centre: Tensor  # (d,) m, the mean of the class means
     gram: Tensor  # (O, O) (M - m) Sigma^-1 (M - m)^T; (2 O, 2 O) of M - m - P and P where classes have prior means P
     spread: Tensor  # likewise (M - m) Sigma^-1 Sigma_0 Sigma^-1 (M - m)^T: how far samples lie apart
     width: int  # d
@@ -100,8 +99,7 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
     shrunk = covariance * (1 - shrinkage)
     shrunk.diagonal().add_(shrinkage * level)
     factor = torch.linalg.cholesky(shrunk)
-    centre = found.means.mean(0)
-    apart = found.means - centre
+    apart = found.means - found.means.mean(0)
     if prior is not None:
         apart = torch.cat([apart - prior, prior])
     half = torch.linalg.solve_triangular(factor, apart.T, upper=False)  # (d, O)
@@ -113,7 +111,7 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
     else:
         spread = weights.T @ covariance @ weights
     logdet = 2 * float(factor.diagonal().log().sum())
-    return Whitened(shrinkage, factor, logdet, centre, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
+    return Whitened(shrinkage, factor, logdet, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
 
 
 def evidence(
