@@ -103,3 +103,11 @@ def test_a_phase_owns_the_parameters_that_its_patterns_name():
     phase = Phase("critic", lambda params, batch, context: (params["w"].sum(), {}), SGD(0.1), ("critic.*", "scale"))
     names = ["critic.0.weight", "critic", "scale", "scales", "Critic.0", "generator.critic.0"]
     assert [name for name in names if phase.owns(name)] == ["critic.0.weight", "scale"]
+
+
+@pytest.mark.parametrize("optimiser", [SGD(0.1), SGD(0.1, 0.9), Adam(0.1)])
+def test_the_length_of_steps_is_how_far_a_constant_gradient_moves_a_parameter(optimiser):
+    params, state = [torch.zeros(2)], optimiser.init({"w": torch.zeros(2)})
+    for step in range(1, 8):
+        optimiser.update(params, [torch.ones(2)], state, step)
+        torch.testing.assert_close(params[0], torch.full((2,), -optimiser.step_length(step)))
