@@ -5,10 +5,9 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
@@ -58,7 +57,8 @@ def model_card(run: Run) -> str:
         "personal": experiment.strategy.personal_epochs is not None,
         "command": again,
         "whole": whole,
-        "numbers": list(_numbers(result)),
+        "titles": TITLES,
+        "meaning": {measure.name: measure.words for measure in ZERO_SHOT_MEASURES},
         "selected": result.get("selection", experiment.evaluation.selection),
         "privacy": {"aggregation": "plain", "name": "none", **(run.manifest["experiment"].get("privacy") or {})},
         "path": run.path.name,
@@ -85,17 +85,3 @@ def _inert(text: str) -> str:
 def _listed(names: list[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return (", ".join(map(_inert, names[:_LISTED])) or "none") + more
-
-
-def _numbers(result: Mapping[str, Any]) -> Iterator[tuple[str, float, str, str]]:
-    """Yield title, percentage, spread and meaning of each accuracy."""
-    words = {measure.name: measure.words for measure in ZERO_SHOT_MEASURES}
-    for name, title in TITLES.items():
-        if name not in result:
-            continue
-        spread = ""
-        if f"{name}_ci95" in result:
-            spread = f" ± {result[f'{name}_ci95']:.1f} (95 % interval)"
-        elif f"{name}_sd" in result:
-            spread = f" ± {result[f'{name}_sd']:.1f} (standard deviation over seeds)"
-        yield title, result[name], spread, words.get(name, "")

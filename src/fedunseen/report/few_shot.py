@@ -292,12 +292,8 @@ def summary(facts: Facts) -> dict[str, Any]:
         labels, answers = (facts.tensors[name].astype(np.int64) for name in ("labels", "answers"))
         weak = weak_classes(facts.names, labels, answers)
         sentences = [weak_words(weak, len(np.unique(labels)), "test classes")]
-    remedy = "Give more examples of each class (method.shots), the weak ones first."
-    usage = "Use it: fedunseen predict RUN INPUT --support FOLDER, with a folder of examples for each new class."
-    return {
-        "what": words["what"], "good": words["good"], "weak": sentences,
-        "next": parts.advice(facts, weak, remedy, usage),
-    }  # fmt: skip
+    steps = parts.advice(facts, weak, words["remedy"], words["usage"])
+    return {"what": words["what"], "good": words["good"], "weak": sentences, "next": steps}
 
 
 def numbers(facts: Facts) -> dict[str, Any]:
