@@ -26,14 +26,15 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     metrics: set[str] = set().union(*(table.metrics for table in tables))
     statuses, seeds = [row.status for row in rows], max((row.seeds for row in rows), default=1)
     of_one_run = "few_shot" in metrics and any(row.seeds <= 1 and "few_shot_ci95" in row.mean for row in rows)
-    words = passages("sweep", {})
-    kinds = [("few-shot" if is_few_shot(row) else "zero-shot", row.selection) for row in rows if row.selection]
-    selections = [words[f"{kind} {selection}"] for kind, selection in kinds]
+    kinds = {"zero_shot": ZERO_SHOT, "few_shot": FEW_SHOT, "travels": MEASURES}
+    words = passages("sweep", {kind: bool(metrics & set(names)) for kind, names in kinds.items()})
+    choices = [("few-shot" if is_few_shot(row) else "zero-shot", row.selection) for row in rows if row.selection]
+    selections = [words[f"{kind} {selection}"] for kind, selection in choices]
     context = {
         "sweep": sweep,
         "tables": tables,
         "charts": [chart for figure in sweep.file.figures for chart in sweep_charts(sweep, figure, rows, out)],
-        "what": _what(metrics),
+        "what": words["what"],
         "zero_shot": bool(metrics & set(ZERO_SHOT)),
         "few_shot": [(HEADS[name], about) for name, about in words.items() if name in metrics],
         "interval": "± half of the 95 % interval over the test episodes of the one run" if of_one_run else "",
@@ -49,14 +50,3 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     write_text(out / "results.md", render("texts/sweep.md", context))
     write_text(out / "results.tex", render("texts/sweep.tex", context))
     return out / "results.html"
-
-
-def _what(metrics: set[str]) -> str:
-    """Return what the numbers are."""
-    kinds = {
-        "per-class top-1 accuracies in percent": ZERO_SHOT,
-        "few-shot accuracies over test episodes in percent": FEW_SHOT,
-        "parameters and bytes that travel": MEASURES,
-    }
-    words = ", ".join(words for words, names in kinds.items() if metrics & set(names))
-    return words[:1].upper() + words[1:]
