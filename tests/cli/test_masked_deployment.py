@@ -89,7 +89,7 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(engine, machine
     host = ["digit-pairs-gaussian", *sets(settings), *MASKED]
     deployment = Deployment(machine, engine, names, folder, *host, join=["--masked"])
     deployment.end(deployment.host(), {name: deployment.join(name) for name in names})
-    deployment.more = ["--masked", "--removal", *(f"--samples={sample}" for sample in chosen)]
+    deployment.more = ["--masked", "--removal", "--consent", "removal", *(f"--samples={sample}" for sample in chosen)]
     where = "--kit", "kits/coordinator", "--address", f"127.0.0.1:{deployment.port}"
     words = "forget", "run", "--removing", ",".join(names), *where, "--out", "left"
     coordinator = machine.start("host.log", *words)

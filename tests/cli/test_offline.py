@@ -216,14 +216,10 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     chosen = range(0, 40, 2)
     agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
     for name in ("north", "east"):  # what is left of the total would be the sums of east alone
-        assert "the plan keeps those of 1 parties" in offline.act("answer", name, "gone", "x", call=refused)
+        assert "the plan keeps all samples of 1 parties" in offline.act("answer", name, "gone", "x", call=refused)
     offline.act("answer", "north", "gone", "gone-north", agreed)
     offline.forget("all", ",".join(NAMES))
-    plan = files.read(Path("all.fedunseen"), "plan")
-    method = {**plan["hello"]["experiment"]["method"], "removal_batch": 1}  # a lie that the party does not take over
-    experiment = {**plan["hello"]["experiment"], "method": method}
-    sign_again(plan, "all", {"hello": {**plan["hello"], "experiment": experiment}})
-    assert "remove at least 20 at once" in offline.act("answer", "south", "all", "x", some[:6], call=refused)
+    assert "keeps all samples of 0 parties" in offline.act("answer", "south", "all", "x", some, call=refused)
     offline.act("answer", "south", "gone", "gone-south", (*some, *agreed))
     offline.act("answer", "west", "gone", "gone-west", (*some, *agreed))
     assert "--samples are for a removal" in offline.act("answer", "east", "gone", "x", (*some, *agreed), call=refused)

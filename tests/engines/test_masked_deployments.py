@@ -364,7 +364,7 @@ def test_removals_of_several_parties_are_one_masked_sum(link, tmp_path, monkeypa
     link.removal = Removal()
     for name in NAMES:
         link.start(name)
-    with pytest.raises(QuorumError, match="the plan keeps those of 1 parties"):
+    with pytest.raises(QuorumError, match="the plan keeps all samples of 1 parties"):
         removed(link, whole, NAMES[:3], tmp_path / "left")
     link.consent = ["removal"]
     for name in NAMES:
@@ -541,6 +541,21 @@ def test_a_damaged_ledger_sends_nothing(link, tmp_path):
         hosted(link, tmp_path / "run", engine__patience=0)
     assert "is missing or damaged" in str(link.party["west"].error)
     assert not [name for _, name, _ in link.heard if name == "west"]
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({"removing": ["west"]}, "removing 3 samples reveals their sums"),
+        ({"removing": ["north"]}, "--samples are for a removal of samples of this party"),
+        ({"removing": ["west"], "validation": [0]}, "leaves classes out"),
+        ({}, "does not ask to remove samples"),
+    ],
+)
+def test_a_removal_takes_what_the_owner_has_agreed_to(header, why, data):
+    told = {"client": 2, "clients": 4, "names": NAMES, "experiment": {"data": {}, "method": {"removal_batch": 1}}}
+    with pytest.raises((RefusedError, ExperimentError), match=why):
+        PartyData(data / "west", removal=Removal(range(3))).prepare({**told, **header}, {})
 
 
 DRAWN = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "seed", "aggregation": "masked"}

@@ -14,6 +14,7 @@ from fedunseen.secagg.driver import gather, in_one_process, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment, change, enrol, in_memory
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient, _signed_text
+from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import key_stream
 from fedunseen.secagg.server import AttemptError, MaskedTotal, SecAggServer
 
@@ -475,8 +476,13 @@ def removal(parties, *removing, **changes):
     [
         (range(6), (0,), "removes samples of 1 parties"),
         (range(6), (0, 1), "removes samples of 2 parties"),
-        (range(6), (0, 1, 2, 3), "keeps those of 2 parties"),
-        (range(4), (0, 1, 2), "keeps those of 1 parties"),  # of the sum that they were in, whoever is asked now
+        (range(6), (0, 1, 2, 3), "keeps all samples of 2 parties"),
+        (range(4), (0, 1, 2), "keeps all samples of 1 parties"),  # of the sum that they were in, whoever is asked now
+        (
+            range(6),
+            range(6),
+            "keeps all samples of 0 parties",
+        ),  # all others may remove everything, and one some samples
         (range(6), (0, 1, 9), "that it does not ask"),
     ],
 )
@@ -492,6 +498,41 @@ def test_a_removal_claimed_of_three_is_not_that_of_one():
     parties.agree(plan)
     keys = parties.keys(names=["p0", "p3", "p4", "p5"], plan=plan)
     assert "p1, p2 removes samples, and is not in the roster" in refusal(parties.shares, keys, ["p0"])
+
+
+def open_removal(parties, plan):
+    """Open a removal that all have signed; return the refusal of a party that opens none."""
+    shares = parties.shares(parties.keys(plan=plan))
+    for name in parties.names:
+        parties.mask(name, parties.masked_request(name, shares))
+    told = {"plan": plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
+    try:
+        for client in parties.clients.values():
+            client.open(told)
+    except RefusedError as error:
+        return str(error)
+    return ""
+
+
+def test_two_removals_do_not_leave_few_parties():
+    """Each of them keeps the samples of three, and both together those of no party."""
+    parties = released()
+    one, two = removal(parties, 0, 1, 2), removal(parties, 3, 4, 5)
+    for plan in (one, two):  # signed before either is opened
+        signatures = {
+            name: client.sign(plan, parties.samples[name] if name in plan.removing else ())
+            for name, client in parties.clients.items()
+        }
+        for client in parties.clients.values():
+            client.accept(plan, signatures)
+    assert open_removal(parties, one) == ""
+    assert "keeps all samples of 0 parties" in open_removal(parties, two)
+
+
+def test_a_plan_that_removes_is_released_once():
+    told = {**Parties(6).plan.content(), "removing": ["p0"]}
+    assert "a field of the wrong kind" in refusal(Plan.read, told)
+    assert Plan.read({**told, "once": True}).removing == ["p0"]
 
 
 def test_samples_are_removed_once_and_from_sums_that_they_are_in(tmp_path):

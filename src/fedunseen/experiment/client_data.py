@@ -144,6 +144,8 @@ class PartyData:
             raise RefusedError("the coordinator does not ask to remove samples: leave out --removal")
         if agreed is None:
             raise RefusedError("the coordinator asks to remove samples of a finished run: join with --removal to agree")
+        if "validation" in header or "growing" in header or getattr(self.settings, "unlabelled", False) == "summed":
+            raise RefusedError("the removal leaves classes out, or is of unlabelled samples: ask for another plan")
         if "names" in header and header["names"][client] not in removing:  # it hides the others, with sums of no sample
             if agreed.samples:
                 raise RefusedError("--samples are for a removal of samples of this party: leave them out")

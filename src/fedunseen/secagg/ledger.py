@@ -69,7 +69,12 @@ class Ledger:
         records = self.plans.values()
         by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
         last = [list(one["opened"]["reply"].get("shares", ())) for one in records if one["opened"]]
-        return [*self.rosters, *by_file, *last]
+        return [names for names in (*self.rosters, *by_file, *last) if names]
+
+    @property
+    def removed_before(self) -> list[list[str]]:
+        """Of whom samples were removed in each removal that this party has opened, or answered by file."""
+        return [one["content"].get("removing", []) for one in self.plans.values() if one["opened"]]
 
     def pin(self, enrolment: Enrolment) -> None:
         """Keep the federation's authority, or check that it is the remembered one."""

@@ -141,8 +141,6 @@ class SecAggClient:
                 "the plan allows rosters that differ by few parties (privacy.dropouts = 'allow'), and two such sums "
                 "can reveal one party's update: the owner must consent with --consent dropouts"
             )
-        if plan.removing:
-            check_parties(plan.removing, self.enrolment.names, self.enrolment, self.ledger, self.consent)
         if plan.once:
             self._samples[plan.digest] = self.ledger.digests(samples)
             self._check_samples(plan.digest, plan.removing)
@@ -150,6 +148,7 @@ class SecAggClient:
 
     def _check_samples(self, plan: str, removing: Sequence[str]) -> None:
         if removing:
+            check_parties(removing, self.enrolment.names, self.enrolment, self.ledger, self.consent)
             check_samples(plan, self._samples[plan], self.ledger, self.consent)
         elif "again" not in self.consent and self.ledger.overlap(plan, self._samples[plan]):  # how many is not sent
             raise SecAggError(

@@ -69,6 +69,7 @@ class Plan:
             or not isinstance(removing, list)
             or not all(isinstance(one, str) for one in removing)
             or len(set(removing)) < len(removing)
+            or (removing and not told["once"])
             or not isinstance(weights, dict)
             or not all(type(one) in (int, float) and math.isfinite(one) and one > 0 for one in weights.values())
         ):

@@ -1,7 +1,7 @@
 """What a party checks before samples are removed from the sums of a finished run, by file or over a network.
 
 An observer of the sums from before and after learns the total of what is removed, and that of what stays. So at least
-c + 2 parties remove samples, at least c + 2 keep theirs or no party does, and a sample is removed once.
+c + 2 parties remove samples, and of at least c + 2 no sample is ever removed. A sample is removed once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ def check_parties(
 ) -> None:
     """Refuse a removal whose parties, or those that stay, are too few to hide each other's sums.
 
+    A party that removes some samples does not count among those that stay, since all others may remove everything.
+
     Args:
         removing: whose samples are removed.
         asked: who takes part; parties that stay send the sums of no sample.
         enrolment: the federation.
-        ledger: says who took part in earlier sums.
+        ledger: says who took part in earlier sums and removals.
         consent: what this party's owner has consented to; ``removal`` allows few parties.
 
     Raises:
         RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
     """
-    gone, batch = set(removing), enrolment.colluding + 2
-    if not gone <= set(asked):
+    if not set(removing) <= set(asked):
         raise RefusedError("the plan removes samples of parties that it does not ask: ask for a new plan")
     if "removal" in consent:
         return
-    staying = [len(set(names) - gone) for names in (enrolment.names, asked, *ledger.took_part)]
-    for count, what in ((len(gone), "removes samples of"), *((count, "keeps those of") for count in staying)):
-        if 0 < count < batch:
+    gone, batch = set(removing).union(*ledger.removed_before), enrolment.colluding + 2
+    staying = min(len(set(names) - gone) for names in (enrolment.names, asked, *ledger.took_part))
+    for count, what in ((len(set(removing)), "removes samples of"), (staying, "keeps all samples of")):
+        if count < batch:
             raise RefusedError(
                 f"the plan {what} {count} parties, and an observer of the sums from before learns their total: give "
                 f"--consent removal if the owner agrees, or ask for a plan with {batch}"
