@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedunseen.metrics import class_difference, harmonic_difference, paired_difference
+from fedunseen.metrics import class_difference, harmonic_difference, harmonic_mean, paired_difference
 
 
 def test_the_interval_over_seeds_is_student_s():
@@ -21,6 +21,7 @@ def test_of_one_seed_there_is_no_interval():
     mean, half = paired_difference(np.array([3.0]), np.array([1.0]))
     assert mean == 2
     assert np.isnan(half)
+    assert np.isfinite(paired_difference(np.array([3.0, 1.0]), np.zeros(2))[1])
 
 
 def test_what_both_find_hard_does_not_widen_the_interval():
@@ -92,3 +93,15 @@ def test_a_model_that_recognises_nothing_has_the_harmonic_mean_0():
     mean, half = harmonic_difference(labels, seen, right, np.zeros(4, dtype=bool))
     assert mean == 50
     assert half > 0
+
+
+def test_the_harmonic_interval_adds_up_those_of_seen_and_unseen_classes():
+    """By the slopes of the harmonic mean, which are its finite differences."""
+    labels, seen = np.repeat([0, 1], 10), np.arange(20) < 10
+    right, wrong = np.r_[np.arange(10) < 6, np.arange(10) < 3], np.zeros(20, dtype=bool)  # S = 60, U = 30
+    halves = [class_difference(labels[side], right[side], wrong[side])[1] for side in (seen, ~seen)]
+    assert halves == pytest.approx([196 * (0.6 * 0.4 / 9) ** 0.5, 196 * (0.3 * 0.7 / 9) ** 0.5])
+    step = 1e-4
+    slopes = np.array([harmonic_mean(30, 60 + step) - 40, harmonic_mean(30 + step, 60) - 40]) / step
+    found = harmonic_difference(labels, seen, right, wrong)
+    assert found == pytest.approx((40, np.linalg.norm(slopes * halves)), rel=1e-4)
