@@ -157,8 +157,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
             raise ArgumentError("there is only one class, so that there is nothing to tell apart: give at least two")
-        seed = self.random_state
-        self._seed = int(seed) if isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(2**31)
+        self._seed = _seed_of(self.random_state)
         self._experiment = self._make_experiment()
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
@@ -590,6 +589,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _method_class(self) -> type[Method]:
         found: type[Method] = find("method", self.method)
         return found
+
+
+def _seed_of(state: int | np.random.RandomState | None) -> int:
+    return int(state) if isinstance(state, (int, np.integer)) else int(check_random_state(state).randint(2**31))
 
 
 def _without_unlabelled(

@@ -35,6 +35,9 @@ _PARTS = ("data", "run", "encoder", "engine", "method")  # sections that a party
 _log = logging.getLogger("fedunseen.federation")
 
 Kit = Annotated[Path | None, typer.Option(help="Your credentials folder, made by `fedunseen certs`.")]
+Removing = Annotated[
+    bool, typer.Option("--removal", help="Take part in a removal from a finished run, and in nothing else.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certificates: for trying out alone.")]
 
 
@@ -217,9 +220,7 @@ def join(
     out: Annotated[Path | None, typer.Option(help="The merged model's run directory (default: runs/NAME).")] = None,
     masked: Annotated[bool, typer.Option("--masked", help="Refuse a coordinator that would see your updates.")] = False,
     consent: opt.Consent = None,
-    removal: Annotated[
-        bool, typer.Option("--removal", help="Take part in a removal from a finished run, and in nothing else.")
-    ] = False,
+    removal: Removing = False,
     samples: opt.Removed = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
@@ -233,9 +234,7 @@ def join(
 ) -> None:
     """Take part in a federation with your own data, which stay here."""
     at, port = _address(address)
-    own = overrides_of(overrides)
-    if stray := [key for key in own if key.split(".")[0] not in _PARTS]:
-        raise ExperimentError(f"--set {stray[0]}: a party can set only data, encoder, method, engine and run")
+    own = _own_settings(overrides)
     named = None if name is None else [name]
     engine, (who, *_) = _credentials(kit, insecure, "--name", named, engine if insecure else None)
     check_consent(consent, _CONSENT)
@@ -271,10 +270,21 @@ def join(
             if party.error is not None:
                 raise party.error
         status.write("the run is over", False, over=True)
-    if party.home is None:
+    _say_home(party.home)
+
+
+def _own_settings(overrides: list[str] | None) -> dict[str, Any]:
+    own = overrides_of(overrides)
+    if stray := [key for key in own if key.split(".")[0] not in _PARTS]:
+        raise ExperimentError(f"--set {stray[0]}: a party can set only data, encoder, method, engine and run")
+    return own
+
+
+def _say_home(home: Path | None) -> None:
+    if home is None:
         say("the coordinator gives no model (engine.deliver)")
     else:
-        say(f"run:    {party.home}", f"next:   fedunseen predict {quote(str(party.home))} FILE")
+        say(f"run:    {home}", f"next:   fedunseen predict {quote(str(home))} FILE")
 
 
 def _credentials(
