@@ -91,7 +91,7 @@ def is_statistic(name: str) -> bool:
 
 
 def zeros(like: Mapping[str, Tensor]) -> Params:
-    """Return zeros in the place of all parameters that are learned."""
+    """Return zeros for all parameters that are learned."""
     return {name: torch.zeros_like(value) for name, value in like.items() if not is_statistic(name)}
 
 

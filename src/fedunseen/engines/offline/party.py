@@ -249,7 +249,7 @@ class Answering:
         if left := [name for name in sorted(before - now) if other not in gone.get(name, ())]:
             return f"{', '.join(left)} took part in that one, without a withdrawal in this one"
         if before == now:
-            return "that one asked the same parties, one of which may have other samples now"
+            return "that one asked the same parties, and one may have other samples now"
         return ""
 
 
