@@ -12,6 +12,7 @@ from fedunseen.engines import InProcess
 from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
 from fedunseen.federation import Federation
+from fedunseen.federation.federation import Parts
 
 META = torch.device("meta")
 
@@ -73,10 +74,8 @@ def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     samples = Counted(torch.from_numpy(benchmark.features), torch.device("cpu"))
     labels = torch.from_numpy(benchmark.labels)
     worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, Execution(mode))
-    other = Federation(
-        benchmark, partition, made.method, made.strategy, inputs=samples, first=made.first,
-        engine=InProcess(made.strategy, worker),
-    )  # fmt: skip
+    parts = Parts(InProcess(made.strategy, worker), made.first, made.sizes)
+    other = Federation(benchmark, partition, made.method, made.strategy, inputs=samples, parts=parts)
     (expected, _), (found, _) = (one.round(one.start()) for one in (made, other))
     assert all(torch.equal(found.params[name], value) for name, value in expected.params.items())
     sample, clients = benchmark.features[0].size, len(partition.clients)
