@@ -28,6 +28,9 @@ def bench(
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Start no further run after this time, for example 90min or 2h.")
     ] = "",
+    against: Annotated[
+        str, typer.Option(metavar="METHOD", help="Compare with this method instead of the file's reference.")
+    ] = "",
     as_json: opt.Json = False,
 ) -> None:
     """Compare methods that are tuned alike, with examples and unlabelled pools, as a leaderboard."""
@@ -35,7 +38,7 @@ def bench(
     from fedunseen.papers.bench import SHIPPED, lines, read_bench, run_bench
     from fedunseen.report.bench_page import write_bench_report
 
-    sweep, settings = read_bench(source or SHIPPED, overrides_of(overrides))
+    sweep, settings = read_bench(source or SHIPPED, overrides_of(overrides), against)
     cells = select(sweep, parts_of(only or []))
     failed = run_bench(sweep, settings, out, cells, seconds_of(budget), say)
     found = lines(sweep, settings, out)

@@ -69,8 +69,12 @@ class Line:
     seen_test: str = ""
 
 
-def read_bench(source: str | Path = SHIPPED, overrides: Mapping[str, Any] | None = None) -> tuple[Sweep, Bench]:
+def read_bench(
+    source: str | Path = SHIPPED, overrides: Mapping[str, Any] | None = None, against: str = ""
+) -> tuple[Sweep, Bench]:
     """Read a sweep file with a table ``[bench]``, and check that its rows are tuned alike.
+
+    ``against`` takes the place of the file's reference.
 
     Raises:
         ExperimentError: as :func:`read_sweep`; or the file has no such table (``bench-table``), no axis ``method``
@@ -84,7 +88,8 @@ def read_bench(source: str | Path = SHIPPED, overrides: Mapping[str, Any] | None
     methods = sweep.axes.get("method")
     if methods is None:
         raise ExperimentError(f"{source}: axes: there is no axis 'method': add one, with a row each", "bench-method")
-    for name in (*filter(None, [bench.reference]), *bench.seen_test):
+    bench = bench.model_copy(update={"reference": against or bench.reference or methods[0]})
+    for name in (bench.reference, *bench.seen_test):
         if name not in methods:
             raise ExperimentError(f"{source}: bench: {unknown('method', name, methods)}", "bench-method")
     for cell in sweep.cells:
@@ -191,14 +196,13 @@ def _timed(experiment: Experiment, path: Path) -> tuple[Run, float | None]:
 
 def lines(sweep: Sweep, bench: Bench, out: Path) -> list[Line]:
     """Return the rows of the leaderboard from a bench's directory alone, those that are not run among them."""
-    reference = bench.reference or sweep.axes["method"][0]
     conditions = [*map(str, bench.examples), *([POOL] if bench.pool else [])]
     stored = {cell.folder: _stored(cell, bench, out) for cell in sweep.cells}
     by_values = {tuple(cell.values.items()): stored[cell.folder] for cell in sweep.cells}
     found = []
     for cell in sweep.cells:
         own = stored[cell.folder]
-        other = by_values.get(tuple({**cell.values, "method": reference}.items()), {})
+        other = by_values.get(tuple({**cell.values, "method": bench.reference}.items()), {})
         for condition in conditions:
             found.append(_line(cell, bench, condition, own, {} if other is own else other, out))
     return found

@@ -26,7 +26,7 @@ COSTS = {"seconds": "seconds", "bytes": "bytes", "rounds": "rounds"}
 
 def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: Path) -> Path:
     """Write ``leaderboard.html``, ``.csv``, ``.md`` and ``.tex`` in a bench's directory; return where the page is."""
-    reference = bench.reference or sweep.axes["method"][0]
+    reference = bench.reference
     heads = [*(lines[0].values if lines else ()), *ACCURACIES.values()]
     heads += [f"{short} − {reference}" for short in ACCURACIES.values()] + list(COSTS.values())
     heads += ["seeds", "chosen on validation classes", "chosen with test classes in view"]

@@ -1,0 +1,40 @@
+"""The scorecard: verdicts follow from the numbers, and the page shows them."""
+
+from pathlib import Path
+
+import pytest
+
+from fedunseen.papers.scorecard import Claim, read_claims, table
+
+PAGE = Path(__file__).parents[2] / "docs" / "research" / "bench.md"
+
+
+def claim(**numbers):
+    return Claim(paper="A", where="Table 0", says="more is more", setting="here", command="true", **numbers)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "verdict"),
+    [
+        ({"effect": 2.0, "half": 1.9}, "confirmed"),
+        ({"effect": 2.0, "half": 2.0}, "undecided"),
+        ({"effect": 2.0}, "undecided"),  # one seed
+        ({}, "undecided"),
+        ({"effect": -2.0, "half": 1.9, "tuned": True}, "refuted"),
+        ({"effect": -2.0, "half": 1.9}, "undecided"),  # not tuned alike
+        ({"effect": -2.0, "half": 2.0, "tuned": True}, "undecided"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval_and_the_tuning(numbers, verdict):
+    assert claim(**numbers).verdict == verdict
+
+
+def test_an_undecided_claim_says_why():
+    assert [one.says for one in read_claims() if one.verdict == "undecided" and not one.why] == []
+
+
+def test_every_paper_has_claims_and_the_page_shows_the_scorecard():
+    claims = read_claims()
+    assert len(claims) >= 25
+    assert {one.paper for one in claims} == {"FedZSL", "DistZSL", "FZSL", "FedFSL"}
+    assert table(claims) in PAGE.read_text("utf-8")
