@@ -95,6 +95,28 @@ def test_the_cosine_attack_recovers_an_image_and_stays_among_pixels(lenet_victim
     assert all(item["image"].min() >= 0 and item["image"].max() <= 1 for at, item in result.shown.items() if at)
 
 
+@pytest.mark.parametrize("length", [1.0, 8.0])
+def test_the_cosine_attack_s_objective_is_written_out_here(length, lenet_victim, rng):
+    """One less the cosine of both gradients, whatever their lengths, and the weighted total variation."""
+    params, _, label, target = lenet_victim
+    start = {"image": floats(rng, 1, 1, 8, 8)}
+    soft = F.one_hot(label, 6).float()
+    seen = {name: length * value for name, value in target.items()}
+    result = invert(
+        Cosine(steps=0, total_variation=0.5),
+        lambda dummy: of_image(params, dummy["image"], soft),
+        seen,
+        lambda _: start,
+        images=("image",),
+    )
+    image = start["image"].detach().clone().requires_grad_()
+    one, other = (
+        torch.cat([g.detach().flatten() for g in of.values()]) for of in (of_image(params, image, soft), target)
+    )
+    expected = 1 - F.cosine_similarity(one, other, dim=0) + 0.5 * total_variation(start["image"])
+    assert result.objective == pytest.approx(float(expected), abs=1e-5)
+
+
 def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim, rng):
     params, _, label, target = lenet_victim
     start = {"image": floats(rng, 1, 1, 8, 8)}
