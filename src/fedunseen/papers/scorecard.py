@@ -1,8 +1,8 @@
 """The claims of the four papers, and what the measurements here say of each: ``python -m fedunseen.papers.scorecard``.
 
 ``scorecard.toml`` has a claim each: an effect, positive where it agrees with the paper, and half of its 95 % interval.
-The verdict follows by rule. A claim is *confirmed* where the interval lies above zero, *refuted* where it lies below and
-the rows were tuned alike, and *undecided* otherwise; ``why`` then says the reason. An interval has to be over seeds.
+A claim is *confirmed* where the interval lies above zero, *refuted* where it lies below and the rows were tuned alike,
+and *undecided* otherwise; ``why`` then says the reason. An interval has to be over seeds.
 """
 
 from __future__ import annotations
