@@ -89,7 +89,7 @@ def certs(
     try:
         from fedunseen.secagg.enrolment import enrol
 
-        enrol(out, names, None, authority)
+        enrol(out, names, authority)
     except MissingDependencyError as error:
         if not carried:
             raise
@@ -253,7 +253,7 @@ def join(
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
     with _terminable(), sole_user(state, _JOINED), logged(None, status := Status(state)):
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
-        held = PartyData(data, own, home=out, masked=masked, removal=agreed)
+        held = PartyData(data, own, home=out, masked=masked or removal, removal=agreed)
         rows = held.benchmark.train
         classes = len(set(held.benchmark.labels[rows].tolist()))
         say(f"{who}: {len(rows)} samples of {classes} classes; looking for {at}:{port}")

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -139,12 +139,10 @@ class Opened:
 
     elements: Elements
     rho: str
-    extra: Sequence[str]
     roster: Sequence[str]
     left_out: Mapping[str, str]
     bytes_down: int
     bytes_up: int
-    heard: Sequence[tuple[Stage, str, Any]]
 
 
 @dataclass(eq=False)
@@ -153,12 +151,10 @@ class _Wire:
 
     clients: Mapping[str, SecAggClient]
     encode: Callable[[str, bytes, Sequence[str]], Elements]
-    extra: Mapping[str, Sequence[str]]
     drops: Callable[[Stage, str], bool]
     change: Callable[[Stage, str, Any], Any]
     down: int = 0
     up: int = 0
-    heard: list[tuple[Stage, str, Any]] = field(default_factory=list)
 
     def exchange(self, stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Answer]]:
         for name, request in requests.items():
@@ -171,12 +167,11 @@ class _Wire:
             except SecAggError as error:
                 answer = {"error": str(error)}
             self.up += answer.nbytes if isinstance(answer, np.ndarray) else len(json.dumps(answer))
-            self.heard.append((stage, name, answer))
             yield name, answer
 
     def _answer(self, stage: Stage, client: SecAggClient, request: Message) -> Answer:
         if stage == "keys":
-            return client.keys(**request, extra=self.extra.get(client.name, ()))
+            return client.keys(**request)
         if stage == "shares":
             return client.shares(request)
         if stage == "masked":
@@ -191,12 +186,11 @@ def in_one_process(
     instruction: str,
     encode: Callable[[str, bytes, Sequence[str]], Elements],
     *,
-    extra: Mapping[str, Sequence[str]] | None = None,
     drops: Callable[[Stage, str], bool] = lambda stage, name: False,
     change: Callable[[Stage, str, Any], Any] = lambda stage, name, message: message,
 ) -> Opened:
     """Run a sum among parties that are all in this process, with as many attempts as it takes."""
-    wire = _Wire(clients, encode, extra or {}, drops, change)
+    wire = _Wire(clients, encode, drops, change)
     enrolment = next(iter(clients.values())).enrolment
 
     def length(names: Sequence[str]) -> int:
@@ -208,4 +202,4 @@ def in_one_process(
     left_out: dict[str, str] = {}
     total = gather(start, list(clients), wire.exchange, length, left_out)
     elements = open_total(total, wire.exchange)
-    return Opened(elements, total.rho, total.extra, total.roster, left_out, wire.down, wire.up, wire.heard)
+    return Opened(elements, total.rho, total.roster, left_out, wire.down, wire.up)

@@ -169,9 +169,9 @@ class Credentials:
         return sign(self.signing, text)
 
 
-def in_memory(names: Sequence[str], colluding: int | None = None) -> dict[str, Credentials]:
+def in_memory(names: Sequence[str]) -> dict[str, Credentials]:
     """Return the credentials of a new federation, for simulations and tests: name -> credentials."""
-    return _new(names, colluding)[0]
+    return _new(names)[0]
 
 
 def coordinator(folder: Path) -> tuple[Enrolment, bytes]:
@@ -189,22 +189,19 @@ def coordinator(folder: Path) -> tuple[Enrolment, bytes]:
     return enrolment, key
 
 
-def _new(names: Sequence[str], colluding: int | None) -> tuple[dict[str, Credentials], bytes, bytes]:
+def _new(names: Sequence[str]) -> tuple[dict[str, Credentials], bytes, bytes]:
     """Return the credentials of all parties, and the private keys of the authority and the coordinator."""
-    if colluding is not None and not 0 <= 3 * colluding < len(names):
-        raise DataError(f"{colluding} colluding parties of {len(names)}: give fewer than a third")
     private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in names}
     authority, leading = secrets.token_bytes(32), secrets.token_bytes(32)
     public = {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
-    c = colluders(len(names)) if colluding is None else colluding
-    enrolment = Enrolment(public, c, 1, signing_public(authority), coordinator=signing_public(leading))
-    enrolment = enrolment.signed(authority)
+    c, signer = colluders(len(names)), signing_public(authority)
+    enrolment = Enrolment(public, c, 1, signer, coordinator=signing_public(leading)).signed(authority)
     return {name: Credentials(name, enrolment, *both) for name, both in private.items()}, authority, leading
 
 
-def enrol(out: Path, names: Sequence[str], colluding: int | None = None, authority: Path | None = None) -> None:
+def enrol(out: Path, names: Sequence[str], authority: Path | None = None) -> None:
     """Write the federation's files into the folders that ``fedunseen certs`` has made."""
-    made, key, leading = _new(names, colluding)
+    made, key, leading = _new(names)
     for own in made.values():
         _hand_over(out / own.name, own)
     enrolment = next(iter(made.values())).enrolment
