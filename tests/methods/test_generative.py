@@ -381,12 +381,14 @@ def test_features_that_the_generator_cannot_make(space):
     negative = torch.tensor([[-1.0, 1.0, 2.0, 3.0]])
     with pytest.raises(ExperimentError, match=r"lie in \[-1, 3\]: set data.features = \['min-max'\]"):
         make(VAEGAN, space, output="sigmoid").check_inputs(negative)
+    with pytest.raises(ExperimentError, match=r"lie in \[1, 3\]"):
+        make(VAEGAN, space, output="sigmoid").check_inputs(negative.abs())
     with pytest.warns(UserWarning, match="25 % of the features are negative"):
         make(CLSWGAN, space, output="relu").check_inputs(negative)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         make(CLSWGAN, space, output="linear").check_inputs(negative)
-        make(CLSWGAN, space, output="relu").check_inputs(negative.abs())
+        make(CLSWGAN, space, output="relu").check_inputs(negative.abs() / 4)
     with pytest.warns(UserWarning, match="some attributes are negative"):
         make(FREE, space, output="linear").check_inputs(negative)
 
