@@ -192,24 +192,32 @@ def test_the_shipped_bench_gives_every_row_the_same_budget():
 class TestInterval:
     def test_of_seeds_alone_is_students(self):
         """Classes that are all alike add nothing: 4.30 standard errors of three seeds."""
-        each = [({"zsl": [v, v], "unseen": [v, v], "seen": [v, v]}, None) for v in (50.0, 60.0, 70.0)]
-        found = interval(each, "zsl")
+        each = [{"zsl": [v, v], "unseen": [v, v], "seen": [v, v]} for v in (50.0, 60.0, 70.0)]
+        found = interval(each, (), "zsl")
         assert found.value == 60.0
         assert found.half == pytest.approx(4.3027 * 10 / 3**0.5, rel=1e-4)
 
     def test_of_classes_alone_is_that_of_their_mean(self):
         """Seeds that are all alike add nothing: the jackknife of a mean is its standard error."""
         values = [10.0, 20.0, 60.0]
-        found = interval([({"zsl": values, "unseen": values, "seen": values}, None)] * 2, "zsl")
+        found = interval([{"zsl": values, "unseen": values, "seen": values}] * 2, (), "zsl")
         assert found.half == pytest.approx(4.3027 * np.std(values, ddof=1) / 3**0.5, rel=1e-4)
 
     def test_of_a_difference_pairs_classes(self):
         ours = {"zsl": [10.0, 90.0], "unseen": [10.0, 90.0], "seen": [50.0, 50.0]}
         theirs = {name: [v - 3.0 for v in values] for name, values in ours.items()}
-        found = interval([(ours, theirs)] * 3, "zsl")
+        found = interval([ours] * 3, [theirs] * 3, "zsl")
         assert (found.value, found.half) == (pytest.approx(3.0), pytest.approx(0.0, abs=1e-9))
 
     def test_of_one_seed_is_none(self):
         one = {"zsl": [10.0, 90.0], "unseen": [20.0, 40.0], "seen": [60.0, 60.0]}
-        assert interval([(one, None)], "gzsl_harmonic").half is None
+        assert interval([one], (), "gzsl_harmonic").half is None
         assert number(one, "gzsl_harmonic") == 40.0
+
+    def test_of_the_harmonic_mean_leaves_out_classes_of_both_kinds(self):
+        """Seen classes that are all alike add nothing: what is left is a slow jackknife over the unseen ones."""
+        one = {"zsl": [0.0] * 3, "unseen": [20.0, 40.0, 60.0], "seen": [60.0, 60.0]}
+        without = [2 * u * 60 / (u + 60) for u in (50.0, 40.0, 30.0)]
+        expected = (2 / 3 * sum((h - np.mean(without)) ** 2 for h in without)) ** 0.5
+        found = interval([one] * 2, (), "gzsl_harmonic")
+        assert found.half == pytest.approx(3.1824 * expected, rel=1e-3)  # t with 2 + 1 degrees of freedom

@@ -239,7 +239,7 @@ def _line(
         return Line(values, "not run")
     ours = [one["conditions"][condition] for one in own.values()]
     common = [seed for seed in own if seed in other and condition in other[seed]["conditions"]]
-    pairs = [(own[seed]["conditions"][condition], other[seed]["conditions"][condition]) for seed in common]
+    pair = [[side[seed]["conditions"][condition] for seed in common] for side in (own, other)]
     seconds = [one["seconds"] for one in own.values() if one["seconds"] is not None]
     last = list(own.values())[-1]
     cost = {"rounds": float(last["rounds"]), "bytes": float(last["bytes"])}
@@ -247,41 +247,33 @@ def _line(
         values,
         "done",
         seeds=len(ours),
-        numbers={key: interval([(one, None) for one in ours], key) for key in KEYS},
-        against={key: interval(pairs, key) for key in KEYS} if pairs else None,
+        numbers={key: interval(ours, (), key) for key in KEYS},
+        against={key: interval(pair[0], pair[1], key) for key in KEYS} if common else None,
         cost=cost | ({"seconds": float(np.mean(seconds))} if seconds else {}),
         settings=last["settings"],
         seen_test=bench.seen_test.get(cell.values["method"], ""),
     )
 
 
-def interval(pairs: Sequence[tuple[PerClass, PerClass | None]], key: str) -> Interval:
-    """Return the mean over seeds of a number, or of the difference of two, with its 95 % interval.
+def interval(ours: Sequence[PerClass], theirs: Sequence[PerClass], key: str) -> Interval:
+    """Return the mean over seeds of a number, less that of others with the same seeds if any, with its 95 % interval.
 
     The variance is that of the mean over the seeds plus that of the mean over the classes (the jackknife that leaves
     out one class), so that the interval is about other seeds and other classes. The degrees of freedom are Welch's.
     """
-    each = np.array([number(ours, key) - (number(theirs, key) if theirs else 0.0) for ours, theirs in pairs])
+    theirs = theirs or [{name: [0.0] * len(values) for name, values in one.items()} for one in ours]
+    each = np.array([number(one, key) - number(other, key) for one, other in zip(ours, theirs, strict=True)])
     if len(each) < 2:
         return Interval(float(each[0]))
-    mean = [{name: np.mean([side[name] for side in sides], 0) for name in sides[0]} for sides in _sides(pairs)]
-    without = [left_out(side, key) for side in mean]
-    over_classes, freedom = 0.0, 0
-    for group in range(len(without[0])):
-        apart = without[0][group] - (without[1][group] if len(without) > 1 else 0.0)
-        over_classes += (len(apart) - 1) * float(apart.var())
-        freedom += len(apart) - 1
+    mean, other = ({name: np.mean([one[name] for one in side], 0) for name in side[0]} for side in (ours, theirs))
+    without = [a - b for a, b in zip(left_out(mean, key), left_out(other, key), strict=True)]
     over_seeds = float(each.var(ddof=1)) / len(each)
-    total = over_seeds + over_classes
-    if total == 0:
+    over_classes = sum((len(group) - 1) * float(group.var()) for group in without)
+    if over_seeds + over_classes == 0:
         return Interval(float(each.mean()), 0.0)
-    welch = total**2 / (over_seeds**2 / (len(each) - 1) + over_classes**2 / freedom)
-    return Interval(float(each.mean()), t_critical(welch) * total**0.5)
-
-
-def _sides(pairs: Sequence[tuple[PerClass, PerClass | None]]) -> list[list[PerClass]]:
-    theirs = [other for _, other in pairs if other is not None]
-    return [[ours for ours, _ in pairs], *([theirs] if theirs else [])]
+    freedom = over_seeds**2 / (len(each) - 1) + over_classes**2 / sum(len(group) - 1 for group in without)
+    variance = over_seeds + over_classes
+    return Interval(float(each.mean()), t_critical(variance**2 / freedom) * variance**0.5)
 
 
 def number(one: Mapping[str, Sequence[float] | Floats], key: str) -> float:
@@ -292,15 +284,9 @@ def number(one: Mapping[str, Sequence[float] | Floats], key: str) -> float:
 
 def left_out(one: Mapping[str, Floats], key: str) -> list[Floats]:
     """Return a number with each unseen class left out and, of the harmonic mean, with each seen one."""
+    without = {name: (values.sum() - values) / (len(values) - 1) for name, values in one.items()}
     if key == "zsl":
-        return [_means_without(one["zsl"])]
-    u, s = one["unseen"], one["seen"]
-    return [
-        np.array([harmonic_mean(value, float(np.mean(s))) for value in _means_without(u)]),
-        np.array([harmonic_mean(float(np.mean(u)), value) for value in _means_without(s)]),
-    ]
-
-
-def _means_without(values: Floats) -> Floats:
-    without: Floats = (values.sum() - values) / (len(values) - 1)
-    return without
+        return [without["zsl"]]
+    u, s = float(np.mean(one["unseen"])), float(np.mean(one["seen"]))
+    first = np.array([harmonic_mean(value, s) for value in without["unseen"]])
+    return [first, np.array([harmonic_mean(u, value) for value in without["seen"]])]

@@ -45,17 +45,11 @@ def measured(run: Run, examples: Sequence[int], pool: bool) -> dict[str, PerClas
     federation, _, _ = judged(run, benchmark, int(run.result["rounds"]), run.params)
     shown, asked = halves(benchmark, seed, max(examples, default=0))
     factor = float(run.result["calibration_factor"])
-    found: dict[str, PerClass] = {}
-    learner = None
-    for k in examples:
-        if k == 0:
-            found["0"] = _as_it_is(federation, run.params, asked, factor)
-            continue
-        learner = learner or _Learner(federation, run.params, factor)
-        found[str(k)] = learner.after_examples(shown, asked, k)
-    if pool:
-        learner = learner or _Learner(federation, run.params, factor)
-        found[POOL] = learner.after_pool(shown, asked)
+    found = {"0": _as_it_is(federation, run.params, asked, factor)} if 0 in examples else {}
+    if pool or any(examples):
+        learner = _Learner(federation, run.params, factor)
+        found |= {str(k): learner.after_examples(shown, asked, k) for k in examples if k}
+        found |= {POOL: learner.after_pool(shown, asked)} if pool else {}
     return found
 
 
@@ -108,14 +102,10 @@ class _Learner:
             self.features = lambda inputs: method.backbone(params, inputs)
             return
         self.features = lambda inputs: method.scores(params, inputs, semantics)
-        classes = len(self.benchmark.space.names)
+        space, train, settings = self.benchmark.space, self.benchmark.train, {"calibration": True}
         self.method = Gaussian(
-            GaussianSettings.model_validate({"calibration": True}),
-            self.benchmark.space,
-            semantics.cpu(),
-            Backbone((classes,)),
+            GaussianSettings.model_validate(settings), space, semantics.cpu(), Backbone((len(space.names),))
         )
-        train = self.benchmark.train
         sums = self.method.statistics(self.rows(train), torch.from_numpy(self.benchmark.labels[train]))
         self.params, self.offset = self.method.solve(sums), 0.0
 
@@ -126,10 +116,9 @@ class _Learner:
 
     def after_examples(self, shown: Rows, asked: Rows, k: int) -> PerClass:
         """Return the accuracies after the first ``k`` shown samples of each unseen class."""
-        classes = len(self.benchmark.space.names)
-        labels = self.benchmark.labels
-        own = [shown[labels[shown] == c][:k] for c in np.unique(labels[self.benchmark.test_unseen])]
-        chosen = np.concatenate(own)
+        labels, classes = self.benchmark.labels, len(self.benchmark.space.names)
+        unseen = np.unique(labels[self.benchmark.test_unseen])
+        chosen = np.concatenate([shown[labels[shown] == c][:k] for c in unseen])
         count = torch.from_numpy(np.bincount(labels[chosen], minlength=classes).astype(np.float64))
         total = torch.zeros(classes, self.method.width, dtype=torch.float64)
         total.index_add_(0, torch.from_numpy(labels[chosen]), self.rows(chosen))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import tabular
+from fedunseen.data.io.csv_io import write_csv
 from fedunseen.report.parts import render
 from fedunseen.report.svg import Frame, circle, path, svg, text
 from fedunseen.report.sweep_charts import COLORS
@@ -88,11 +87,9 @@ def _key(cell: str) -> str:
 def _write_csv(lines: Sequence[Line], out: Path) -> None:
     """Write every number with all its digits."""
     kinds = [(part, key) for part in ("numbers", "against") for key in ACCURACIES]
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
     names = [f"{key}{'_difference' if part == 'against' else ''}{end}" for part, key in kinds for end in ("", "_half")]
     last = ["settings", "chosen_with_test_in_view", "problem"]
-    writer.writerow([*(lines[0].values if lines else ()), "status", "seeds", *names, *COSTS, *last])
+    table: list[list[object]] = [[*(lines[0].values if lines else ()), "status", "seeds", *names, *COSTS, *last]]
     for line in lines:
         found: list[object] = [*line.values.values(), line.status, line.seeds or ""]
         for part, key in kinds:
@@ -100,8 +97,8 @@ def _write_csv(lines: Sequence[Line], out: Path) -> None:
             found += ["", ""] if number is None else [number.value, "" if number.half is None else number.half]
         found += [(line.cost or {}).get(key, "") for key in COSTS]
         settings = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
-        writer.writerow([*found, settings, line.seen_test, line.problem])
-    write_text(out, stream.getvalue())
+        table.append([*found, settings, line.seen_test, line.problem])
+    write_csv(out, [[str(cell) for cell in row] for row in table])
 
 
 def _color(lines: Sequence[Line], method: str) -> str:

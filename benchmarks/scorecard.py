@@ -1,4 +1,4 @@
-"""The claims of the four papers, and what the measurements here say of each: ``python -m fedunseen.papers.scorecard``.
+"""The claims of the four papers, and what the measurements here say of each: ``python benchmarks/scorecard.py``.
 
 ``scorecard.toml`` has a claim each: an effect, positive where it agrees with the paper, and half of its 95 % interval.
 A claim is *confirmed* where the interval lies above zero, *refuted* where it lies below and the rows were tuned alike,
