@@ -18,7 +18,7 @@ from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics
 from fedunseen.methods.closed_form.statistics import statistics
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, update
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, stretched, update
 
 CLASSES, WIDTH, SEEN = 12, 6, 9
 
@@ -114,6 +114,28 @@ def test_unseen_classes_gain_and_seen_ones_lose_little():
     before, after = right(model), right(adapt(method, model, [pool(draw)]).params)
     assert after[unseen].mean() > before[unseen].mean() + 0.1
     assert after[~unseen].mean() > before[~unseen].mean() - 0.1
+
+
+@pytest.mark.parametrize(("scale", "wanted"), [(1e-4, 1.0), (0.0, 0.0), (9.0, None)])
+def test_prototypes_that_nearly_coincide_are_stretched_and_others_are_not(scale, wanted):
+    method, model, draw = problem()
+    apart = method.prototypes(model, method.semantics)
+    assert torch.allclose(apart @ model["precision"], model["weight"])
+    middle = apart[SEEN:].mean(0)
+    apart[SEEN:] = middle + scale * (apart[SEEN:] - middle)
+    method.prototypes = lambda *_: apart
+    weight = apart @ model["precision"]
+    before = model | {"weight": weight, "bias": (weight * apart).sum(1) / -2}
+    after = stretched(method, before)
+    assert (after is before) == (wanted != 1.0)
+    assert torch.equal(after["weight"][:SEEN], weight[:SEEN])
+    if wanted:
+        placed = after["weight"][SEEN:] @ torch.linalg.cholesky(torch.linalg.inv(model["precision"]))
+        nearest = (torch.cdist(placed, placed) + torch.diag(torch.full((3,), 99.0))).min(1).values
+        assert float(nearest.median()) == pytest.approx(wanted)
+        rows = draw(np.arange(CLASSES)) - model["centre"]
+        one, other = ((rows @ m["weight"].T + m["bias"])[:, SEEN:].argsort() for m in (before, after))
+        assert torch.equal(one, other)
 
 
 def test_samples_of_something_else_are_refused():

@@ -309,6 +309,12 @@ class Gaussian(ClosedForm):
         }
         return model | self._linear(model, semantics)
 
+    def prototypes(self, model: Params, semantics: Tensor) -> Tensor:
+        """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the centre."""
+        observed = torch.nonzero(model["count"] > 0)[:, 0]
+        cross = _covariance(self._kernel(model), semantics, model["described"])[:, observed]
+        return _from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
+
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in order of ids."""
         return _posterior_of(self._kernel(params), params, semantics.double().cpu()).weights
@@ -320,12 +326,8 @@ class Gaussian(ClosedForm):
 
     def _linear(self, model: Params, semantics: Tensor) -> Params:
         """Return the weights, biases and variances of all classes, from what their observed ones effect."""
-        kernel = self._kernel(model)
-        observed = torch.nonzero(model["count"] > 0)[:, 0]
-        cross = _covariance(kernel, semantics, model["described"])[:, observed]
-        apart = _from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
-        weight, bias = _discriminants(apart, model["precision"])
-        variance = _posterior_of(kernel, model, semantics).variance
+        weight, bias = _discriminants(self.prototypes(model, semantics), model["precision"])
+        variance = _posterior_of(self._kernel(model), model, semantics).variance
         return {"weight": weight, "bias": bias - model["offset"] * model["seen_mask"], "variance": variance}
 
 

@@ -7,7 +7,9 @@ The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u furthe
 
 omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
 share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
-2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that.
+2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. It stretches the prototypes of unseen classes
+about their mean, so that the median distance to the nearest is at least one standard deviation: few seen classes
+say so little of descriptions that prototypes nearly coincide, and each sample would be shared equally.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from fedunseen.strategies.summed import Summed
 
 _BLOCK = 4096  # samples encoded at once
 _SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
+_SAME = 1e-9  # squared distance, as a share of the squared length, below which it is rounding
+_APART = 1.0  # standard deviations between the prototypes of unseen classes in the first iteration
 
 
 @dataclass(frozen=True)
@@ -92,12 +96,30 @@ def adapt(
     """Adapt a Gaussian model to the unlabelled samples of parties."""
     method = adaptable(method)
     parties = [features_of(method, rows) for rows in pools]
-    current, refused = params, None
+    current, refused = stretched(method, params), None
     for _ in range(settings.iterations):
         scores = scorer(current, offset, among, method.quantization)
         adapted = update(method, params, added(soft_statistics(scores, rows) for rows in parties), settings, refused)
         current, refused = adapted.params, adapted.refused
     return recalibrated(adapted)
+
+
+def stretched(method: Gaussian, params: Params) -> Params:
+    """Return the labeled model with the prototypes of unseen classes farther apart, where they nearly coincide."""
+    classes = torch.nonzero(params["seen_mask"] == 0)[:, 0]
+    weight, bias = params["weight"].clone(), params["bias"].clone()
+    apart = method.prototypes(params, method.semantics.double().cpu())[classes]
+    gram = apart @ weight[classes].T
+    length = gram.diagonal()
+    distances = length[:, None] + length - 2 * gram
+    distances.fill_diagonal_(math.inf)
+    nearest = float(distances.min(1).values.median())
+    if len(classes) < 2 or not _SAME * float(length.max()) < nearest < _APART**2:
+        return params
+    for values in (weight, bias):
+        middle = values[classes].mean(0)
+        values[classes] = middle + _APART / math.sqrt(nearest) * (values[classes] - middle)
+    return params | {"weight": weight, "bias": bias}
 
 
 class SoftSums(Summed):
@@ -120,6 +142,7 @@ class SoftSums(Summed):
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the current model's scores."""
+        params = stretched(self.method, params) if round == 0 else params
         return Instruction(vars(scorer(params, self.offset, quantization=self.method.quantization)))
 
     def expects(self, told: Instruction) -> Params:
