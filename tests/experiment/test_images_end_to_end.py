@@ -1,4 +1,4 @@
-"""Whole runs from images: a trained backbone, running statistics, prediction, and what is refused."""
+"""Whole runs from images: a trained backbone, running statistics, augmentation, prediction, and what is refused."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.federation.run_directory import load_params
+from same import same
 
 COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 220), "grey": (128, 128, 128)}
 SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embedding": False}
@@ -46,7 +47,9 @@ def experiment(photos, **settings):
 
 @pytest.mark.slow
 def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
-    settings = {"strategy__rounds": 12, "method__lr": 0.02, "data__semantics": ["centre"]}
+    settings = {
+        "strategy__rounds": 12, "encoder__augment": ["shift"], "method__lr": 0.02, "data__semantics": ["centre"],
+    }  # fmt: skip
     done = run(experiment(photos, **settings), tmp_path / "run")
     assert done.result["zsl"] > 75  # of two classes that no one holds
     assert done.result["gzsl_seen"] > 60
@@ -56,6 +59,16 @@ def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, t
     pixels = done.read(path)
     assert (pixels.shape, pixels.dtype) == ((1, 3, 16, 16), np.uint8)
     assert done.predict(pixels, top=3)[0] == ranking
+
+
+def test_pictures_are_changed_in_training_only(photos, tmp_path):
+    plain = run(experiment(photos), tmp_path / "plain")
+    again = run(experiment(photos), tmp_path / "again")
+    moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
+    assert same(plain, again)
+    assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])
+    inputs = plain.read(photos / "red above" / "0.png")
+    assert moved.predict(inputs) == moved.predict(inputs)
 
 
 @pytest.mark.slow

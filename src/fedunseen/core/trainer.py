@@ -24,7 +24,11 @@ from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
 from fedunseen.core.samples import Inputs
 
+AUGMENT = "augment"
+"""The extra of a plan that holds the random numbers of augmentation."""
+
 T = TypeVar("T")
+Augment = Callable[[Tensor, Tensor], Tensor]
 Objective = Callable[[Loss], Loss]
 Correction = Callable[[GradientFunction], GradientFunction]
 
@@ -91,6 +95,7 @@ class Trainer:
     correct: Correction
     objective: Objective = unchanged
     bf16: bool = False  # compute matrix products in bfloat16; parameters stay float32
+    augment: Augment | None = None  # changes inputs by what the plans' extra AUGMENT has drawn for each
 
     def one(self, task: Task) -> LocalResult:
         """Train one client."""
@@ -178,8 +183,11 @@ class Trainer:
         return batch_of
 
     def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Gather samples (..., batch)."""
-        return {"inputs": self.inputs[rows], "labels": self.labels[rows], "weights": weights, **extras}
+        """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""
+        inputs = self.inputs[rows]
+        if self.augment is not None and AUGMENT in extras:
+            inputs = self.augment(inputs, extras.pop(AUGMENT))
+        return {"inputs": inputs, "labels": self.labels[rows], "weights": weights, **extras}
 
     def _objective(self, phase: Phase) -> Loss:
         return self.objective(phase.loss) if phase.contrasted else phase.loss

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
+from fedunseen.encoders.augment import Augmentation
 
 CARRIED_MB = 20.0
 """Megabytes of weights that a run directory takes along, where no setting says otherwise."""
@@ -26,6 +27,10 @@ Output = Literal["vectors", "maps"]
 
 class EncoderSettings(NamedSettings):
     """Settings that every encoder has."""
+
+    augment: tuple[Augmentation, ...] = ()
+    """Random changes of the training images of a trained encoder: `shift` (by up to an eighth of the side), `flip`
+    (left to right, where that does not change the class)."""
 
 
 class WeightsSettings(EncoderSettings):

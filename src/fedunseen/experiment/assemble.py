@@ -268,7 +268,7 @@ def _local(
     """Return the engine whose clients are in this process."""
     labels, seed = torch.from_numpy(benchmark.labels).to(inputs.device), experiment.run.seed
     engine = experiment.engine
-    execution = Execution(engine.mode, engine.memory * 2**20, engine.precision == "bf16")
+    execution = Execution(engine.mode, engine.memory * 2**20, engine.precision == "bf16", experiment.encoder.augment)
     given = (method, strategy, inputs, labels, partition.clients, seed, execution)
     if isinstance(strategy, SoftSums):
         worker: Worker = SoftWorker(_pools(benchmark, partition), *given)

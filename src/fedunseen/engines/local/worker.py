@@ -14,7 +14,8 @@ from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
-from fedunseen.core.trainer import LocalResult, Task, Trainer, batching_pays, chunk_size
+from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
+from fedunseen.encoders.augment import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
@@ -40,11 +41,13 @@ class Execution:
         mode: ``auto``, ``batched`` or ``one-at-a-time``.
         memory: bytes that a batch of clients may take.
         bf16: compute matrix products in bfloat16.
+        augmentations: random changes of training samples, which then have to be images (N, channels, height, width).
     """
 
     mode: str = "auto"
     memory: int = 2**28
     bf16: bool = False
+    augmentations: Sequence[Augmentation] = ()
 
 
 class Worker:
@@ -85,13 +88,18 @@ class Worker:
         def objective(loss: Loss) -> Loss:
             return strategy.objective(loss, method.contrast)
 
+        def change(images: Tensor, draws: Tensor) -> Tensor:
+            return augment(images, draws, execution.augmentations)
+
         # What a client has for one round alone is not a strategy's business.
         fresh = frozenset(method.round_parameters(np.random.default_rng(0)))
 
         def correct(gradient: GradientFunction) -> GradientFunction:
             return corrected_in_part(gradient, strategy.correct, fresh) if fresh else strategy.correct(gradient)
 
-        self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, execution.bf16)
+        self.augments = bool(execution.augmentations)
+        changing = change if self.augments else None
+        self.trainer = Trainer(self.phases, inputs, labels, context, correct, objective, execution.bf16, changing)
 
     def restrict(self, client: int, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Leave a client only those of its samples that are among ``samples``, and return them."""
@@ -153,6 +161,12 @@ class Worker:
         }
         if (passes := self.strategy.settings.head_epochs) is not None:
             plans[HEAD] = self.method.plan("", labels, passes, self._draws(HEAD, round, work.client))
+        if self.augments:
+            for name, plan in plans.items():
+                draws = stream(self.seed, f"augmentation {name}", round, work.client).random(
+                    (*plan.index.shape, DRAWS), dtype=np.float32
+                )
+                plans[name] = replace(plan, extras={**plan.extras, AUGMENT: draws})
         context = to_device(self.method.client_context(self.classes[work.client]), self.device)
         instruction = work.instruction
         params, extras = instruction.params | instruction.own, instruction.extras | instruction.kept

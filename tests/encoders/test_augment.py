@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+
+from fedunseen.core.parameters import linear_layer
+from fedunseen.core.phases import SGD, Phase, epochs_plan
+from fedunseen.core.trainer import AUGMENT, Task, Trainer
+from fedunseen.encoders.augment import DRAWS, augment
+
+
+def slowly(image, draws, steps):
+    """Mirror first, then move by a whole number of pixels and fill with black."""
+    out = np.asarray(image)
+    if "flip" in steps and draws[0] < 0.5:
+        out = out[..., ::-1]
+    if "shift" in steps:
+        moved = np.zeros_like(out)
+        _, height, width = out.shape
+        down, right = (int(d * (2 * (n // 8) + 1)) - n // 8 for d, n in ((draws[1], height), (draws[2], width)))
+        for y in range(height):
+            for x in range(width):
+                if 0 <= y - down < height and 0 <= x - right < width:
+                    moved[:, y, x] = out[:, y - down, x - right]
+        out = moved
+    return out
+
+
+@pytest.mark.parametrize("steps", [["flip"], ["shift"], ["flip", "shift"]])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_every_image_is_changed_by_its_own_draws(steps, dtype):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(1, 255, (40, 3, 16, 24), generator=generator).to(dtype)
+    draws = torch.rand(40, DRAWS, generator=generator)
+    changed = augment(images, draws, steps)
+    assert changed.dtype == dtype
+    expected = np.stack([slowly(i.numpy(), d.tolist(), steps) for i, d in zip(images, draws, strict=True)])
+    assert (changed.numpy() == expected).all()
+    assert not torch.equal(changed, images)
+
+
+def test_clients_batched_and_one_at_a_time_see_the_same_changes():
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.integers(0, 255, (30, 3, 8, 8), dtype=np.uint8))
+    seen = []
+
+    def loss(params, batch, context):
+        out = batch["inputs"].float().flatten(1) @ params["w.weight"].T + params["w.bias"]
+        value = (out.square().mean(1) * batch["weights"]).sum() * 1e-6
+        return value, {"loss": value}
+
+    def change(inputs, draws):
+        seen.append(draws)
+        return augment(inputs, draws, ["flip", "shift"])
+
+    def plan(k, samples):
+        made = epochs_plan(samples, 4, 2, np.random.default_rng(k))
+        draws = np.random.default_rng(10 + k).random((*made.index.shape, DRAWS), dtype=np.float32)
+        return type(made)(made.index, made.weight, {AUGMENT: draws})
+
+    phases = (Phase("local", loss, SGD(0.1)),)
+    held = [np.arange(0, 7), np.arange(7, 18), np.arange(18, 30)]
+    start = linear_layer("w", 192, 5, rng)
+    tasks = [Task(start, own, {"": plan(k, len(own))}, {}, {}) for k, own in enumerate(held)]
+    trainer = Trainer(phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g, augment=change)
+    together = trainer.together(tasks)
+    assert seen
+    for task, batched in zip(tasks, together, strict=True):
+        alone = trainer.one(task)
+        torch.testing.assert_close(alone.params, batched.params)
+        plain = Trainer(phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g).one(task)
+        assert not torch.allclose(plain.params["w.weight"], alone.params["w.weight"])
