@@ -39,7 +39,7 @@ REASONS = {
     "continues until it is stopped; tests/serve, tests/cli and tests/engines run it as a process": "serve, host, join",
     "needs or changes files that a page does not have; runs in tests/cli": "fedunseen, estimate, adapt, sums, compare, "
     "export, report, init, new, data encode, data check, doctor, offline plan, offline answer, offline merge, "
-    "offline withdraw, offline show, ledger, health, bench",
+    "offline withdraw, ledger, health, bench",
 }
 NOT_RUN = {name for names in REASONS.values() for name in names.split(", ")}
 

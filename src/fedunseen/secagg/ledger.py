@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def removed_before(self) -> list[list[str]]:
-        """Of whom samples were removed in each removal that this party has opened, or answered by file."""
+        """The parties whose samples were removed in each removal that this party has opened, or answered by file."""
         return [one["content"].get("removing", []) for one in self.plans.values() if one["opened"]]
 
     def pin(self, enrolment: Enrolment) -> None:
