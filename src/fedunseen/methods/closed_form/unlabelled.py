@@ -8,8 +8,8 @@ The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u furthe
 omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
 share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
 2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. It stretches the prototypes of unseen classes
-about their mean, so that the median distance to the nearest is at least one standard deviation: few seen classes
-state it little of descriptions that prototypes nearly coincide, and each sample would be shared equally.
+about their mean, so that the median distance to the nearest is at least one standard deviation: with few
+seen classes the predicted prototypes nearly coincide, and each sample would be shared equally.
 """
 
 from __future__ import annotations
