@@ -180,6 +180,14 @@ def test_a_sweep_without_the_table_is_no_bench(tmp_path):
     assert refused.value.code == "bench-table"
 
 
+def test_the_losses_of_distzsl_are_tuned_row_by_row():
+    sweep, bench = read_bench(Path(SHIPPED).with_name("losses.toml"))
+    assert bench.reference == "attributes alone"
+    assert [len([cell for cell in sweep.cells if cell.values["data"] == data]) for data in sweep.axes["data"]] == [6, 4]
+    found = {cell.values["method"]: cell.experiment.method for cell in sweep.cells if cell.experiment}
+    assert (found["w/ kl"].kl, found["w/ kl"].bilateral, found["DistZSL"].kl) == (10.0, 0.0, 10.0)
+
+
 def test_the_shipped_bench_gives_every_row_the_same_budget():
     sweep, bench = read_bench()
     assert Path(SHIPPED).name == "bench.toml"
