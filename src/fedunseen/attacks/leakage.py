@@ -224,7 +224,7 @@ def _masked(updates: Sequence[Params], masks: Masks) -> tuple[Params, Params]:
     done = masks.opened(strategy, layout, [Reply(k, update, 1, 1) for k, update in enumerate(updates)])
     rho = bytes.fromhex(done.rho)
     mean = masks.decode(strategy, layout, done.elements, [1.0] * len(updates), rho, expected).update
-    sent = next(said for stage, name, said in done.heard if stage == "masked" and name == "0")
+    sent = next(said for stage, name, said in done.received if stage == "masked" and name == "0")
     numbers = torch.from_numpy(sent.view(np.int64).astype(np.float32) / 2**62)  # about as long as a gradient
     names = sorted(expected)
     parts = torch.split(numbers[: sum(v.numel() for v in expected.values())], [expected[n].numel() for n in names])

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -143,6 +143,8 @@ class Opened:
     left_out: Mapping[str, str]
     bytes_down: int
     bytes_up: int
+    received: Sequence[tuple[Stage, str, Any]]
+    """What the coordinator received: (stage, party, answer)."""
 
 
 @dataclass(eq=False)
@@ -155,6 +157,7 @@ class _Wire:
     change: Callable[[Stage, str, Any], Any]
     down: int = 0
     up: int = 0
+    received: list[tuple[Stage, str, Any]] = field(default_factory=list)
 
     def exchange(self, stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Answer]]:
         for name, request in requests.items():
@@ -167,6 +170,7 @@ class _Wire:
             except SecAggError as error:
                 answer = {"error": str(error)}
             self.up += answer.nbytes if isinstance(answer, np.ndarray) else len(json.dumps(answer))
+            self.received.append((stage, name, answer))
             yield name, answer
 
     def _answer(self, stage: Stage, client: SecAggClient, request: Message) -> Answer:
@@ -202,4 +206,4 @@ def in_one_process(
     left_out: dict[str, str] = {}
     total = gather(start, list(clients), wire.exchange, length, left_out)
     elements = open_total(total, wire.exchange)
-    return Opened(elements, total.rho, total.roster, left_out, wire.down, wire.up)
+    return Opened(elements, total.rho, total.roster, left_out, wire.down, wire.up, wire.received)
