@@ -61,11 +61,12 @@ PHOTO = """
 import re, sys
 from pathlib import Path
 from fedunseen.core.errors import DataError
-from fedunseen.data.io.images import read_image
+from fedunseen.data.io.images import opened_image, square
 peak = lambda: int(re.search("VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
 before = peak()
 try:
-    print(read_image(Path(sys.argv[1]), 8, 9, eval(sys.argv[2]))[0, :, 4, 4].tolist(), end=" ")
+    with opened_image(Path(sys.argv[1])) as file:
+        print(square(file, 8, 9, eval(sys.argv[2]))[:, 4, 4].tolist(), end=" ")
 except DataError as error:
     print("refused:", error, end=" ")
 print(peak() - before >> 10)

@@ -158,7 +158,7 @@ def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
         offline.act("answer", name, "second", f"second-{name}")
     offline.merge(*[f"second-{name}.fedunseen" for name in NAMES[:3]], plan="second")
     offline.plan("third")
-    assert "asked the same parties" in offline.act("answer", "north", "third", "third-north", call=refused)
+    assert "released under another plan" in offline.act("answer", "north", "third", "third-north", call=refused)
     offline.act("answer", "north", "third", "third-north", more=("--consent", "again"))
     forged = files.read(Path("second.fedunseen"))
     forged.header["withdrawals"][0]["plans"].append("00" * 32)

@@ -415,7 +415,7 @@ LIES = [  # of which messages, what changes in the header and among the tensors,
     ("signed", lambda h, t: [h["signatures"].pop(name) for name in NAMES[:3]], "1 parties have signed the plan, and 3"),
     ("plan signed", lambda h, t: h["plan"]["weights"].update(east=1.5), "the plan's weight of this party is not what"),
     ("plan", lambda h, t: h["plan"]["weights"].pop("east"), "the plan's weight of this party is not what"),
-    ("plan", lambda h, t: h["plan"].update(removing=["north"]), "the plan's removing is not what the coordinator has"),
+    ("plan", lambda h, t: h["plan"].update(removing=["north"]), "the plan has a field of the wrong kind"),
     ("round", lambda h, t: h.update(client=0), "the instruction is for another party"),
     ("round", lambda h, t: h["round"] == 1 and h.update(after=-1), "starts from an older state"),
 ]
