@@ -69,7 +69,7 @@ def _folder(run: Run, folder: Path) -> Iterator[_Part]:
         read += 1
         yield from parts
     if not read:
-        raise DataError(left[0] if left else f"{folder} is empty: name a folder with something to predict")
+        raise DataError(left[0] if left else f"{folder} is empty: name a folder that holds images")
     if left:
         warnings.warn(f"{len(left)} of {read + len(left)} files of {folder} are left out: {left[0]}", stacklevel=2)
 
