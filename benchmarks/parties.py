@@ -2,9 +2,10 @@
 
     python benchmarks/parties.py [--parties 3 10 30] [--rounds 6]
 
-The coordinator is a real process (`fedunseen host`) over Flower on loopback, without TLS. The parties are threads of
-one other process, each with its own connection, folder and data, since thirty processes would need more memory than a
-small machine has: they share a processor, so that the seconds of a round are an upper bound for parties of their own.
+The coordinator is a real process (`fedunseen host`) over Flower on loopback, with TLS and a model of 2.4 MB. The
+parties are threads of one other process, each with its own connection, folder and data, since thirty processes would
+need more memory than a small machine has. They have few samples, so that a round is mostly messages, and they share a
+processor: the seconds of a round are an upper bound for parties of their own.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import time
 from pathlib import Path
 
 SETTINGS = {
-    "method.kl": 0.0, "method.hidden": [256], "evaluation.selection": "last", "evaluation.theory": False,
-    "evaluation.embedding": False, "evaluation.clients": False,
+    "method.kl": 0.0, "method.hidden": [4054], "data.train_per_class": 6, "data.test_per_class": 3,
+    "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
+    "evaluation.clients": False,
 }  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
 
     def work(name: str) -> None:
         party = Party(PartyData(folder / "data" / name).prepare, folder / "state" / name, lambda line: None)
-        place = Join(folder / "state" / name / "engine", "127.0.0.1", port, None, name, 300.0)
+        place = Join(folder / "state" / name / "engine", "127.0.0.1", port, folder / "kits" / name, name, 300.0)
         flower.join(place, party.answer, party.done)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
@@ -52,23 +54,25 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
         thread.join()
 
 
-def measure(count: int, rounds: int, small: bool) -> tuple[int, int, float]:
+def measure(count: int, rounds: int) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds of a round."""
     from fedunseen import Experiment
+    from fedunseen.engines.carriers.flower import certificates
     from fedunseen.tools.deal import deal
 
     names = [f"party{k}" for k in range(count)]
-    told = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}
-    told |= {"data.train_per_class": 6, "data.test_per_class": 3} if small else {}
+    settings = {**SETTINGS, "partition.clients": count, "strategy.rounds": rounds}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        deal(Experiment.load("digit-pairs", told), folder / "data", names)
+        deal(Experiment.load("digit-pairs", settings), folder / "data", names)
+        certificates(folder / "kits", "127.0.0.1", names, 1)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        words = [f"--set={key}={json.dumps(value)}" for key, value in told.items()]
+        words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
         command = [sys.executable, "-m", "fedunseen", "host", "digit-pairs", *words, "--set=engine.name=flower"]
-        command += ["--insecure", "--parties", ",".join(names), "--address", f"127.0.0.1:{port}"]
+        command += ["--kit", str(folder / "kits" / "coordinator"), "--parties", ",".join(names)]
+        command += ["--address", f"127.0.0.1:{port}"]
         with open(folder / "host.log", "w") as log:
             host = subprocess.Popen([*command, "--out", str(folder / "run")], stdout=log, stderr=log)
         while "listening" not in (folder / "host.log").read_text():
@@ -103,7 +107,7 @@ def main() -> None:
     print("| parties | coordinator before, MB | at its peak, MB | seconds a round |")
     print("|--:|--:|--:|--:|", flush=True)
     for count in asked.parties:
-        before, peak, seconds = measure(count, asked.rounds, asked.smallest)
+        before, peak, seconds = measure(count, asked.rounds)
         print(f"| {count} | {before / 1e6:.0f} | {peak / 1e6:.0f} | {seconds:.2f} |", flush=True)
 
 

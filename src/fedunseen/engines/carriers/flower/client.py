@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -222,14 +222,18 @@ class Connection:
     def _deliver(self, message: Message, body: bytes) -> None:
         """Send an answer, unless no one waits for it any more."""
         reply = Message(RecordDict({"body": packed(body)}), reply_to=message)
-        reply.metadata.__dict__["_message_id"] = reply.object_id
+        # Flower hashes the whole body each time that it asks for an object's id, but for what one such context knows.
         with private.no_object_id_recompute():
-            tree, objects = private.get_object_tree(reply), private.get_all_nested_objects(reply)
-        request = private.PushMessagesRequest(
-            node=self.node,
-            messages_list=[private.message_to_proto(private.remove_content_from_message(reply))],
-            message_object_trees=[tree],
-        )
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            request = private.PushMessagesRequest(
+                node=self.node,
+                messages_list=[private.message_to_proto(private.remove_content_from_message(reply))],
+                message_object_trees=[private.get_object_tree(reply)],
+            )
+            self._push(message, request, private.get_all_nested_objects(reply))
+
+    def _push(self, message: Message, request: private.PushMessagesRequest, objects: dict[str, Any]) -> None:
+        """Send a message, and then its objects."""
         try:
             response = self._called(lambda: self.client.PushMessages(request))
             push = private.make_push_object_fn_protobuf(
