@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -65,19 +64,6 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
     again = command("sweep", two, "--out", out, "--only", "lr=0.1", "--resume", "--json")
     assert (again.code, again.out) == (0, done.out)
     assert again.err.splitlines() == said[1:]  # nothing was run
-
-
-def test_the_shares_of_two_machines_are_put_together_by_copying(command, two, tmp_path):
-    rows = {}
-    for share in ("1/2", "2/2"):
-        done = command("sweep", two, "--share", share, "--out", tmp_path / share[0], "--json")
-        assert done.code == 0, done.err
-        rows[share] = {row["run"]: row for row in json.loads(done.out)["cells"] if row["status"] == "done"}
-        shutil.copytree(tmp_path / share[0], tmp_path / "whole", dirs_exist_ok=True)
-    assert [len(found) for found in rows.values()] == [1, 1]
-    whole = command("sweep", two, "--out", tmp_path / "whole", "--resume", "--json")
-    assert (whole.code, len(whole.err.splitlines())) == (0, 3)  # nothing was run
-    assert {row["run"]: row for row in json.loads(whole.out)["cells"]} == rows["1/2"] | rows["2/2"]
 
 
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):

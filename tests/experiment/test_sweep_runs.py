@@ -149,15 +149,60 @@ def wait_until(true, what):
         time.sleep(0.01)
 
 
+def start(file, out, cache, jobs):
+    """Run the sweep in a process of its own."""
+    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", jobs],
+        env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(cache)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
+def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path, own_cache):
+    out = tmp_path / "out"
+    other = start(file, out, own_cache, "1")
+    first = out / "cells" / "slow" / "seed-0" / "manifest.json"
+    wait_until(lambda: other.poll() is not None or first.exists(), "it came not so far")
+    held = [other.pid, *children_of(other.pid)]
+    for pid in held:  # it stands still in the midst of a cell, which is then its own
+        os.kill(pid, signal.SIGSTOP)
+    assert not (out / "cells" / "slow" / "result.json").exists()
+    heard = []
+
+    def on_cell(row, left):
+        heard.append(row.cell.key)
+        if left == 1:
+            for pid in held:
+                os.kill(pid, signal.SIGKILL)
+            other.communicate()
+
+    sweep = read_sweep(file)
+    found = run_sweep(sweep, out, resume=True, jobs=1, on_cell=on_cell)
+    assert heard == ["fast", "last", "slow"]
+    write_sweep_report(sweep, found, out)
+    assert results(out) == results(whole[0])
+
+
+def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path):
+    """A second sweep finishes all of the grid while the first one hears of its first cell."""
+    sweep, out, heard = changed("rounds = 15", "rounds = 1"), tmp_path / "out", []
+
+    def on_cell(row, left):
+        if not heard:
+            run_sweep(sweep, out, resume=True, jobs=1)
+            heard.extend(path.stat().st_mtime_ns for path in sorted(out.glob("cells/*/result.json")))
+
+    found = run_sweep(sweep, out, jobs=1, on_cell=on_cell)
+    assert [row.status for row in found] == ["done"] * 3
+    assert heard == [path.stat().st_mtime_ns for path in sorted(out.glob("cells/*/result.json"))]
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
 def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, tmp_path, own_cache):
     out = tmp_path / "out"
-    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", "2"],
-        env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(own_cache)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start(file, out, own_cache, "2")
     metrics = out / "cells" / "last" / "seed-0" / "metrics.jsonl"  # one of the others is done
     wait_until(
         lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it came not so far"

@@ -1,6 +1,8 @@
 """A bench: rows tuned alike, examples and pools, intervals over seeds and classes, resumed and in parts."""
 
 import csv
+import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ from fedunseen.experiment.sweep.schema import select
 from fedunseen.papers.bench import SHIPPED, interval, lines, number, read_bench, run_bench
 from fedunseen.papers.conditions import halves, measured
 from fedunseen.report.bench_page import write_bench_report
+from processes import GUARD, Forked, until
 
 TINY = """
 title = "Two methods"
@@ -133,6 +136,31 @@ def test_no_time_left_starts_nothing(small, tmp_path):
     sweep, bench, *_ = small
     assert not run_bench(sweep, bench, tmp_path / "out", sweep.cells, budget=-1.0)
     assert {line.status for line in lines(sweep, bench, tmp_path / "out")} == {"not run"}
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_bench_and_one_is_killed(small, tmp_path):
+    sweep, bench, whole, *_ = small
+    out, said = tmp_path / "out", []
+    words = ["bench", str(whole.parent / "tiny.toml"), "--out", str(out)]
+    other = Forked(words, None, tmp_path, "log")
+    until(lambda: other.poll() is not None or (out / "cells" / "gaussian--0" / "manifest.json").exists(), tmp_path)
+    other.send_signal(signal.SIGSTOP)  # it stands still in the midst of a cell, which is then its own
+    assert not (out / "measured" / "gaussian--0.json").exists()
+
+    def say(words):
+        said.append(words.partition(": ZSL")[0])
+        if words.startswith("fedzsl: seed 1"):
+            other.kill()
+
+    assert not run_bench(sweep, bench, out, sweep.cells, say=say)
+    assert said == ["fedzsl: seed 0", "fedzsl: seed 1", "gaussian: seed 0", "gaussian: seed 1"]
+    assert other.wait(GUARD) == -signal.SIGKILL
+    for path in (whole / "measured").iterdir():
+        one, single = (json.loads((folder / "measured" / path.name).read_text()) for folder in (out, whole))
+        assert one | {"seconds": None} == single | {"seconds": None}
+    for path in whole.rglob("model.safetensors"):
+        assert (out / path.relative_to(whole)).read_bytes() == path.read_bytes()
 
 
 def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):

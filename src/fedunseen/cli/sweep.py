@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,12 +34,10 @@ def sweep(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
     ] = None,
-    share: Annotated[
-        str | None,
-        typer.Option("--share", metavar="I/N", help="Run every N-th cell from the I-th on, as one of N machines."),
-    ] = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's directory (default: runs/NAME, or a new one).")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the sweep in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the sweep in --out, or take part in it beside other processes.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
     ] = None,
@@ -53,7 +50,7 @@ def sweep(
     from fedunseen.experiment.sweep.schema import select
 
     read = read_sweep(source, data or [], overrides_of(overrides))
-    cells = _share(select(read, parts_of(only or [])), share)
+    cells = select(read, parts_of(only or []))
     if dry_run:
         return _list(read, cells, as_json)
     if resume and out is None:
@@ -91,19 +88,6 @@ def parts_of(only: list[str]) -> dict[str, list[str]]:
             raise ExperimentError(f"--only {text}: write it as AXIS=VALUE, for example --only method=distzsl")
         parts.setdefault(axis.strip(), []).append(value.strip())
     return parts
-
-
-def _share(cells: list[Cell], share: str | None) -> list[Cell]:
-    """Take the share I/N of the cells: neighbors, which are most alike in length, go to different machines."""
-    if share is None:
-        return cells
-    parts = re.fullmatch(r"([1-9]\d{0,5})/([1-9]\d{0,5})", share)
-    machine, machines = map(int, parts.groups()) if parts else (2, 1)
-    if machine > machines:
-        raise ExperimentError(f"--share {share}: write it as I/N with I from 1 to N, for example --share 2/3")
-    if machine > len(cells):
-        raise ExperimentError(f"--share {share}: there are {len(cells)} cells: take at most as many machines")
-    return cells[machine - 1 :: machines]
 
 
 def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:

@@ -83,12 +83,12 @@ def depth(value: Any) -> int:
 
 
 @contextmanager
-def holding(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other processes; yield False, without the lock, if another process has it."""
+def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
+    """Lock a file of a folder against other processes; yield False, without the lock, if another process has it."""
     from filelock import FileLock, Timeout  # here, because most commands lock nothing
 
     try:
-        lock = FileLock(folder / ".lock").acquire(blocking=False)
+        lock = FileLock(folder / name).acquire(blocking=False)
     except Timeout:
         yield False
         return

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,9 @@ from fedunseen.experiment import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.sweep import Cell, Sweep, read_sweep
+from fedunseen.experiment.sweep.runner import claim
 from fedunseen.experiment.sweep.schema import Bench
 from fedunseen.experiment.traits import task_of
-from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.papers.conditions import POOL, PerClass, measured
 
@@ -121,6 +122,8 @@ def run_bench(
 ) -> bool:
     """Run what is not done yet, cell by cell, in this process; return whether a cell has failed.
 
+    Other processes may take part in the same directory: this returns when none of them has a cell left.
+
     Args:
         sweep: what :func:`read_bench` returned.
         bench: its table.
@@ -130,28 +133,38 @@ def run_bench(
         say: called with a line for every run that ended.
     """
     end, failed = time.monotonic() + budget, False
-    with RunDirectory(out).locked():
-        for cell in cells:
-            if cell.experiment is None:
-                continue
-            record = out / "failed" / f"{cell.folder}.json"
-            for seed in _seeds(cell.experiment, bench):
-                if _file(out, cell, seed).exists():
-                    continue
-                if time.monotonic() > end:
-                    return failed
-                try:
-                    found = _run_seed(cell.experiment, cell.folder, out, seed, bench)
-                except Exception as error:  # an error in a method, perhaps another package's: the other cells continue
-                    kind = "" if isinstance(error, FedUnseenError) else f"{type(error).__name__}: "
-                    write_json(record, {"problem": f"{kind}{error}"})
-                    say(f"{cell.key}: seed {seed}: failed: {kind}{error}")
-                    failed = True
-                    break
-                write_json(_file(out, cell, seed), found)
-                record.unlink(missing_ok=True)
-                say(f"{cell.key}: seed {seed}: ZSL {found['zsl']:.1f}  H {found['gzsl_harmonic']:.1f}")
+    waiting = deque((cell, cell.experiment) for cell in cells if cell.experiment is not None)
+    while waiting and time.monotonic() <= end:
+        cell, experiment = waiting.popleft()
+        with claim(out, cell.folder) as ours:
+            if ours:
+                failed |= not _run_cell(cell, experiment, out, bench, end, say)
+            else:
+                waiting.append((cell, experiment))
     return failed
+
+
+def _run_cell(
+    cell: Cell, experiment: Experiment, out: Path, bench: Bench, end: float, say: Callable[[str], None]
+) -> bool:
+    """Run the seeds that are not done yet; return whether none has failed."""
+    record = out / "failed" / f"{cell.folder}.json"
+    for seed in _seeds(experiment, bench):
+        if _file(out, cell, seed).exists():
+            continue
+        if time.monotonic() > end:
+            break
+        try:
+            found = _run_seed(experiment, cell.folder, out, seed, bench)
+        except Exception as error:  # an error in a method, perhaps another package's: the other cells continue
+            kind = "" if isinstance(error, FedUnseenError) else f"{type(error).__name__}: "
+            write_json(record, {"problem": f"{kind}{error}"})
+            say(f"{cell.key}: seed {seed}: failed: {kind}{error}")
+            return False
+        write_json(_file(out, cell, seed), found)
+        record.unlink(missing_ok=True)
+        say(f"{cell.key}: seed {seed}: ZSL {found['zsl']:.1f}  H {found['gzsl_harmonic']:.1f}")
+    return True
 
 
 def _seeds(experiment: Experiment, bench: Bench) -> range:

@@ -3,6 +3,9 @@
 A sweep's directory has ``sweep.json`` (the cells and their experiments), ``cells/NAME/`` (run directories),
 ``failed/NAME.json`` (why a cell failed, until a later attempt succeeds) and ``results.csv``. A worker is a process
 that runs cell after cell: if it crashes, its cell has failed; if the sweep is killed, its workers end with it.
+
+Several sweeps may run in one directory, also on several machines: a worker locks ``claims/NAME.lock`` while it runs a
+cell. The operating system frees the lock of a process that dies, so another one continues with its cell.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections import deque
@@ -23,19 +27,29 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
-from fedunseen.core.files import is_occupied, parse_json, write_json
+from fedunseen.core.files import holding, is_occupied, parse_json, write_json
 from fedunseen.core.memory import peak_memory
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
-from fedunseen.federation.run_directory import RunDirectory
 
 OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
 
 MIB = 2**20
 PROCESS = 512 * MIB  # what a process takes before it has data: Python, PyTorch and this package
+PAUSE = 0.5  # seconds after another process was found to run a cell
+
+
+@contextmanager
+def claim(out: Path, cell: str) -> Iterator[bool]:
+    """Hold a cell of a sweep or bench in the directory ``out``; yield False, after a pause, if another process does."""
+    (out / "claims").mkdir(parents=True, exist_ok=True)
+    with holding(out / "claims", f"{cell}.lock") as ours:
+        if not ours:
+            time.sleep(PAUSE)
+        yield ours
 
 
 def _check_data(cells: Sequence[Cell]) -> None:
@@ -90,6 +104,8 @@ def run_sweep(
 ) -> list[Row]:
     """Run the cells of a sweep that are not done yet; a cell that fails does not stop the others.
 
+    Other processes may take part in the same directory: this returns when none of them has a cell left.
+
     Args:
         sweep: what :func:`read_sweep` returned.
         out: the sweep's directory.
@@ -115,27 +131,35 @@ def run_sweep(
     wanted = sweep.cells if cells is None else cells
     open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
     refused = _check_cells(sweep, open_cells)
-    with RunDirectory(path).locked():
-        _check(sweep, path, resume)  # again: another process may have been quicker
-        if not (path / "sweep.json").exists():
-            write_json(path / "sweep.json", _manifest(sweep))
-        for folder, problem in refused.items():
-            write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
-        found = {cell.folder: row(sweep, cell, path) for cell in sweep.cells}
-        waiting = [cell for cell in wanted if found[cell.folder].status not in ("done", "refused")]
+    _check(sweep, path, resume)  # again: another process may have been quicker
+    if not (path / "sweep.json").exists():
+        write_json(path / "sweep.json", _manifest(sweep))
+    for folder, problem in refused.items():
+        write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
+    found: dict[str, Row] = {}
+
+    def read_rows() -> None:
+        for cell in sweep.cells:
+            if cell.folder not in found or found[cell.folder].status != "done":
+                found[cell.folder] = row(sweep, cell, path)
         write_csv(sweep, found.values(), path / "results.csv")
 
-        left = len(waiting)
+    read_rows()
+    waiting = [cell for cell in wanted if found[cell.folder].status not in ("done", "refused")]
+    left, failed_before = len(waiting), {cell.folder for cell in waiting if found[cell.folder].status == "failed"}
 
-        def cell_ended(cell: Cell) -> None:
-            nonlocal left
-            left -= 1
-            found[cell.folder] = row(sweep, cell, path)
-            write_csv(sweep, found.values(), path / "results.csv")
-            on_cell(found[cell.folder], left)
+    def has_ended(cell: Cell) -> bool:
+        status = row(sweep, cell, path).status  # another process may have run it
+        return status == "done" or (status == "failed" and cell.folder not in failed_before)
 
-        if waiting:
-            _Pool(sweep, path, jobs, cell_ended, warn or (lambda words: None)).run(waiting)
+    def cell_ended(cell: Cell) -> None:
+        nonlocal left
+        left -= 1
+        read_rows()
+        on_cell(found[cell.folder], left)
+
+    if waiting:
+        _Pool(sweep, path, jobs, cell_ended, warn or (lambda words: None), has_ended).run(waiting)
     return list(found.values())
 
 
@@ -236,19 +260,26 @@ class _Pool:
     jobs: int | None
     ended: Callable[[Cell], None]
     warn: Callable[[str], None]
+    has_ended: Callable[[Cell], bool] = lambda cell: False
+    waiting: deque[Cell] = field(default_factory=deque)
     workers: list[_Worker] = field(default_factory=list)
     peak: int = 0
 
     def run(self, cells: Sequence[Cell]) -> None:
         """Run cells in order, as many at once as cores and memory allow."""
-        waiting = deque(cells)
+        waiting = self.waiting = deque(cells)
         limit = min(self.jobs or _default_jobs(cells), len(cells))
         try:
             with _threads(limit):
                 while waiting or self._busy():
                     while waiting and len(self._busy()) < limit and self._has_room(waiting[0]):
-                        self._start(waiting.popleft())
-                    self._listen()
+                        cell = waiting.popleft()
+                        if self.has_ended(cell):
+                            self.ended(cell)
+                        else:
+                            self._start(cell)
+                    if self._busy():
+                        self._listen()
         finally:
             for worker in self.workers:  # a run that is killed here loses at most one round
                 worker.process.kill()
@@ -273,7 +304,7 @@ class _Pool:
         idle = [worker for worker in self.workers if worker.cell is None]
         worker = idle[0] if idle else self._hire()
         worker.cell = cell
-        task = {"experiment": cell.experiment.to_dict(), "out": str(self.path / "cells" / cell.folder)}
+        task = {"experiment": cell.experiment.to_dict(), "out": str(self.path), "cell": cell.folder}
         with suppress(OSError):  # the worker has died: `_listen` notices it next
             worker.connection.send_bytes(json.dumps(task).encode())
 
@@ -301,7 +332,9 @@ class _Pool:
                 continue
             cell, worker.cell = worker.cell, None
             self.peak = max(self.peak, message.pop("peak"))
-            if cell is not None:
+            if cell is not None and message.pop("elsewhere", False):
+                self.waiting.append(cell)
+            elif cell is not None:
                 self._note(cell, message)
 
     def _bury(self, worker: _Worker) -> None:
@@ -370,7 +403,12 @@ def _work(connection: Connection) -> None:
             return
         problem: dict[str, Any] = {}
         try:
-            run(Experiment.from_dict(task["experiment"]), task["out"], resume=True)
+            out = Path(task["out"])
+            with claim(out, task["cell"]) as ours:
+                if ours:
+                    run(Experiment.from_dict(task["experiment"]), out / "cells" / task["cell"], resume=True)
+                else:
+                    problem = {"elsewhere": True}
         except FedUnseenError as error:
             problem = {"problem": str(error), "refused": isinstance(error, ExperimentError)}
         except Exception as error:  # an error in a method, perhaps another package's: the other cells continue
