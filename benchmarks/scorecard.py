@@ -1,8 +1,8 @@
 """The claims of the four papers, and what the measurements here say of each: ``python benchmarks/scorecard.py``.
 
 ``scorecard.toml`` has a claim each: an effect, positive where it agrees with the paper, and half of its 95 % interval.
-A claim is *confirmed* where the interval lies above zero, *refuted* where it lies below and the rows were tuned alike,
-and *undecided* otherwise; ``why`` then says the reason. An interval has to be over seeds.
+A claim is *confirmed* where the interval lies above zero and *refuted* where it lies below, both only where the rows
+were tuned alike, and *undecided* otherwise; ``why`` then says the reason. An interval has to be over seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Claim(Settings):
     half: float | None = None
     """Half of the 95 % interval over at least three seeds; 0 of an exact number, unset of fewer seeds."""
     tuned: bool = False
-    """Whether both rows had the same number of validation runs, for choices of their own."""
+    """Whether both rows had as many validation runs for choices of their own, or nothing was there to choose."""
     setting: str
     command: str
     why: str = ""
@@ -37,11 +37,9 @@ class Claim(Settings):
     @property
     def verdict(self) -> Verdict:
         """What the numbers say by the rule above."""
-        if self.effect is None or self.half is None:
+        if self.effect is None or self.half is None or not self.tuned or abs(self.effect) <= self.half:
             return "undecided"
-        if self.effect - self.half > 0:
-            return "confirmed"
-        return "refuted" if self.tuned and self.effect + self.half < 0 else "undecided"
+        return "confirmed" if self.effect > 0 else "refuted"
 
     @property
     def cells(self) -> list[str]:

@@ -20,9 +20,10 @@ def claim(**numbers):
 @pytest.mark.parametrize(
     ("numbers", "verdict"),
     [
-        ({"effect": 2.0, "half": 1.9}, "confirmed"),
-        ({"effect": 2.0, "half": 2.0}, "undecided"),
-        ({"effect": 2.0}, "undecided"),  # one seed
+        ({"effect": 2.0, "half": 1.9, "tuned": True}, "confirmed"),
+        ({"effect": 2.0, "half": 2.0, "tuned": True}, "undecided"),
+        ({"effect": 2.0, "tuned": True}, "undecided"),  # one seed
+        ({"effect": 2.0, "half": 1.9}, "undecided"),  # not tuned alike
         ({}, "undecided"),
         ({"effect": -2.0, "half": 1.9, "tuned": True}, "refuted"),
         ({"effect": -2.0, "half": 1.9}, "undecided"),  # not tuned alike
