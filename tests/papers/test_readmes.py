@@ -8,7 +8,7 @@ import pytest
 
 import fedunseen.papers
 from fedunseen.cli.settings import reference
-from fedunseen.core.presets import sweep_names
+from fedunseen.core.presets import preset_names, sweep_names
 
 READMES = sorted(Path(fedunseen.papers.__file__).parent.glob("*/README.md"))
 ids = [path.parent.name for path in READMES]
@@ -26,6 +26,18 @@ def test_what_a_paper_s_page_names_exists(page):
     assert set(sweeps) <= set(sweep_names())
     keys = re.findall(r"`(?:method|strategy|evaluation)\.(\w+)", page)
     assert {key for key in keys if f"| `{key}` |" not in reference()} == set()
+    presets = re.findall(r"`((?:cub|awa2|sun|fc100|miniimagenet)-[\w-]+)`", page)
+    assert set(presets) <= set(preset_names())
+
+
+@pytest.mark.parametrize(("paper", "last"), [("fedzsl", 10), ("distzsl", 21), ("fzsl", 6), ("fedfsl", 16)])
+def test_every_equation_has_one_row(paper, last):
+    page = READMES[ids.index(paper)].read_text("utf-8")
+    found = []
+    for numbers in re.findall(r"^\| Eqs?\. (\d+(?:(?:, | and | to )\d+)*)", page, re.MULTILINE):
+        ends = [int(number) for number in re.findall(r"\d+", numbers)]
+        found += range(ends[0], ends[1] + 1) if " to " in numbers else ends
+    assert sorted(found) == list(range(1, last + 1))
 
 
 def test_all_four_papers_have_a_page():
