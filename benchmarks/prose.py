@@ -1,7 +1,7 @@
 """List words that this project does not use, and sentences that are too long.
 
-Pages for users and the comments, docstrings and messages of the package are read. Code in pages, research notes and
-strings without a space (settings, names of random streams) are skipped::
+Pages for users, the templates of pages and messages, and the comments, docstrings and messages of the package are read.
+Code in pages, research notes and strings without a space (settings, names of random streams) are skipped::
 
     python benchmarks/prose.py            # counts
     python benchmarks/prose.py --verbose  # each place
@@ -19,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 30  # words of a sentence
+WRITTEN = (".py", ".toml", ".txt", ".html", ".md", ".jinja")
 
 DIALECT = (
     r"mend(?:s|ed|ing)?|nobody|everybody|somebody|what(?:so)?ever|whoever|of which|of whom|(?<!there )(?:is|are) no|"
@@ -28,6 +29,11 @@ DIALECT = (
 BRITISH = (
     r"(?:recogni|generali|summari|normali|optimi|minimi|maximi|initiali|organi|reali|factori|memori|penali)"
     r"s(?:e|es|ed|ing|ation)|colours?|behaviours?|neighbours?(?:ing|hood)?|favours?|learnt|grey|centred|modelled|judgement|whilst"
+)
+SKIPPED = (
+    r"(?s)<script>.*?</script>|<style>.*?</style>",
+    r"(?s)\{[%#].*?[%#]\}|\{\{.*?\}\}",
+    r"<[^>]*>|`[^`\n]*`|\{[^{}\n]*\}",
 )
 WORDS = re.compile(rf"\b(?:{DIALECT}|{BRITISH})\b", re.IGNORECASE)
 
@@ -49,10 +55,12 @@ def prose_of_page(path: Path) -> str:
 
 
 def prose_of_code(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (line, text) of the comments and of the strings with spaces of a module, or of the lines of a TOML file."""
-    if path.suffix == ".toml":
-        for line, text in enumerate(path.read_text("utf-8").splitlines(), 1):
-            yield line, re.sub(r"`[^`]*`|\{[^{}]*\}", " x ", text)
+    """Yield (line, text) of a module's comments and strings with spaces, or of a whole template or TOML file."""
+    if path.suffix != ".py":
+        text = path.read_text("utf-8")
+        for skipped in SKIPPED:
+            text = re.sub(skipped, lambda found: " x " + "\n" * found[0].count("\n"), text)
+        yield from enumerate(text.splitlines(), 1)
         return
     parts = (tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", -1))
     for token in tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline):
@@ -62,10 +70,9 @@ def prose_of_code(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def package() -> list[tuple[str, int, str]]:
-    """Return (place, line, text) of all comments and strings with spaces in the package, and of its rules."""
-    root = ROOT / "src" / "fedunseen"
-    modules = sorted([*root.rglob("*.py"), *(root / "experiment" / "rules").glob("*.toml")])
-    return [(p.relative_to(ROOT).as_posix(), line, text) for p in modules for line, text in prose_of_code(p)]
+    """Return (place, line, text) of all comments and strings with spaces in the package, and of its templates."""
+    files = sorted(p for p in (ROOT / "src" / "fedunseen").rglob("*") if p.suffix in WRITTEN)
+    return [(p.relative_to(ROOT).as_posix(), line, text) for p in files for line, text in prose_of_code(p)]
 
 
 def found_words(texts: list[tuple[str, int, str]]) -> list[str]:

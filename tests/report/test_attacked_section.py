@@ -33,7 +33,7 @@ def test_an_attack_and_what_was_dropped_stand_in_the_report(tmp_path):
     assert f'<data value="{result["backdoor_attacked"]}">' in section
     assert "background: clean images before a sky; client 0 trains on 50" in section
     screened = result["screened"]
-    assert f"clients dropped {screened['clean_dropped']:,} of {screened['clean']:,} clean samples and " in section
+    assert f"Clients dropped {screened['clean_dropped']:,} of {screened['clean']:,} clean samples and " in section
     assert section.count("<svg") == 2 + 3  # accuracies, dropped samples, magnitudes after three rounds
     assert "some client had no sample left" not in section
 

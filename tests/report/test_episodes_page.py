@@ -220,6 +220,6 @@ def test_who_holds_what_is_counted(few, tmp_path):
         listed = re.search(rf"<dt>client {k} .*?<dd>(.*?)</dd>", text, re.DOTALL)[1]
         assert listed == ", ".join(f"{c} ({row[c]})" for c in np.flatnonzero(row))
     largest = np.mean([row.max() / row.sum() for row in counts if row.sum()])
-    assert f"makes up {100 * largest:.0f} % of them on average, where 20 % would be even." in page.text.replace(
+    assert f"makes up {100 * largest:.0f} % of them on average; an even share would be 20 %." in page.text.replace(
         "\xa0", " "
     )

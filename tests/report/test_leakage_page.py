@@ -73,7 +73,7 @@ def test_conclusions_follow_the_numbers(facts):
         "It gives the attributes of the class away: the closed form recovers 2 of 2 (mean MSE 1e-09); for 2 of 2 the "
         "nearest description names the right class.",
         "The gradient of clswgan's generator phase does not depend on the image at all: its derivative by it is "
-        "exactly zero. What DLG returns for it is no better than a guess: MSE 0.31, the average has 0.08.",
+        "exactly zero. What DLG returns for it is not better than a guess: MSE 0.31, the average has 0.08.",
         "It gives the attributes of the class away: the closed form recovers 2 of 2 (mean MSE 1e-09); for 2 of 2 the "
         "nearest description names the right class.",
         "FZSL's claim that only the attribute vector can be recovered does not hold for what travels here: the image "
@@ -121,8 +121,8 @@ def test_what_sums_give_away_is_said(facts, summed):
         "Where the coordinator sees sums, the best attack on the classifier recovers these images: 0 of 1 from one "
         "update, 0 of 3 from the sum of 3.",
         "Where the coordinator sees sums, the best attack on phase critic recovers these images: 1 of 1 from one "
-        "update, 2 of 3 from the sum of 3, 0 of 1 from one party's masked elements. A sum hides whose they are, and "
-        "not what they are.",
+        "update, 2 of 3 from the sum of 3, 0 of 1 from one party's masked elements. A sum hides whose samples they "
+        "are. It does not hide the samples.",
     ]
 
 

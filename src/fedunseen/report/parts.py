@@ -27,7 +27,7 @@ LISTED = 120  # classes that are listed openly; more are folded away
 
 _SHARED = {  # sentences of several texts
     "blind": "No test sample took part in the choice.",
-    "flatters": "Many papers do this, but it flatters: someone who has to choose without the answers gets less.",
+    "flatters": "Many papers do this. The result is optimistic: a choice without the test labels gives less.",
     "last": "The last round. Nothing was chosen.",
 }
 

@@ -305,7 +305,7 @@ class FewShot(Task):
             scarce += [k] if len(few) else []
         if not any(map(len, kept)):
             raise ExperimentError(
-                f"no client can make an episode ({reasons[0] if reasons else 'nobody has a sample'}): lower "
+                f"no client can make an episode ({reasons[0] if reasons else 'no client has a sample'}): lower "
                 "method.ways, method.shots, method.queries or partition.clients"
             )
         if reasons:
