@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -216,6 +217,8 @@ def main() -> None:
     """Run the command; what the user can fix is one sentence on standard error and exit code 2."""
     warnings.showwarning = _warn
     speak(Format.text)
+    if sys.argv[1:2] in (["run"], ["report"], ["predict"]):
+        gc.disable()  # libraries are no garbage: looking through them takes a sixth of loading them. Rounds enable it.
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.

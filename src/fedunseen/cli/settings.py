@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -33,7 +38,7 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
     sharing: dict[tuple[str, str], list[str]] = {}  # a key with its default and meaning -> who has it
     for name, kind in kinds.items():
         for key, field in kind.model_fields.items():
-            sharing.setdefault((key, repr(field)), []).append(name)
+            sharing.setdefault((key, f"{field!r} {_docstrings(kind).get(key)}"), []).append(name)
     groups: dict[tuple[str, ...], set[str]] = {}
     for (key, _), sharers in sharing.items():
         groups.setdefault(tuple(sharers), set()).add(key)
@@ -58,7 +63,10 @@ def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:
 
 def _table(kind: type[Settings], keys: set[str]) -> str:
     fields = {key: field for key, field in kind.model_fields.items() if key in keys}
-    rows = [f"| `{key}` | {_default(field)} | {_meaning(field)} |" for key, field in fields.items()]
+    docstrings = _docstrings(kind)
+    rows = [
+        f"| `{key}` | {_default(field)} | {_meaning(field, docstrings.get(key))} |" for key, field in fields.items()
+    ]
     return "\n".join(["| key | default | meaning |", "|---|---|---|", *rows])
 
 
@@ -71,8 +79,24 @@ def _default(field: FieldInfo) -> str:
     return f"`{json.dumps(value)}`"
 
 
-def _meaning(field: FieldInfo) -> str:
-    text = re.sub(r"\s+", " ", field.description or "").replace("``", "`").replace("|", "\\|")
+@cache
+def _docstrings(kind: type[Settings]) -> dict[str, str]:
+    """Return the docstrings below fields. Pydantic could read them too, but does so whenever a class is imported."""
+    found = {}
+    for base in reversed(kind.__mro__[: kind.__mro__.index(Settings)]):
+        try:
+            (tree,) = ast.parse(dedent(inspect.getsource(base))).body
+        except (OSError, TypeError):  # made by `register`, which has no source
+            continue
+        for field, below in pairwise(getattr(tree, "body", ())):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[key] = text
+    return found
+
+
+def _meaning(field: FieldInfo, docstring: str | None) -> str:
+    text = re.sub(r"\s+", " ", docstring or "").replace("``", "`").replace("|", "\\|")
     if get_origin(field.annotation) is Literal:
         text = f"One of {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}. {text}"
     return text.strip()

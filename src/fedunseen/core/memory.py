@@ -79,12 +79,16 @@ def peak_memory() -> int:
 
 @contextmanager
 def libraries_set_aside() -> Iterator[None]:
-    """Let Python not look for garbage among the objects that exist when this begins, until it ends."""
+    """Let Python look for garbage, but not among the objects that exist when this begins, until it ends."""
     if gc.get_freeze_count():
         yield
         return
+    collects = gc.isenabled()  # not where the command loads libraries
     gc.freeze()
+    gc.enable()
     try:
         yield
     finally:
         gc.unfreeze()
+        if not collects:
+            gc.disable()

@@ -53,7 +53,7 @@ class Settings(BaseModel):
     A ``Path`` of a file is relative to that file. The docstring below a field is what ``fedunseen settings`` shows.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod
