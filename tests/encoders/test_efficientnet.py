@@ -73,6 +73,24 @@ def test_frozen_features_are_the_packages(package, photographs):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "without"])
+@pytest.mark.parametrize("variant", ["lite0", "lite2"])
+def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onednn, monkeypatch):
+    """Through the package's network: in portions, in threads, and with layers in one call."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    own = encoder(photographs.shape[1:], variant=variant)
+    network, pictures = EfficientNet.from_name(f"efficientnet-{variant}").eval(), photographs[[0, 1, 2, 3, 4]]
+    network.load_state_dict(torch.load(own.path, weights_only=True))
+    with torch.inference_mode():
+        one = [network.extract_features(own.prepare(torch.from_numpy(pictures[i : i + 1]))) for i in range(5)]
+    expected = torch.cat(one).mean((2, 3)).numpy()
+    features = own.encode(pictures)
+    assert np.abs(features - expected).max() < 1e-3 * np.sqrt(np.square(expected).mean())
+    torch.set_num_threads(2)  # the fixture sets it back
+    np.testing.assert_array_equal(encoder(photographs.shape[1:], variant=variant).encode(pictures), features)
+
+
+@pytest.mark.slow
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True).backbone()
     params = network.init(np.random.default_rng(0))

@@ -21,7 +21,7 @@ HALF: Normalization = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 def as_images(inputs: Tensor, image_shape: tuple[int, int, int]) -> Tensor:
     """Return images (n, C, H, W), at least float32, in [0, 1]."""
     images = inputs.reshape(-1, *image_shape)
-    return images.float() / 255 if images.dtype == torch.uint8 else as_floats(images)
+    return images.float().div_(255) if images.dtype == torch.uint8 else as_floats(images)
 
 
 def as_floats(values: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]
     """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: gray is repeated."""
     shape = (len(mean), 1, 1)
     shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
-    return (images - shift) / scale
+    return (images - shift).div_(scale)
 
 
 class Preparation(NamedTuple):
