@@ -11,6 +11,7 @@
     python benchmarks/closed_form.py bits --root FOLDER_WITH_XLSA17      # features of 4 to 16 bits
     python benchmarks/closed_form.py speed                               # beside scikit-learn's shrinkage LDA
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
+    python benchmarks/closed_form.py mapped --shape 100000 2048 1000     # its first lines: samples, features, classes
     python benchmarks/closed_form.py sizes --smallest                    # the same in seconds, to see that it works
 
 No setting is chosen here: the method's defaults are measured. Features are taken as the files have them.
@@ -23,6 +24,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -647,42 +649,71 @@ def peak() -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def stream(samples: int, width: int, classes: int) -> None:
-    """Sum samples on disk, in a process of its own."""
+def write_rows(folder: Path, samples: int, width: int, classes: int) -> None:
+    """Write made-up samples of classes, described by ten attributes, and their labels."""
+    rng = np.random.default_rng(0)
+    on_disk = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float32, (samples, width))
+    means = (space_of(classes, 10).semantics @ rng.normal(size=(10, width))).astype(np.float32)
+    labels = rng.integers(classes - classes // 10, size=samples)
+    noise = 3 * rng.standard_normal((10_000, width), dtype=np.float32)
+    for start in range(0, samples, len(noise)):
+        own = labels[start : start + len(noise)]
+        on_disk[start : start + len(own)] = means[own] + np.roll(noise, start // len(noise), axis=1)[: len(own)]
+    np.save(folder / "y.npy", labels)
+
+
+def mapped(samples: int, width: int, classes: int) -> None:
+    """Fit a classifier to samples on disk, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
-        path, rng = Path(folder) / "x.npy", np.random.default_rng(0)
-        on_disk = np.lib.format.open_memmap(path, "w+", np.float32, (samples, width))
-        for start in range(0, samples, 10_000):
-            on_disk[start : start + 10_000] = rng.normal(size=(len(on_disk[start : start + 10_000]), width))
-        del on_disk
-        labels = rng.integers(classes, size=samples)
-        command = [
-            sys.executable,
-            __file__,
-            "streamed",
-            "--root",
-            folder,
-            "--shape",
-            str(samples),
-            str(width),
-            str(classes),
-        ]
-        np.save(Path(folder) / "y.npy", labels)
-        subprocess.run(command, check=True)
+        write_rows(Path(folder), samples, width, classes)
+        shape = map(str, (samples, width, classes))
+        subprocess.run([sys.executable, __file__, "fitted", "--root", folder, "--shape", *shape], check=True)
 
 
-def streamed(folder: Path, samples: int, width: int, classes: int) -> None:
-    """Print what it takes to sum samples on disk."""
-    before, started = peak(), time.process_time()
-    inputs = np.load(folder / "x.npy", mmap_mode="r")
-    sums = statistics(inputs, np.load(folder / "y.npy"), space_of(classes, 10))
+def fitted(folder: Path, samples: int, width: int, classes: int) -> None:
+    """Print what ``fit`` takes for samples on disk, and the matrix products of its statistics alone."""
+    from fedunseen import ZeroShotClassifier
+    from fedunseen.core.memory import keep_pages
+    from fedunseen.methods.closed_form.statistics import BLOCK, add_products
+
+    codes = torch.randint(-127, 128, (8 * BLOCK, width), dtype=torch.int8)
+    times, square = [], torch.zeros(width, width, dtype=torch.int64)
+    with keep_pages():
+        for _ in range(4):
+            started = time.process_time()
+            add_products(square, codes)
+            times.append(time.process_time() - started)
+    product = float(np.median(times[1:])) * samples / len(codes)
+    labels, table = np.load(folder / "y.npy"), dict(enumerate(space_of(classes, 10).semantics))
+    inputs, before, spent = np.load(folder / "x.npy", mmap_mode="r"), anonymous(), [0.0]
+    sums = ClosedForm.statistics
+
+    def timed(method: ClosedForm, *given: Any) -> Params:
+        started = time.process_time()
+        found = sums(method, *given)
+        spent[0] += time.process_time() - started
+        return found
+
+    ClosedForm.statistics = timed  # type: ignore[method-assign]
+    kept, done = [before], threading.Event()
+    watch = threading.Thread(target=lambda: [kept.append(anonymous()) for _ in iter(lambda: done.wait(0.05), True)])
+    watch.start()
+    started = time.process_time()
+    ZeroShotClassifier(calibration=0.0).fit(inputs, labels, classes=table)
     seconds = time.process_time() - started
-    assert float(sums["count"].sum()) == samples
-    print(
-        f"| sums of {samples:,} x {width} samples on disk ({samples * width * 4 / 2**20:,.0f} MiB) | {seconds:.1f} | "
-        f"{peak():,.0f} ({before:,.0f} of them before the sums) |",
-        flush=True,
-    )
+    done.set()
+    watch.join()
+    what, most = f"{samples:,} x {width} samples on disk ({samples * width * 4 / 2**20:,.0f} MiB)", max(kept)
+    memory = f"{most:,.0f} ({before:,.0f} of them before); of the file at most {peak() - most:,.0f}"
+    print(f"| matrix products of {what} alone | {product:.1f} | |")
+    print(f"| their statistics, at {product / spent[0]:.0%} of the products' speed | {spent[0]:.1f} | |")
+    print(f"| `ZeroShotClassifier.fit` with them, at {product / seconds:.0%} | {seconds:.1f} | {memory} |", flush=True)
+
+
+def anonymous() -> float:
+    """Return this process's memory in MiB that belongs to no file."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
 def solved(width: int, classes: int) -> None:
@@ -736,7 +767,7 @@ def sizes(smallest: bool) -> None:
     """Print seconds and memory."""
     print("| what | processor seconds, one thread | peak memory, MiB |\n|---|--:|--:|")
     torch.set_num_threads(1)
-    stream(*((20_000, 64, 100) if smallest else (1_000_000, 512, 1000)))
+    mapped(*((20_000, 64, 100) if smallest else (1_000_000, 2048, 1000)))
     described(64 if smallest else 512, 1000 if smallest else 10_000)
     for width, classes in [(64, 50)] if smallest else [(2048, 1000), (8192, 200)]:
         solved(width, classes)
@@ -764,7 +795,8 @@ def main() -> None:
             "bits",
             "speed",
             "sizes",
-            "streamed",
+            "mapped",
+            "fitted",
         ),
     )
     parser.add_argument("--root", type=Path, help="the folder that holds the xlsa17 data sets")
@@ -780,9 +812,11 @@ def main() -> None:
         sizes(given.smallest)
     elif given.what == "speed":
         speed()
-    elif given.what == "streamed":
+    elif given.what == "mapped":
+        mapped(*(given.shape or (1_000_000, 2048, 1000)))
+    elif given.what == "fitted":
         torch.set_num_threads(1)
-        streamed(given.root, *given.shape)
+        fitted(given.root, *given.shape)
     elif given.what == "same" and given.smallest:
         same(Path(), ["digit-pairs"], 1, smallest=True)
     elif given.what in ON_SETS and given.smallest:

@@ -1,11 +1,13 @@
 import gc
 import platform
 import weakref
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from fedunseen.core.memory import keep_pages, libraries_set_aside
+from fedunseen.core.memory import free_pages, keep_pages, libraries_set_aside
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can keep pages")
@@ -53,3 +55,18 @@ def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_an
         assert 1000 < gc.get_freeze_count() < before + len(later) // 2
     assert gc.get_freeze_count() == 0
     assert any(one is Node for one in gc.get_objects())
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says how much memory is a file's")
+def test_pages_of_a_view_of_a_file_are_given_back(tmp_path):
+    def of_files():
+        return int(Path("/proc/self/status").read_text().split("RssFile:")[1].split()[0])
+
+    np.save(tmp_path / "rows.npy", np.ones((2**15, 256), dtype=np.float32))  # 32 MiB
+    rows = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))[1:].T
+    before = of_files()
+    assert rows.sum() > 0
+    assert of_files() - before > 24 * 1024
+    free_pages(rows)
+    assert of_files() - before < 8 * 1024
+    free_pages(np.ones(3))  # of no file

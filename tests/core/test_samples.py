@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedunseen import Experiment
-from fedunseen.core.samples import Samples
+from fedunseen.core.samples import Samples, ScaledSamples
+from fedunseen.data import Quantization, Scaler
 from fedunseen.engines import InProcess
 from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
@@ -84,3 +85,19 @@ def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(map(len, partition.clients))
     answers, same = (one.answers(expected.params) for one in (made, other))
     assert answers.zsl.tolist() == same.zsl.tolist()
+
+
+@pytest.mark.parametrize("steps", [("l2",), ()])
+def test_whole_numbers_of_rows_in_any_order_are_those_of_single_rows(tmp_path, steps):
+    rows = np.random.default_rng(0).standard_normal((700, 5)).astype(np.float32)
+    rows[600] = 100  # is clipped
+    np.save(tmp_path / "rows.npy", rows)
+    scaler = Scaler.fit(rows, steps).quantized(Quantization.of_rows(8, 3.0, rows[:600], Scaler(steps, {})))
+    on_disk = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))  # a view, as scikit-learn makes it
+    samples = ScaledSamples(on_disk, torch.device("cpu"), scaler, scaler.codes)
+    single = [scaler.codes(row[None]) for row in rows]
+    for places in (torch.arange(700), torch.randperm(700, generator=torch.Generator().manual_seed(0)), torch.arange(0)):
+        codes, clipped = samples.codes(places)
+        assert codes.dtype == torch.int8
+        assert np.array_equal(codes, [single[i][0][0] for i in places] or np.empty((0, 5)))
+        assert clipped == sum(single[i][1] for i in places)

@@ -12,10 +12,9 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
+import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedunseen.core.errors import FedUnseenError
 
@@ -61,8 +60,13 @@ def keep_pages() -> Iterator[bool]:
         libc.malloc_trim(0)
 
 
-def free_pages(array: NDArray[Any]) -> None:
-    """Return the pages of an array on disk (``numpy.memmap``) to the system, where it takes them."""
+def free_pages(array: object) -> None:
+    """Return the pages of an array on disk (``numpy.memmap``, or a view of one) to the system, where it takes them.
+
+    They count as this process's memory until they are freed.
+    """
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
     pages, advice = getattr(array, "_mmap", None), getattr(mmap, "MADV_DONTNEED", None)
     if pages is not None and advice is not None:
         pages.madvise(advice)

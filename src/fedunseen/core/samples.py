@@ -52,10 +52,11 @@ class ScaledSamples:
 
     def codes(self, rows: Tensor | slice) -> tuple[Tensor, int]:
         """Return the samples' whole numbers on the device, and how many features were clipped."""
-        codes, beyond = self.encode(self.rows[_place(rows)])
-        if isinstance(self.rows, np.memmap):  # its pages count as this process's memory until they are freed
-            free_pages(self.rows)
-        return torch.from_numpy(codes).to(self.device), beyond
+        place = _place(rows)
+        some = [place] if isinstance(place, slice) else np.array_split(place, -(-len(place) // 256) or 1)  # few copies
+        codes, beyond = zip(*(self.encode(self.rows[part]) for part in some), strict=True)
+        free_pages(self.rows)
+        return torch.from_numpy(codes[0] if len(codes) == 1 else np.concatenate(codes)).to(self.device), sum(beyond)
 
     @property
     def shape(self) -> torch.Size:

@@ -118,6 +118,8 @@ class Quantization:
         """Replace features by whole numbers, and return how many were clipped."""
         rows /= np.where(self.step > 0, self.step, np.float32(np.inf))
         np.rint(rows, out=rows)
+        if rows.size and rows.max() <= self.levels and rows.min() >= -self.levels:
+            return 0
         beyond = np.count_nonzero(np.abs(rows) > self.levels)
         np.clip(rows, -self.levels, self.levels, out=rows)
         return int(beyond)
@@ -183,8 +185,9 @@ class Scaler:
         """Return the whole numbers (n, d) of ``rows``, where they are quantized, and how many features were clipped."""
         assert self.quantization is not None
         codes, beyond = np.empty(rows.shape, dtype=np.int8 if self.quantization.bits <= 8 else np.int16), 0
+        space = np.empty_like(next(blocks(rows), rows), dtype=np.float32)
         for block, out in zip(blocks(rows), blocks(codes), strict=True):
-            scaled = np.empty(block.shape, dtype=np.float32)
+            scaled = space[: len(block)]
             self._scale(block, scaled)
             beyond += self.quantization._round(scaled)
             out[:] = scaled
@@ -200,11 +203,15 @@ class Scaler:
         return Scaler(self.steps, {**self.statistics, **quantization.statistics})
 
     def _scale(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
+        offset = None if self.quantization is None or not self.quantization.offset.any() else self.quantization.offset
+        if not self.steps and offset is not None:  # once through memory instead of twice
+            np.subtract(rows, offset, out=out, dtype=np.float32, casting="unsafe")
+            return
         out[:] = rows
         for i, step in enumerate(self.steps):
             self._apply(step, i, out)
-        if self.quantization is not None and self.quantization.offset.any():
-            out -= self.quantization.offset
+        if offset is not None:
+            out -= offset
 
     def _apply(self, step: Scaling, i: int, rows: NDArray[np.float32]) -> None:
         """Apply one step in place."""

@@ -29,8 +29,11 @@ from fedunseen.data import ClassSpace, Quantization
 COLUMNS = 256  # of the matrix of second moments at once
 WIDEST = 16_384  # numbers of a feature vector: 2 GiB a matrix, and a model needs seven
 BLOCK = 4096  # samples at once: 64 MiB at 2,048 numbers each, in float64
+CODES = 2**26  # numbers of int8 at once; their products need 2^17 samples at most to stay below 2^31
 NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
+
+_CACHED = 2**18  # numbers
 
 LARGEST = 2**63 - 1  # that an element of a sum may be
 _SLACK = 1e-6  # relative; rounding, and the steps in which masked sums are counted
@@ -50,7 +53,9 @@ def statistics(
     if quantization is not None:
         check_capacity(len(labels), quantization)
     square: Tensor | None = None
-    step = BLOCK if quantization is None or quantization.bits > 8 else 2 * BLOCK
+    step = BLOCK
+    if isinstance(inputs, CodedRows) and quantization is not None and quantization.bits <= 8:
+        step = min(8 * BLOCK, max(BLOCK, CODES // width))  # less often added to the sums, which may be larger
     for start in range(0, len(labels), step):
         rows, beyond = _read(inputs, slice(start, start + step))
         own = torch.as_tensor(labels[start : start + step]).to(rows.device)
@@ -69,8 +74,7 @@ def statistics(
         add_products(square, rows)
         sums["count"] += torch.bincount(own, minlength=len(space.names)).cpu()
         sums["total"] = add_totals(sums["total"].to(rows.device), rows, own)
-        if isinstance(inputs, np.memmap):  # its pages count as this process's memory until they are freed
-            free_pages(inputs)
+        free_pages(inputs)
     if square is not None:
         sums |= {"total": sums["total"].cpu(), "square": packed(square.cpu())}
     if not all(bool(torch.isfinite(sums[name]).all()) for name in ("total", "square")):
@@ -123,9 +127,10 @@ def add_products(square: Tensor, rows: Tensor) -> None:
         parts = (part.float() for part in torch.split(rows, EXACT_ROWS))
     else:
         parts = (rows.double(),)
+    columns = COLUMNS if rows.is_floating_point() else 2 * COLUMNS
     for part in parts:
-        for left in range(0, width, COLUMNS):  # what is below the diagonal is not asked for
-            right = left + COLUMNS
+        for left in range(0, width, columns):  # what is below the diagonal is not asked for
+            right = left + columns
             if part.dtype == torch.int8:
                 square[:right, left:right] += torch._int_mm(part[:, :right].T, part[:, left:right])
             elif square.is_floating_point():
@@ -139,7 +144,10 @@ def add_totals(total: Tensor, rows: Tensor, labels: Tensor) -> Tensor:
     if rows.is_floating_point():
         return total.index_add_(0, labels, rows)
     exact = torch.float32 if rows.dtype == torch.int8 else torch.float64
-    block = torch.zeros(total.shape, dtype=exact, device=rows.device).index_add_(0, labels, rows.to(exact))
+    block = torch.zeros(total.shape, dtype=exact, device=rows.device)
+    few = max(1, _CACHED // total.shape[1])  # rows that the processor's cache holds once they are widened
+    for part, own in zip(torch.split(rows, few), torch.split(labels, few), strict=True):
+        block.index_add_(0, own, part.to(exact))
     return total + block.to(torch.int64)
 
 
