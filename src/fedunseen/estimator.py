@@ -244,8 +244,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             space=self._space, params=self._params, method=self._method(scaling), method_name=self.method,
             scaler=self._scaler, scaled_semantics=scaling, read_inputs=lambda rows: rows, manifest={"seed": self._seed},
         )  # fmt: skip
-        told = {str(name): row.tolist() for name, row in table.items()}
-        learned = task_of(self._experiment).predictor.learn(run, told or None, shown or None)
+        descriptions = {str(name): row.tolist() for name, row in table.items()}
+        learned = task_of(self._experiment).predictor.learn(run, descriptions or None, shown or None)
         changed = copy(self)
         changed._space, changed._params, changed._sums = learned.space, learned.params, {}
         added = [keys[name] for name in learned.space.names[len(self.classes_) :]]
@@ -523,26 +523,26 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         seen = np.isin(names, self.classes_[self.seen_])
         scaling = fit_semantics(self._space, self._experiment.data.semantics)
         method, params = self._method(scaling), self._params
-        told = torch.from_numpy(scaling(semantics))
+        scaled = torch.from_numpy(scaling(semantics))
         if method.generates and classes is not None:  # its classifiers know the training's classes only
-            told, columns = told[columns], np.arange(len(names))
+            scaled, columns = scaled[columns], np.arange(len(names))
             places = columns
-            among = Candidates([str(name) for name in names], told, places[seen], places[~seen])
+            among = Candidates([str(name) for name in names], scaled, places[seen], places[~seen])
             params = method.fit_heads(params, among, self._seed)
         inputs = torch.from_numpy(self._scaler(rows))
         # In double precision a sample's scores do not depend on what else it is scored with.
         exact = {name: value.double() if value.is_floating_point() else value for name, value in params.items()}
         score = method.scores if seen.any() else method.unseen_scores
         with torch.no_grad():
-            blocks = [score(exact, part.double(), told.double()) for part in torch.split(inputs, 4096)]
+            blocks = [score(exact, part.double(), scaled.double()) for part in torch.split(inputs, 4096)]
         scores = torch.cat(blocks).numpy()[:, columns]
         return names, scores - self.calibration_ * seen if seen.any() and not seen.all() else scores
 
     def _method(self, scaling: Scaler) -> Method:
         """Return the method that was trained."""
         backbone = make_backbone(self._experiment, (self.n_features_in_,), None)
-        told = torch.from_numpy(scaling(self._space.semantics))
-        made: Method = find("method", self.method)(self._experiment.method, self._space, told, backbone)
+        scaled = torch.from_numpy(scaling(self._space.semantics))
+        made: Method = find("method", self.method)(self._experiment.method, self._space, scaled, backbone)
         if isinstance(made, ClosedForm):
             made.quantization = self._scaler.quantization
         return made

@@ -317,7 +317,7 @@ def test_a_party_reads_its_pictures_as_the_coordinator_does(tmp_path):
     for i in range(2):
         Image.fromarray(pixels).save(tmp_path / "red" / f"{i}.png")
     (tmp_path / "classes.csv").write_text("name,split,r\nred,seen,1\ngreen,unseen,0.5\n", "utf-8")
-    told = PartyData(tmp_path, told={"size": 12, "resize": 12}).benchmark
+    told = PartyData(tmp_path, settings={"size": 12, "resize": 12}).benchmark
     np.testing.assert_array_equal(told.images()[0], pixels.transpose(2, 0, 1))
 
 

@@ -132,7 +132,7 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
     for name in ("one", "seven"):
         page.fill("#typed", "1" if name == "one" else "7")
         page.fill("#name", name)
-        page.get_by_role("button", name="Take the drawing as an example").click()
+        page.get_by_role("button", name="Use the drawing as an example").click()
         says(page, "#kept", "1 drawn")
         page.get_by_role("button", name="Add the class").click()
         says(page, "#said", f"The class {name} was added.")

@@ -152,7 +152,7 @@ def _engine(experiment: Experiment, out: Path) -> Offline:
     from fedunseen.experiment.setup import Setup
 
     check(StartFacts(experiment, deployed_here=True), OFFLINE)
-    setup = Setup.of(experiment, out.with_suffix(""), lambda *told: None).assembled()
+    setup = Setup.of(experiment, out.with_suffix(""), lambda *messages: None).assembled()
     engine = setup.federation.engine
     assert isinstance(engine, Offline)
     return engine

@@ -90,9 +90,9 @@ class Adapting(ByFile):
         self.strategy.offset, self.engine.strategy = offset_of(run), self.strategy
         self.total = self.strategy.rounds
         assert isinstance(self.engine.job, Deployment)
-        told = self.engine.job.experiment
-        told = {**told, "data": {**told["data"], "unlabelled": "summed"}}  # parties read it, for any data here
-        self.engine.job = replace(self.engine.job, experiment=told)
+        tree = self.engine.job.experiment
+        tree = {**tree, "data": {**tree["data"], "unlabelled": "summed"}}  # parties read it, for any data here
+        self.engine.job = replace(self.engine.job, experiment=tree)
         self.state, self.params = self.strategy.init(run.params, parties), run.params
 
     @property
@@ -151,21 +151,21 @@ class Removing(ByFile):
     @property
     def mark(self) -> str:
         """What names this removal from this run, with the same characters as a run."""
-        told = f"{self.run.result['sums_sha256']} {self.removing}"
-        return hashlib.sha256(told.encode()).hexdigest()[:16]
+        key = f"{self.run.result['sums_sha256']} {self.removing}"
+        return hashlib.sha256(key.encode()).hexdigest()[:16]
 
     def over(self, session: Session, out: Path) -> Run:
         """Write the run without what parties at the other end of a link remove under masks.
 
         The parties that took part in the run are asked, since the parties open sums of one roster alone.
         """
-        told, known = self.engine, parties_of(self.run)
+        base, known = self.engine, parties_of(self.run)
         took_part = {known[client] for client in self.run.metrics[-1]["participants"]}
         asked = [client for client, party in enumerate(session.parties) if party.name in took_part]
-        engine = Distributed(told.strategy, self.settings, told.classes, told.job, masks=told.masks)
+        engine = Distributed(base.strategy, self.settings, base.classes, base.job, masks=base.masks)
         session.run = self.mark
         engine.connect(session)
-        result = engine.round(0, {}, told.strategy.expects(self.instruction), {}, asked)
+        result = engine.round(0, {}, engine.strategy.expects(self.instruction), {}, asked)
         assert result.masked is not None
         self._subtract([result.masked.reply], True, self.mark)
         done = self.finish(out)

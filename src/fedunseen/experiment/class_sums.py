@@ -35,7 +35,7 @@ def write_class_sums(run: Run, folder: Path, out: Path) -> dict[str, int]:
     method = _gaussian(run)
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
-    party = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True))
+    party = PartyData(folder, settings=run.experiment.data.model_dump(exclude_none=True))
     benchmark = party.benchmark
     space, rows = benchmark.space, benchmark.train
     _check_attributes(str(folder / "classes.csv"), run, space.attribute_names)
@@ -64,12 +64,12 @@ def read_class_sums(run: Run, path: Path) -> tuple[dict[str, list[float]], dict[
     try:
         with safe_open(str(path), "pt") as file:
             metadata = file.metadata() or {}
-            told, made = json.loads(metadata["classes"]), dict(json.loads(metadata["made"]))
-            names, attributes = told["names"], told["attributes"]
+            saved, made = json.loads(metadata["classes"]), dict(json.loads(metadata["made"]))
+            names, attributes = saved["names"], saved["attributes"]
             count, semantics, total = (file.get_tensor(name) for name in _TENSORS)
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError):
         raise damaged from None
-    if not all(isinstance(some, list) and all(isinstance(one, str) and one for one in some) for some in told.values()):
+    if not all(isinstance(some, list) and all(isinstance(one, str) and one for one in some) for some in saved.values()):
         raise damaged
     classes = len(names)
     shapes = [(classes,), (classes, len(attributes)), (classes, total.shape[-1] if total.ndim else 0)]

@@ -59,7 +59,7 @@ class PartyData:
         self,
         folder: Path,
         own: Mapping[str, Any] | None = None,
-        told: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         home: Path | None = None,
         masked: bool = False,
         removal: Removal | None = None,
@@ -70,13 +70,15 @@ class PartyData:
         table, first = folder / "classes.csv", {}
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
-        self.benchmark = self._read({**first, **(told or {}), **within("data.", self.own)})
+        self.benchmark = self._read({**first, **(settings or {}), **within("data.", self.own)})
 
-    def _read(self, told: Mapping[str, Any]) -> Benchmark:
+    def _read(self, settings: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
         existing_folder(self.folder, "fix --data")
         loader = find("data", self.kind)
-        fields = {key: value for key, value in told.items() if key in _TAKEN and key in loader.Settings.model_fields}
+        fields = {
+            key: value for key, value in settings.items() if key in _TAKEN and key in loader.Settings.model_fields
+        }
         self.settings = loader.Settings(**{**fields, "name": self.kind, "root": self.folder, "part": True})
         benchmark: Benchmark = loader.load(self.settings, 0)
         if not len(benchmark.train):
@@ -297,15 +299,15 @@ def _check_solved(federation: Federation, model: Params) -> None:
         raise WireError("its model cannot score a sample of this party")
 
 
-def _check_quantization(told: Mapping[str, Any], own: Mapping[str, Any], statistics: Params) -> None:
+def _check_quantization(settings: Mapping[str, Any], own: Mapping[str, Any], statistics: Params) -> None:
     """Refuse a quantization that the parties would not share: their sums would be of other units."""
     for key in ("quantization", "quantization_range"):
-        if (mine := own.get(f"data.{key}", told.get(key))) != told.get(key):
+        if (mine := own.get(f"data.{key}", settings.get(key))) != settings.get(key):
             raise RefusedError(
-                f"data.{key} = {mine} is not the coordinator's, {told.get(key)}, and all parties share one: leave it "
-                "out, or ask the coordinator to change it"
+                f"data.{key} = {mine} is not the coordinator's, {settings.get(key)}, and all parties share one: leave "
+                "it out, or ask the coordinator to change it"
             )
-    bits, said = statistics.get("quantize.bits"), told.get("quantization")
+    bits, said = statistics.get("quantize.bits"), settings.get("quantization")
     if bits is not None and bits.tolist() != [said]:
         raise RefusedError(
             f"the coordinator scales features to {plain(bits.tolist(), 40)} bits, and data.quantization = "
@@ -313,9 +315,9 @@ def _check_quantization(told: Mapping[str, Any], own: Mapping[str, Any], statist
         )
 
 
-def _check_places(told: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _check_places(settings: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse to open a file that the coordinator names: what the party then sends would say something of the file."""
-    for section, content in told.items():
+    for section, content in settings.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
             # A name in a model hub has a slash too, so a slash does not make a path; but a name that exists here does.
             place = (
@@ -336,9 +338,9 @@ def simulated(argument: str) -> Callable[[str, bytes], bytes]:
     torch.set_num_threads(max(1, int(argument)))
     warnings.simplefilter("ignore")  # the coordinator has said it already
 
-    def make(told: Mapping[str, Any]) -> InProcess:
-        experiment = in_process(Experiment.from_dict(told["experiment"]))
-        benchmark, partition = prepared(experiment, told["selection"])
+    def make(settings: Mapping[str, Any]) -> InProcess:
+        experiment = in_process(Experiment.from_dict(settings["experiment"]))
+        benchmark, partition = prepared(experiment, settings["selection"])
         return _in_process(assemble(experiment, benchmark, partition))
 
     return stand_in(make)

@@ -136,16 +136,16 @@ def _renewed(folder: Path) -> list[Remark]:
     new = [name for name in names if plain(name) not in {plain(one) for one in lines}]
     gone = [name for name in lines if plain(name) not in {plain(one) for one in names}]
     if len(new) == len(gone) == 1:
-        told = f"{gone[0]} is now {new[0]}"
+        changes = f"{gone[0]} is now {new[0]}"
         lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
     else:
         gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
-        told = "; ".join(f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some)
+        changes = "; ".join(f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some)
         lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(new, "seen")
     if not new and not gone:
         return []
     write_csv(table, [["name", "split"], *map(list, lines.items())])
-    return [Remark(f"{table} written again", told)]
+    return [Remark(f"{table} written again", changes)]
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
@@ -204,9 +204,9 @@ def _features(folder: Path, written: list[Path]) -> _Found:
                 f"{folder} has no classes.csv, and the labels in features.npz are not names: write classes.csv with "
                 "the columns name, split and the attributes"
             )
-        told, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)
-        ordered = sorted(set(told.tolist()) - {""}, key=str.lower)
-        trained = set(told[split == "train"].tolist()) if len(split) == len(told) else set()
+        named, split = labels.astype(str), arrays.get("split", np.array([])).astype(str)
+        ordered = sorted(set(named.tolist()) - {""}, key=str.lower)
+        trained = set(named[split == "train"].tolist()) if len(split) == len(named) else set()
         unseen = [name for name in ordered if name not in trained]
         if not unseen or not trained:
             raise DataError(
@@ -357,8 +357,8 @@ def _convert(table: Path, folder: Path) -> Path:
     values = np.frombuffer(numbers, dtype=np.float32).reshape(len(names), -1)
     if "split" not in header:
         if (folder / "classes.csv").is_file():
-            (_, told), *classes = read_csv(folder / "classes.csv")
-            place, mark = (told.index(word) if word in told else 0 for word in ("name", "split"))
+            (_, heads), *classes = read_csv(folder / "classes.csv")
+            place, mark = (heads.index(word) if word in heads else 0 for word in ("name", "split"))
             apart = {row[place] for _, row in classes if row[mark] == "unseen"}
         else:
             apart = set(_split(folder, sorted(set(names) - {""}))[1])

@@ -26,9 +26,9 @@ def write_changed(
     run: Run, learned: Learnt, folder: Path, result: Mapping[str, Any], drawn: Mapping[str, NDArray[Any]] | None = None
 ) -> None:
     """Write the directory of a run with a changed model beside its final place and move it there whole."""
-    told = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
+    manifest = {**run.manifest, "learnt": [*run.manifest.get("learnt", ()), *result.get("learnt", ())]}
     with whole_folder(folder, run.path, _MADE_ANEW) as partial:
-        write_json(partial / "manifest.json", told if run.client is None else {**told, "client": run.client})
+        write_json(partial / "manifest.json", manifest if run.client is None else {**manifest, "client": run.client})
         learned.space.save(partial / "classes.csv")
         write_tensors(partial / "model.safetensors", learned.params)
         if not run.brought_home:

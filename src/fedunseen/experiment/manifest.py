@@ -76,8 +76,8 @@ def bring_home(
 ) -> None:
     """Write a party's run directory with the merged model, whole or not at all."""
     with whole_folder(out) as partial:
-        told = manifest(experiment, benchmark.fingerprint(), benchmark)
-        write_json(partial / "manifest.json", {**told, "brought_home": True})
+        content = manifest(experiment, benchmark.fingerprint(), benchmark)
+        write_json(partial / "manifest.json", {**content, "brought_home": True})
         write_inputs(scaler, benchmark.space, partial)
         carry(encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial)
         write_tensors(partial / "model.safetensors", params)

@@ -34,7 +34,7 @@ def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = ()
     """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
     if out.exists():
         raise ExperimentError(f"{out} exists already: name another file with --out")
-    benchmark = PartyData(folder, told=run.experiment.data.model_dump(exclude_none=True)).benchmark
+    benchmark = PartyData(folder, settings=run.experiment.data.model_dump(exclude_none=True)).benchmark
     rows = named_samples(_batch(run), benchmark.train, samples, consent)
     write_tensors(out, _statistics(run, benchmark, rows), {})
     return len(rows)

@@ -34,8 +34,8 @@ def masked_total(
     """Lead the parties through an attempt, up to the masked total."""
     request = {"plan": server.plan, "k": server.k, "attempt": server.attempt, "instruction": server.instruction}
     _ask(server, exchange, "keys", dict.fromkeys(names, request), server.take_keys)
-    told = server.ask_shares()
-    _ask(server, exchange, "shares", dict.fromkeys(sorted(server.keys), told), server.take_shares)
+    request = server.ask_shares()
+    _ask(server, exchange, "shares", dict.fromkeys(sorted(server.keys), request), server.take_shares)
     expected = length(server.extra)
 
     def take(name: str, answer: Any) -> None:

@@ -120,15 +120,15 @@ class Enrolment:
     def read(cls, text: bytes, path: str) -> Enrolment:
         """Read the content of ``federation.json``; ``path`` says in messages where it stands."""
         try:
-            told = json.loads(text)
+            tree = json.loads(text)
             keys = {
                 str(name): (from_hex(one["ed25519"], 32), from_hex(one["x25519"], 32))
-                for name, one in told["parties"].items()
+                for name, one in tree["parties"].items()
             }
-            found = cls(keys, int(told["c"]), int(told["serial"]), from_hex(told["authority"], 32), told["signature"])
-            if "coordinator" in told:
-                found = replace(found, coordinator=from_hex(told["coordinator"], 32))
-            if found.content() != {key: value for key, value in told.items() if key != "signature"}:
+            found = cls(keys, int(tree["c"]), int(tree["serial"]), from_hex(tree["authority"], 32), tree["signature"])
+            if "coordinator" in tree:
+                found = replace(found, coordinator=from_hex(tree["coordinator"], 32))
+            if found.content() != {key: value for key, value in tree.items() if key != "signature"}:
                 raise ValueError("its numbers do not fit together")
             if not 0 <= 3 * found.colluding < max(1, len(keys)):
                 raise ValueError(f"c = {found.colluding} of n = {len(keys)} parties is not below a third")
@@ -153,8 +153,8 @@ class Credentials:
         """Read a party's credentials folder."""
         enrolment, path = Enrolment.load(folder), folder / SECRET
         try:
-            told = json.loads(path.read_bytes())
-            own = cls(str(told["name"]), enrolment, from_hex(told["ed25519"], 32), from_hex(told["x25519"], 32))
+            tree = json.loads(path.read_bytes())
+            own = cls(str(tree["name"]), enrolment, from_hex(tree["ed25519"], 32), from_hex(tree["x25519"], 32))
         except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
             raise RefusedError(f"{path}: no private keys ({error}): make new ones with `fedunseen certs`") from None
         if enrolment.parties.get(own.name) != (signing_public(own.signing), exchange_public(own.exchange)):
@@ -244,8 +244,8 @@ def change(authority: Path, out: Path, renew: Sequence[str] = (), remove: Sequen
 
 
 def _hand_over(folder: Path, own: Credentials) -> None:
-    told = {"name": own.name, "ed25519": own.signing.hex(), "x25519": own.exchange.hex()}
-    _write(folder / SECRET, json.dumps(told, indent=2).encode() + b"\n", secret=True)
+    tree = {"name": own.name, "ed25519": own.signing.hex(), "x25519": own.exchange.hex()}
+    _write(folder / SECRET, json.dumps(tree, indent=2).encode() + b"\n", secret=True)
     _write(folder / FEDERATION, own.enrolment.text())
 
 

@@ -94,8 +94,8 @@ class Masks:
                 fields.append(Field(*where, "sum") if strategy.adds else Field(*where, "number", most))
             elif is_sum(value):
                 fields.append(Field(*where, "whole"))
-        told = [Field(f"{kind}/{name}", (), "sum") for name in sorted(set(losses)) for kind in ("loss", "having")]
-        return Layout((*fields, *told), self.clients)
+        losses_ = [Field(f"{kind}/{name}", (), "sum") for name in sorted(set(losses)) for kind in ("loss", "having")]
+        return Layout((*fields, *losses_), self.clients)
 
     def encode(self, strategy: Strategy, layout: Layout, reply: Reply, rho: bytes, round: int = 0) -> Elements:
         """Return a client's reply as ring elements, with its part of the noise if merging is private.

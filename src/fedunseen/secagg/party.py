@@ -108,12 +108,12 @@ class _Attempt:
     pairs: dict[str, bytes] = field(default_factory=dict)  # other -> key of the pair's mask
     answers: dict[str, tuple[bytes, Any]] = field(default_factory=dict)  # stage -> digest of the request, answer
 
-    def answered(self, stage: str, told: bytes) -> Any:
+    def answered(self, stage: str, message: bytes) -> Any:
         """Return the stored answer to the same request, None before the first one."""
         if stage not in self.answers:
             return None
         request, answer = self.answers[stage]
-        if request != digest(told):
+        if request != digest(message):
             raise SecAggError(f"this party has answered another {stage!r} request of this attempt")
         return answer
 
@@ -210,13 +210,13 @@ class SecAggClient:
             raise SecAggError("this party is in no attempt at a sum, perhaps after a restart: start a new attempt")
         return self._attempt
 
-    def shares(self, told: Mapping[str, Any]) -> Message:
+    def shares(self, message: Mapping[str, Any]) -> Message:
         """Return encrypted shares of this party's seed."""
         now = self._current()
-        request = canonical(told)
+        request = canonical(message)
         if (answer := now.answered("shares", request)) is not None:
             return dict(answer)
-        roster = self._roster(told.get("keys"))
+        roster = self._roster(message.get("keys"))
         if now.rho:
             raise SecAggError("this party has answered another 'shares' request of this attempt")
         rho, members = rho_of(now.keys["plan"], now.keys["k"], roster.values()), sorted(roster)
@@ -285,17 +285,17 @@ class SecAggClient:
         """The rho of the current attempt."""
         return self._current().rho
 
-    def masked(self, told: Mapping[str, Any], elements: Elements) -> Message | Elements:
+    def masked(self, message: Mapping[str, Any], elements: Elements) -> Message | Elements:
         """Return the ring elements under masks, or a complaint about a dealer whose share is bad.
 
         Before it returns elements, the shares that this party holds are written.
         """
-        now, request = self._current(), canonical(told)
+        now, request = self._current(), canonical(message)
         if (answer := now.answered("masked", request)) is not None:
             return answer  # type: ignore[no-any-return]
-        if not now.rho or told.get("rho") != now.rho:
+        if not now.rho or message.get("rho") != now.rho:
             raise SecAggError("the shares are of another roster or another attempt than this party's")
-        encrypted, commitments = told.get("encrypted_shares"), told.get("share_commitments")
+        encrypted, commitments = message.get("encrypted_shares"), message.get("share_commitments")
         others = now.roster.keys() - {self.name}
         if not isinstance(encrypted, dict) or not isinstance(commitments, dict) or encrypted.keys() != others:
             raise SecAggError("a share from every other member of the roster is needed, and from no one else")
@@ -324,9 +324,9 @@ class SecAggClient:
         now.answers["masked"] = digest(request), hidden
         return hidden
 
-    def open(self, told: Mapping[str, Any]) -> Message:
+    def open(self, message: Mapping[str, Any]) -> Message:
         """Return this party's shares of the seeds of all members of the roster, or the stored reply."""
-        plan, k, rho = (told.get(key) for key in ("plan", "k", "rho"))
+        plan, k, rho = (message.get(key) for key in ("plan", "k", "rho"))
         record = self._record(plan)
         opened, waiting = record["opened"], record["waiting"]
         if opened is not None and (opened["k"], opened["rho"]) == (k, rho):

@@ -52,29 +52,29 @@ class Plan:
         return asdict(self) | {"weights": dict(self.weights), "removing": list(self.removing)}
 
     @classmethod
-    def read(cls, told: object) -> Plan:
+    def read(cls, content: object) -> Plan:
         """Read a plan from a message."""
         names = [one.name for one in fields(cls)]
-        if not isinstance(told, dict) or sorted(told) != sorted(names):
+        if not isinstance(content, dict) or sorted(content) != sorted(names):
             raise SecAggError("the plan lacks fields, or has unknown ones")
         for name in ("federation", "experiment", "space", "layout", "model"):
-            from_hex(told[name], 32)
-        from_hex(told["nonce"], 16)
-        weights, removing = told["weights"], told["removing"]
+            from_hex(content[name], 32)
+        from_hex(content["nonce"], 16)
+        weights, removing = content["weights"], content["removing"]
         if (
-            not isinstance(told["quantization"], str)
-            or type(told["sums"]) is not int
-            or not 1 <= told["sums"] <= 10**9
-            or any(type(told[name]) is not bool for name in ("once", "dropouts"))
+            not isinstance(content["quantization"], str)
+            or type(content["sums"]) is not int
+            or not 1 <= content["sums"] <= 10**9
+            or any(type(content[name]) is not bool for name in ("once", "dropouts"))
             or not isinstance(removing, list)
             or not all(isinstance(one, str) for one in removing)
             or len(set(removing)) < len(removing)
-            or (removing and not told["once"])
+            or (removing and not content["once"])
             or not isinstance(weights, dict)
             or not all(type(one) in (int, float) and math.isfinite(one) and one > 0 for one in weights.values())
         ):
             raise SecAggError("the plan has a field of the wrong kind")
-        return cls(**told)
+        return cls(**content)
 
     def weight(self, name: str) -> float:
         """Return the weight of a party's update."""

@@ -110,11 +110,11 @@ class MaskedTotal:
 
     def save(self, path: Path) -> None:
         """Write the total, whole or not at all."""
-        told = {
+        content = {
             "plan": self.plan, "k": self.k, "rho": self.rho, "threshold": self.threshold, "seeds": self.seeds,
             "commitments": self.commitments, "extra": list(self.extra),
         }  # fmt: skip
-        write_tensors(path, {"total": torch.from_numpy(self.total.view(np.int64))}, {"sum": json.dumps(told)})
+        write_tensors(path, {"total": torch.from_numpy(self.total.view(np.int64))}, {"sum": json.dumps(content)})
 
     @classmethod
     def load(cls, path: Path) -> MaskedTotal | None:
@@ -123,8 +123,8 @@ class MaskedTotal:
             return None
         try:
             with safe_open(path, "pt") as file:
-                told = json.loads((file.metadata() or {})["sum"])
-                return cls(**told, total=file.get_tensor("total").numpy().view(np.uint64))
+                content = json.loads((file.metadata() or {})["sum"])
+                return cls(**content, total=file.get_tensor("total").numpy().view(np.uint64))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise RefusedError(f"{path} is damaged ({error}): its sum is lost, start a new run") from None
 

@@ -34,7 +34,7 @@ _FILES = 256  # in one request
 
 
 class Answer(BaseModel):
-    """What the model says of one sample."""
+    """The ranking of one sample."""
 
     input: str
     """The file, or the place of the sample: ``cat.png``, ``table.csv[3]``, ``[0]``."""
@@ -161,14 +161,14 @@ async def docs(request: Request) -> HTMLResponse:
 
 @routes.get("/health", responses={503: {"description": "The model is not loaded yet, or cannot be."}})
 async def health(served: Served) -> JSONResponse:
-    """Say whether the service is ready: `ok`, `loading` (503), or `failed` (503)."""
+    """Return whether the service is ready: ok, loading (503), or failed (503)."""
     status = "loading" if not served.warm.done() else "failed" if served.warm.exception() else "ok"
     return JSONResponse({"status": status, "version": __version__}, 200 if status == "ok" else 503)
 
 
 @routes.get("/metrics", response_class=PlainTextResponse)
 async def metrics(served: Served) -> Response:
-    """Tell requests, seconds and samples in Prometheus's text format."""
+    """Return counts of requests, seconds and samples in Prometheus's text format."""
     return Response(generate_latest(served.measured.registry), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -190,7 +190,9 @@ async def predict(
     served: Served,
     among: Annotated[Among, Query(description="Rank all classes, unseen and added ones, or added ones.")] = "all",
     top: Annotated[int, Query(ge=1, description="How many classes of each ranking.")] = 5,
-    explain: Annotated[bool, Query(description="Say of one sample which attributes speak for a class.")] = False,
+    explain: Annotated[
+        bool, Query(description="For one sample, list the attributes that count for and against a class.")
+    ] = False,
 ) -> Answers:
     """Rank classes for files, numbers or texts."""
     model, (body, files) = served.model, await _read(request, Samples)
@@ -234,7 +236,7 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
 
 @routes.delete("/classes/{name}", status_code=204)
 async def remove_class(served: Served, name: Annotated[str, Path(max_length=400)]) -> Response:
-    """Take an added class away."""
+    """Remove an added class."""
     model = served.model
 
     def remove() -> None:

@@ -166,12 +166,12 @@ class RunMonitor(Monitor):
     def _choices(self) -> dict[str, str]:
         """Return what was chosen, in the words of the experiment file."""
         chosen = self.experiment
-        told = {"data": chosen.data.name, "method": chosen.method.name, "strategy": chosen.strategy.name}
-        told |= {"partition": chosen.partition.kind, "engine": chosen.engine.name, "seed": str(chosen.run.seed)}
+        facts = {"data": chosen.data.name, "method": chosen.method.name, "strategy": chosen.strategy.name}
+        facts |= {"partition": chosen.partition.kind, "engine": chosen.engine.name, "seed": str(chosen.run.seed)}
         for section in ("defence", "privacy", "attack"):
             name = getattr(getattr(chosen, section), "name", "none")
-            told |= {} if name == "none" else {section: name}
-        return told
+            facts |= {} if name == "none" else {section: name}
+        return facts
 
     def _party(self, client: int, one: PartyStatus) -> dict[str, Any]:
         missed = self._refused.get(client)

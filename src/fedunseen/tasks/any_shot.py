@@ -100,9 +100,9 @@ class AnyShotPredictor(ZeroShotPredictor):
                 names.append(name)
         described = np.ones(len(names), dtype=bool)
         described[before:] = False
-        told = run.params["described"].cpu().numpy() > 0
-        again = (semantics[: len(told)] != run.space.semantics).any(axis=1)  # described since
-        described[: len(told)] = told | again
+        flags = run.params["described"].cpu().numpy() > 0
+        again = (semantics[: len(flags)] != run.space.semantics).any(axis=1)  # described since
+        described[: len(flags)] = flags | again
         shown = np.zeros((len(names) - before, run.space.attributes))
         space = expand_space(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
         count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()

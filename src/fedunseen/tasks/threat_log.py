@@ -53,17 +53,17 @@ def backdoor(federation: Federation, params: Params, factor: float) -> dict[str,
 
 def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
     """Add up what the clients have screened, and warn of those that have nothing left."""
-    told: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
-    told["clients"] = [
+    line: dict[str, Any] = {name: int(sum(reply.notes[name] for reply in noted)) for name in COUNTS}
+    line["clients"] = [
         {"client": reply.client, **{name: int(reply.notes[name]) for name in COUNTS},
          "threshold": reply.notes["threshold"]}
         for reply in noted
     ]  # fmt: skip
     kinds = ("clean", "poisoned")
-    empty = [one["client"] for one in told["clients"]
+    empty = [one["client"] for one in line["clients"]
              if sum(one[f"{kind}_dropped"] for kind in kinds) == sum(one[kind] for kind in kinds)]  # fmt: skip
     if empty:
-        told["empty"] = empty
+        line["empty"] = empty
         who, then = "every client", "the model stays as it was"
         if len(empty) < len(noted):
             who = f"client {empty[0]}" + (f" and {len(empty) - 1} others" if empty[1:] else "")
@@ -71,7 +71,7 @@ def _screening(round: int, noted: Sequence[Any]) -> dict[str, Any]:
         warnings.warn(
             f"round {round + 1}: every sample of {who} was below the threshold of [screening]: {then}", stacklevel=3
         )
-    return told
+    return line
 
 
 def threat_result(federation: Federation, lines: Sequence[Mapping[str, Any]], selected: int) -> dict[str, Any]:

@@ -23,10 +23,10 @@ def tried(out: Path) -> list[str]:
         raise RunDirectoryError(f"{path} cannot be read ({error}): remove it, and --resume writes it again") from None
 
 
-def attacked(source: str, told: Mapping[str, Any]) -> Experiment:
+def attacked(source: str, overrides: Mapping[str, Any]) -> Experiment:
     """Return an experiment with a backdoor in it, and nothing chosen or drawn that only takes time."""
     last = {"evaluation.selection": "last", "evaluation.choose": {}}
-    own = {key: value for key, value in told.items() if not key.startswith(("attack.", "evaluation."))}
+    own = {key: value for key, value in overrides.items() if not key.startswith(("attack.", "evaluation."))}
     plain = Experiment.load(source, {**own, **last, "attack.name": "none"})
     settings: dict[str, object] = {
         **last,
@@ -34,9 +34,9 @@ def attacked(source: str, told: Mapping[str, Any]) -> Experiment:
         "evaluation.theory": False,
         "evaluation.embedding": False,
         "evaluation.clients": False,
-        **told,
+        **overrides,
     }
-    settings["attack.rounds"] = told.get("attack.rounds", _rounds(source, plain))
+    settings["attack.rounds"] = overrides.get("attack.rounds", _rounds(source, plain))
     chosen = Experiment.load(source, settings)
     if not hasattr(chosen.attack, "triggers"):
         raise ExperimentError(

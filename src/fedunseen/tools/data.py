@@ -43,11 +43,11 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
     name, kind, root = _recognise(folder)
     given = {key.removeprefix("data."): value for key, value in (overrides or {}).items()}
     data = {"name": name, **kind.section(root), **given}
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "benchmark": name, "root": str(root), "missing": kind.missing(root, given), "problems": [],
         "part": bool(given.get("part")),
     }  # fmt: skip
-    if not told["missing"]:
+    if not facts["missing"]:
         found = _inspected(kind, data, images)
         if found["problems"] and "has no attributes" in found["problems"][0] and "text_encoder" not in given:
             data["text_encoder"] = "minilm"  # what init takes; a problem of its own if it is not installed
@@ -55,16 +55,16 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
         if found["problems"] and "part" in kind.Settings.model_fields and "part" not in given:
             as_part = _inspected(kind, data | {"part": True}, images)
             if not as_part["problems"]:
-                found, data, told["part"] = as_part, data | {"part": True}, True
-        told |= found
-    told["doubts"] = []
-    if name == "images" and "kind" in told:
-        told["doubts"] = [f"{one.what}: {one.why}" for one in doubts(class_folders(root))]
-    whole = "kind" in told and not told["part"]
-    if whole and told["kind"] == "images" and not told["attributes"] and "size" in kind.Settings.model_fields:
+                found, data, facts["part"] = as_part, data | {"part": True}, True
+        facts |= found
+    facts["doubts"] = []
+    if name == "images" and "kind" in facts:
+        facts["doubts"] = [f"{one.what}: {one.why}" for one in doubts(class_folders(root))]
+    whole = "kind" in facts and not facts["part"]
+    if whole and facts["kind"] == "images" and not facts["attributes"] and "size" in kind.Settings.model_fields:
         data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images
-    told["snippet"] = toml_text(_experiment(data, told) if whole else {"data": data}).strip()
-    return told
+    facts["snippet"] = toml_text(_experiment(data, facts) if whole else {"data": data}).strip()
+    return facts
 
 
 def _kinds() -> dict[str, type[BenchmarkLoader]]:
@@ -95,12 +95,12 @@ def _inspected(kind: type[BenchmarkLoader], data: Mapping[str, Any], images: boo
         return {"problems": [str(error)]}
 
 
-def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+def _experiment(data: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return an experiment that runs on what was found: a first try, not a tuned one."""
-    kind, training = told["kind"], told["seen"] - told["validation"]
-    if told["attributes"] and kind != "sequences":
-        begun = start(kind, told["seen"], told["centred"], told["spare"])
-        apart = {} if told["validation"] else {"evaluation": {"selection": "last"}}  # there is nothing to choose on
+    kind, training = facts["kind"], facts["seen"] - facts["validation"]
+    if facts["attributes"] and kind != "sequences":
+        begun = start(kind, facts["seen"], facts["centred"], facts["spare"])
+        apart = {} if facts["validation"] else {"evaluation": {"selection": "last"}}  # there is nothing to choose on
         return {
             **begun,
             **apart,
@@ -110,10 +110,10 @@ def _experiment(data: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, A
     if kind in ("images", "sequences"):
         tree["encoder"] = {"name": "conv" if kind == "images" else "gru"}
     tree["partition"] = {"kind": "user" if kind == "sequences" else "iid", "clients": 2}
-    queries = max(1, min(5, told["smallest"] // 3 - 1))  # a client has a part of a class
-    tree["method"] = {"name": "protonet", "ways": min(5, training, told["unseen"]), "shots": 1, "queries": queries}
+    queries = max(1, min(5, facts["smallest"] // 3 - 1))  # a client has a part of a class
+    tree["method"] = {"name": "protonet", "ways": min(5, training, facts["unseen"]), "shots": 1, "queries": queries}
     tree["strategy"] = {"name": "fedavg", "rounds": 20}
-    if not told["validation"]:
+    if not facts["validation"]:
         tree["evaluation"] = {"selection": "last"}  # there is nothing to choose on
     return tree
 

@@ -51,9 +51,9 @@ class Party(LocalParty):
         if (data := _path(place, "data")) is None:
             raise ExperimentError(f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"')
         state = _path(place, "state") or place.folder / "fedunseen-state"
-        told = {**place.settings, "data": data, "credentials": _path(place, "credentials")}
+        tree = {**place.settings, "data": data, "credentials": _path(place, "credentials")}
         party = answering(
-            told, dict(place.settings.get("set", {})), state, _path(place, "out") or place.folder / "fedunseen-model"
+            tree, dict(place.settings.get("set", {})), state, _path(place, "out") or place.folder / "fedunseen-model"
         )
 
         def answer(name: str, question: bytes) -> bytes:

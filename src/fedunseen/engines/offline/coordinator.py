@@ -164,33 +164,33 @@ def make_plan(
     private: bytes,
     parties: Sequence[str],
     withdrawals: Sequence[Signed] = (),
-    told: Instruction | None = None,
+    instruction: Instruction | None = None,
 ) -> bytes:
     """Return the content of a plan."""
     nonce = Plan.fresh_nonce()
     hello, tensors = engine.greeting(parties, nonce[:16])
-    strategy, told = engine.strategy, told or Instruction({})
-    _, layout = layout_of(engine.masks, strategy, len(parties), told)
+    strategy, instruction = engine.strategy, instruction or Instruction({})
+    _, layout = layout_of(engine.masks, strategy, len(parties), instruction)
     facts = facts_of(hello, tensors, enrolment, strategy.rounds)
-    plan = Plan(**facts, model=digest_of(dict(told.params)), layout=layout.digest(), nonce=nonce)
+    plan = Plan(**facts, model=digest_of(dict(instruction.params)), layout=layout.digest(), nonce=nonce)
     fields = {
         "plan": plan.content(), "k": 0, "parties": list(parties), "masked": engine.masks is not None,
         "elements": layout.length, "hello": hello, "withdrawals": [dict(one.header) for one in withdrawals],
     }  # fmt: skip
-    return signed("plan", fields, tensors | under("params/", dict(told.params)), enrolment, private)
+    return signed("plan", fields, tensors | under("params/", dict(instruction.params)), enrolment, private)
 
 
-def next_round(plan: Signed, told: Instruction, private: bytes) -> bytes:
+def next_round(plan: Signed, instruction: Instruction, private: bytes) -> bytes:
     """Return the content of a plan's file for its next round: the same plan with another instruction."""
     fields = {name: plan[name] for name in ("plan", "parties", "masked", "elements", "hello", "withdrawals")}
-    tensors = plan.greeting | under("params/", dict(told.params))
+    tensors = plan.greeting | under("params/", dict(instruction.params))
     return signed("plan", {**fields, "k": plan["k"] + 1}, tensors, plan.enrolment, private)
 
 
-def check_same(engine: Offline, plan: Signed, told: Instruction, path: Path) -> None:
+def check_same(engine: Offline, plan: Signed, instruction: Instruction, path: Path) -> None:
     """Refuse to merge answers to a plan that the coordinator would not write now."""
     hello, tensors = engine.greeting(plan["parties"], plan["hello"]["run"])
-    tensors |= under("params/", dict(told.params))
+    tensors |= under("params/", dict(instruction.params))
     if hello != plan["hello"] or digest_of(tensors) != digest_of(plan.tensors):
         raise RefusedError(f"the experiment or the coordinator's data are not those of {path}: write a new plan")
 

@@ -39,14 +39,16 @@ _NEW: Mapping[str, Any] = {"file": "", "answer": "", "withdrawn": False}  # the 
 def rho_of(plan: Signed) -> bytes:
     """Return what binds the masks and the check of a sum to the plan's file, and so to its parties."""
     instruction = {name: value for name, value in plan.tensors.items() if name not in plan.greeting}
-    told = bytes.fromhex(instruction_digest(plan["k"], instruction))
-    return digest(b"fedunseen offline", bytes.fromhex(plan.plan.digest), plan.id, str(plan["k"]).encode(), told)
+    instruction_bytes = bytes.fromhex(instruction_digest(plan["k"], instruction))
+    return digest(
+        b"fedunseen offline", bytes.fromhex(plan.plan.digest), plan.id, str(plan["k"]).encode(), instruction_bytes
+    )
 
 
-def layout_of(masks: Masks | None, strategy: Strategy, parties: int, told: Instruction) -> tuple[Masks, Layout]:
+def layout_of(masks: Masks | None, strategy: Strategy, parties: int, instruction: Instruction) -> tuple[Masks, Layout]:
     """Return how the sums of a closed form become ring elements, and which number stands where."""
     masks = masks or Masks(1.0, parties)
-    return masks, masks.layout(strategy, strategy.expects(told))
+    return masks, masks.layout(strategy, strategy.expects(instruction))
 
 
 def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: Elements) -> Elements:
@@ -62,8 +64,8 @@ def pair_masks(own: Credentials, parties: Iterable[str], rho: bytes, elements: E
 
 def facts_of(hello: Mapping[str, Any], tensors: Params, enrolment: Enrolment, sums: int) -> dict[str, Any]:
     """Return what a greeting fixes of a plan; see :func:`~fedunseen.engines.remote.masking.plan_facts`."""
-    told = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties get no privacy
-    return plan_facts(told, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
+    settings = {**hello, "experiment": {"privacy": {}, **hello["experiment"]}}  # in clear, parties get no privacy
+    return plan_facts(settings, tensors, enrolment, closed=True, sums=sums) | {"weights": {}}
 
 
 def _own(plan: Signed, own: Credentials) -> None:
@@ -151,13 +153,13 @@ class Answering:
         engine, plan = ready.engine, self.plan
         if engine is None or not engine.strategy.adds:
             raise RefusedError("the plan asks for more than one message: only methods in closed form work by file")
-        told, client = plan.instruction, plan["parties"].index(self.own.name)
+        instruction, client = plan.instruction, plan["parties"].index(self.own.name)
         try:
-            masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]), told)
-            self._check(engine, layout, told)
+            masks, layout = layout_of(engine.masks, engine.strategy, len(plan["parties"]), instruction)
+            self._check(engine, layout, instruction)
             samples = self.ledger.digests(ready.raw())
             self._check_history(samples)
-            reply, _ = local_update(engine, client, told, {}, self.k)
+            reply, _ = local_update(engine, client, instruction, {}, self.k)
         except (TypeError, ValueError, IndexError, KeyError, RuntimeError) as error:
             raise RefusedError(
                 f"the plan's instruction does not fit its experiment ({error}): ask for a new plan"
@@ -191,11 +193,11 @@ class Answering:
             temporary.write_bytes(content)
         _record(self.ledger, self.plan, answer=hashlib.sha256(content).hexdigest())
 
-    def _check(self, engine: InProcess, layout: Layout, told: Instruction) -> None:
+    def _check(self, engine: InProcess, layout: Layout, instruction: Instruction) -> None:
         """Refuse a plan that says something else than its own greeting, from which this party has made itself ready."""
         plan, found = self.plan, self.plan.plan
         facts = facts_of(plan["hello"], plan.greeting, self.own.enrolment, engine.strategy.rounds)
-        facts |= {"layout": layout.digest()} | ({} if self.k else {"model": digest_of(told.params)})
+        facts |= {"layout": layout.digest()} | ({} if self.k else {"model": digest_of(instruction.params)})
         wrong = [name for name, value in facts.items() if getattr(found, name) != value]
         if (engine.masks is not None) != plan["masked"] or layout.length != plan["elements"]:
             wrong.append("way of masking")
@@ -233,16 +235,16 @@ class Answering:
         totals would be its own.
         """
         plan, record = self.plan, self.ledger.plans.get(other, {})
-        told = record.get("offline")
-        if told is not None and told.get("later"):
+        earlier = record.get("offline")
+        if earlier is not None and earlier.get("later"):
             return "that one has had further rounds"
         if self.k:
             return ""
-        if told is None or told["masked"] != plan["masked"]:
+        if earlier is None or earlier["masked"] != plan["masked"]:
             return "that one was of another kind"
-        if told["sums"] != _sums(plan):
+        if earlier["sums"] != _sums(plan):
             return "that one was about other sums"
-        before, now = set(told["parties"]), set(plan["parties"])
+        before, now = set(earlier["parties"]), set(plan["parties"])
         if new := sorted(now - before):
             return f"{', '.join(new)} took no part in that one"
         gone = withdrawals(plan, self.own.enrolment)

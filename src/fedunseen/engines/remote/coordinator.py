@@ -242,10 +242,10 @@ class Distributed:
         In a deployment ``client_states`` are receipts: the last round whose reply of a client was merged, so that a
         party knows which of the states that it has kept is the one to continue from.
         """
-        told = self.strategy.instruct(state, params, round)
+        sent = self.strategy.instruct(state, params, round)
         device = next(iter(params.values())).device
         arrivals = self._masked if self.masks is not None and isinstance(self.job, Deployment) else self._seen
-        arrived = arrivals(round, told, client_states, clients, device)
+        arrived = arrivals(round, sent, client_states, clients, device)
         result = server_step(self.strategy, state, params, arrived, round)
         replies = arrived.replies if arrived.masked is None else [arrived.masked.reply]
         self._check_merged(result.state, result.params, replies, round)
@@ -254,21 +254,21 @@ class Distributed:
         return result
 
     def _seen(
-        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+        self, round: int, sent: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
     ) -> Arrivals:
         """Return the replies of a round that the coordinator knows."""
         if buffered := self.settings.buffer is not None:
-            came, dropped, asked = self._ask_buffered(round, told, client_states, clients, device)
+            came, dropped, asked = self._ask_buffered(round, sent, client_states, clients, device)
         else:
 
             def read(client: int, answer: bytes) -> Arrived:
-                return self._arrived(UpdateRequest(client, round, told), answer, device)
+                return self._arrived(UpdateRequest(client, round, sent), answer, device)
 
-            came, refused, asked = self._ask(round, told, client_states, clients, read)
+            came, refused, asked = self._ask(round, sent, client_states, clients, read)
             dropped = {client: "it has not answered" for client in clients if client not in came} | refused
         arrived = [came[client] for client in sorted(came)]
         replies, ages = [item.reply for item in arrived], [round - item.request.round for item in arrived]
-        down = asked * bytes_sent(self.strategy, told)
+        down = asked * bytes_sent(self.strategy, sent)
         up = 0 if self.strategy.pools else sum(item.size for item in arrived)
         states = {reply.client: item.kept for reply, item in zip(replies, arrived, strict=True)}
         seconds = {reply.client: self.parties[reply.client].seconds for reply in replies}
@@ -278,20 +278,20 @@ class Distributed:
             **(late if buffered else {}),
         )  # fmt: skip
         if self.masks is not None:  # a simulation: all replies are in this process
-            arrivals = arrivals.hidden(hidden_sum(self.masks, self.strategy, told, replies, round))
+            arrivals = arrivals.hidden(hidden_sum(self.masks, self.strategy, sent, replies, round))
         return arrivals
 
     def _ask(
         self,
         round: int,
-        told: Instruction,
+        sent: Instruction,
         client_states: ClientStates,
         clients: Sequence[int],
         read: Callable[[int, bytes], Answer],
         request: Mapping[str, Any] | None = None,
     ) -> tuple[dict[int, Answer], dict[int, str], int]:
         """Instruct clients until a quorum has answered; those that do not answer are asked again."""
-        body = under("params/", told.params) | under("extras/", told.extras)
+        body = under("params/", sent.params) | under("extras/", sent.extras)
         answers: dict[int, Answer] = {}
         refused: dict[int, str] = {}
         need = needed(self.settings.quorum, len(clients))
@@ -358,17 +358,17 @@ class Distributed:
     def _arrived(self, request: UpdateRequest, answer: bytes, device: torch.device) -> Arrived:
         """Read a client's reply; raises WireError if it is not what was asked for."""
         party, simulated, strategy = self.parties[request.client], isinstance(self.job, Simulation), self.strategy
-        told = request.instruction
+        sent = request.instruction
         counts = None if simulated else (party.classes, party.samples)
         used = strategy.lengths != "nothing"
-        lengths = frozenset(name for name in told.params if used and not is_statistic(name))
-        update = strategy.expects(told)
+        lengths = frozenset(name for name in sent.params if used and not is_statistic(name))
+        update = strategy.expects(sent)
         expected = Expected(request.client, request.round, update, lengths, self.classes, self.notes, counts, simulated)
         reply, own, party.seconds, forgot = read_reply(answer, expected)
         if forgot:
             _log.warning("round %d: %s has lost what it remembered, and starts again", request.round + 1, party.name)
         try:
-            decoded = replace(reply, update=strategy.decode(to_device(dict(reply.update), device), told))
+            decoded = replace(reply, update=strategy.decode(to_device(dict(reply.update), device), sent))
         except ValueError as error:
             raise WireError(str(error)) from None
         if not finite(dict(decoded.update)):
@@ -379,7 +379,7 @@ class Distributed:
         return Arrived(request, decoded, wire_size(reply.update), kept)
 
     def _ask_buffered(
-        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+        self, round: int, sent: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
     ) -> tuple[dict[int, Arrived], dict[int, str], int]:
         """Wait until ``buffer`` replies have come, whenever they were asked for; return what :meth:`_ask` does.
 
@@ -389,7 +389,7 @@ class Distributed:
         """
         assert self._requests is not None
         assert self.settings.buffer is not None
-        requests, body = self._requests, under("params/", told.params) | under("extras/", told.extras)
+        requests, body = self._requests, under("params/", sent.params) | under("extras/", sent.extras)
         need = min(self.settings.buffer, len(clients))
         came: dict[int, Arrived] = {}
         refused: dict[int, str] = {}
@@ -404,7 +404,7 @@ class Distributed:
             for client in left:
                 if self.parties[client].connected and now >= rests[client]:
                     message = self._message(client, round, client_states.get(client, {}), body, None)
-                    request, name = UpdateRequest(client, round, told), self.parties[client].name
+                    request, name = UpdateRequest(client, round, sent), self.parties[client].name
                     requests.send(request, name, message, self.settings.timeout)
                     tries[client] += 1
             if requests.pending:
@@ -425,22 +425,22 @@ class Distributed:
         return came, refused, sum(tries.values())
 
     def _masked(
-        self, round: int, told: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
+        self, round: int, sent: Instruction, client_states: ClientStates, clients: Sequence[int], device: torch.device
     ) -> Arrivals:
         """Return the sum of a round whose replies the coordinator cannot read."""
         session = self._session()
         clients = session.enrolled(clients)
-        self._agree_on_plan(session, told, clients)
-        masked, asked = self._masked_sum(session, told, round, client_states, clients)
+        self._agree_on_plan(session, sent, clients)
+        masked, asked = self._masked_sum(session, sent, round, client_states, clients)
         reply = replace(masked.reply, update=to_device(dict(masked.reply.update), device))
         gone = [client for client in clients if client not in masked.clients]
         states = {client: {_RECEIPT: torch.tensor(round)} for client in masked.clients}
         dropped = {client: masked.refused.get(client, "it has not answered") for client in gone}
-        arrived = Arrivals([], lambda place: {}, states, asked * bytes_sent(self.strategy, told), 0, dropped)
+        arrived = Arrivals([], lambda place: {}, states, asked * bytes_sent(self.strategy, sent), 0, dropped)
         return arrived.hidden(replace(masked, reply=reply))
 
     def _masked_sum(
-        self, session: SecAggSession, told: Instruction, round: int, client_states: ClientStates, clients: Sequence[int]
+        self, session: SecAggSession, sent: Instruction, round: int, client_states: ClientStates, clients: Sequence[int]
     ) -> tuple[MaskedSum, int]:
         """Return the sum of a masked round, and how many instructions were sent."""
         from fedunseen.secagg.primitives import SecAggError
@@ -453,14 +453,14 @@ class Distributed:
             nonlocal asked
             who, request = sorted(place[name] for name in requests), next(iter(requests.values()))
             read = lambda client, answer: session.read_keys(answer)  # noqa: E731
-            answers, refused, more = self._ask(round, told, client_states, who, read, request)
+            answers, refused, more = self._ask(round, sent, client_states, who, read, request)
             asked += more
             for client in who:
                 why = {"error": refused[client]} if client in refused else None
                 yield self.parties[client].name, answers.get(client, why)
 
         try:
-            return session.sum(round, told, need, clients, ask_keys, self._wait), asked
+            return session.sum(round, sent, need, clients, ask_keys, self._wait), asked
         except QuorumError as error:
             raise QuorumError("".join([str(error), *grouped(session.left_out)])) from None
         except SecAggError as error:  # a resume decides; a stored total is opened then
@@ -488,7 +488,7 @@ class Distributed:
             )
         return self._masked_sums
 
-    def _agree_on_plan(self, session: SecAggSession, told: Instruction, clients: Sequence[int]) -> None:
+    def _agree_on_plan(self, session: SecAggSession, sent: Instruction, clients: Sequence[int]) -> None:
         """Let all parties that are there sign the plan of the run and accept it."""
         from fedunseen.engines.remote.masking import plan_facts
 
@@ -509,7 +509,7 @@ class Distributed:
                         + ("" if uniform else ", or set strategy.weights = 'uniform', which fixes no weights before")
                     )
                 weights = {} if uniform else {self.parties[k].name: self.parties[k].weight for k in there}
-                session.new_plan(facts, weights, told)
+                session.new_plan(facts, weights, sent)
         self._look()
 
     def gather(self, round: int, clients: Sequence[int]) -> dict[int, PartyStatus]:
@@ -533,15 +533,15 @@ class Distributed:
 
         It waits a little for them to find it, and greets those that are new.
         """
-        told: set[str] = set()
+        greeted: set[str] = set()
         end = time.monotonic() + _LATE
-        while len(told) < len(self.parties) and time.monotonic() < end:
+        while len(greeted) < len(self.parties) and time.monotonic() < end:
             self._look()
-            new = [party for party in self.parties if party.connected and party.name not in told]
+            new = [party for party in self.parties if party.connected and party.name not in greeted]
             self._dismiss(new, result, params)
-            told.update(party.name for party in new)
+            greeted.update(party.name for party in new)
             time.sleep(_PAUSE)
-        if missing := [party.name for party in self.parties if party.name not in told]:
+        if missing := [party.name for party in self.parties if party.name not in greeted]:
             _log.warning("not connected at the end of the run: %s", ", ".join(missing))
 
     def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:

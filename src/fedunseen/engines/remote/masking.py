@@ -86,7 +86,7 @@ class PartySession:
     _plan: Plan | None = None
     _round: int = -1
     _kept: tuple[str, Reply] | None = None  # the digest of the last instruction, and what was learned from it
-    _told: Instruction | None = None
+    _instruction: Instruction | None = None
 
     @property
     def masks(self) -> Masks:
@@ -125,33 +125,33 @@ class PartySession:
         key = instruction_digest(int(header["round"]), tensors)
         return self._kept[1] if self._kept is not None and self._kept[0] == key else None
 
-    def keys(self, header: Mapping[str, Any], tensors: Params, told: Instruction, reply: Reply) -> bytes:
+    def keys(self, header: Mapping[str, Any], tensors: Params, instruction: Instruction, reply: Reply) -> bytes:
         """Keep what was learned, and return this party's keys."""
         assert self._plan is not None
-        self._round, self._told = int(header["round"]), told
+        self._round, self._instruction = int(header["round"]), instruction
         if self._layout(()).digest() != self._plan.layout:
             raise SecAggError("the layout of the plan is not that of this party's update")
-        instruction = instruction_digest(self._round, tensors)
-        if header.get("instruction") != instruction:
+        instructed = instruction_digest(self._round, tensors)
+        if header.get("instruction") != instructed:
             raise SecAggError("the instruction is not the one that its digest says")
-        self._kept = instruction, reply
+        self._kept = instructed, reply
         k, attempt = header["k"], header["attempt"]
-        return pack({"keys": self.client.keys(self._plan.digest, k, attempt, instruction, sorted(reply.terms))})
+        return pack({"keys": self.client.keys(self._plan.digest, k, attempt, instructed, sorted(reply.terms))})
 
     def _layout(self, losses: Iterable[str]) -> Layout:
-        assert self._told is not None
+        assert self._instruction is not None
         strategy = self.engine.strategy
-        return self.masks.layout(strategy, strategy.expects(self._told), losses)
+        return self.masks.layout(strategy, strategy.expects(self._instruction), losses)
 
     def answer(self, header: Mapping[str, Any]) -> bytes:
         """Answer one of the messages that follow the keys."""
-        kind, told, client = header["kind"], header.get("told"), self.client
-        if not isinstance(told, dict):
+        kind, request, client = header["kind"], header.get("told"), self.client
+        if not isinstance(request, dict):
             raise SecAggError("a message of the masked sum is damaged")
         if kind == "shares":
-            return pack({"told": client.shares(told)})
+            return pack({"told": client.shares(request)})
         if kind == "open":
-            return pack({"told": client.open(told)})
+            return pack({"told": client.open(request)})
         if self._kept is None:
             raise SecAggError("this party is in no attempt at a sum, perhaps after a restart: start a new attempt")
         assert self._plan is not None
@@ -160,7 +160,7 @@ class PartySession:
             raise SecAggError("what this party has learned is of another instruction than the keys that it has signed")
         rho, layout = bytes.fromhex(client.rho), self._layout(client.extra)
         elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
-        hidden = client.masked(told, elements)
+        hidden = client.masked(request, elements)
         if isinstance(hidden, dict):
             return pack({"told": hidden})
         return pack({}, {"elements": torch.from_numpy(hidden.view(np.int64))})
@@ -197,27 +197,27 @@ class SecAggSession:
         """Take the plan that an earlier coordinator has stored, if it says what this one's must."""
         path = self.folder / "plan.json"
         try:
-            told = json.loads(path.read_bytes())
-            plan = Plan.read(told["plan"])
-            signed = signers(plan, told["signatures"], self.enrolment)
+            saved = json.loads(path.read_bytes())
+            plan = Plan.read(saved["plan"])
+            signed = signers(plan, saved["signatures"], self.enrolment)
         except FileNotFoundError:
             return False
         except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
             raise RefusedError(f"{path} is damaged ({error}): start a new run") from None
         if any(getattr(plan, name) != value for name, value in facts.items()):
             return False
-        self.plan, self.signatures = plan, {name: told["signatures"][name] for name in signed}
+        self.plan, self.signatures = plan, {name: saved["signatures"][name] for name in signed}
         return True
 
-    def new_plan(self, facts: Mapping[str, Any], weights: Mapping[str, float], told: Instruction) -> None:
+    def new_plan(self, facts: Mapping[str, Any], weights: Mapping[str, float], instruction: Instruction) -> None:
         """Make a plan for the run."""
-        layout = self.masks.layout(self.strategy, self._expected(told)).digest()
-        nonce, model = Plan.fresh_nonce(), digest_of(dict(told.params))
+        layout = self.masks.layout(self.strategy, self._expected(instruction)).digest()
+        nonce, model = Plan.fresh_nonce(), digest_of(dict(instruction.params))
         self.plan = Plan(**facts, layout=layout, weights=dict(weights), model=model, nonce=nonce)
         self.signatures, self.agreed = {}, {}
 
-    def _expected(self, told: Instruction) -> Params:
-        return {name: value.cpu() for name, value in self.strategy.expects(told).items()}
+    def _expected(self, instruction: Instruction) -> Params:
+        return {name: value.cpu() for name, value in self.strategy.expects(instruction).items()}
 
     def agree(self, tokens: Mapping[str, str]) -> dict[str, str]:
         """Let parties that have not yet accepted the plan sign and accept it; return who refuses, and why."""
@@ -283,7 +283,7 @@ class SecAggSession:
                 yield from ask_keys(requests)
                 return
             limit = _TEXT + (length if stage == "masked" else 0)
-            for name, answer in self._send({n: {"kind": stage, "told": told} for n, told in requests.items()}):
+            for name, answer in self._send({n: {"kind": stage, "told": request} for n, request in requests.items()}):
                 try:
                     header, tensors = self._read(answer, limit) if answer is not None else ({}, {})
                 except WireError as error:
@@ -293,15 +293,15 @@ class SecAggSession:
                 if elements is not None and elements.dtype == torch.int64 and elements.ndim == 1:
                     yield name, elements.numpy().view(np.uint64)
                 else:
-                    told = header.get("told")
-                    yield name, told if isinstance(told, dict) else None
+                    content = header.get("told")
+                    yield name, content if isinstance(content, dict) else None
 
         return carry
 
     def sum(
         self,
         round: int,
-        told: Instruction,
+        instruction: Instruction,
         quorum: int,
         clients: Sequence[int],
         ask_keys: Any,
@@ -309,7 +309,7 @@ class SecAggSession:
     ) -> MaskedSum:
         """Return the sum of a round; a total that an earlier coordinator has stored is opened first."""
         assert self.plan is not None
-        expected, plan = self._expected(told), self.plan
+        expected, plan = self._expected(instruction), self.plan
         self.down = self.up = 0
         path = self.folder / "total.safetensors"
         left_out: dict[str, str] = {}
@@ -328,11 +328,11 @@ class SecAggSession:
         most = 8 * (layout(()).length + 4 * _LOSSES * len(self.names))
         carry = self.exchange(ask_keys, most)
         if total is None or (total.plan, total.k) != (plan.digest, round):
-            tensors = {f"params/{k}": v for k, v in told.params.items()}
-            tensors |= {f"extras/{k}": v for k, v in told.extras.items()}
-            instruction = instruction_digest(round, tensors)
+            tensors = {f"params/{k}": v for k, v in instruction.params.items()}
+            tensors |= {f"extras/{k}": v for k, v in instruction.extras.items()}
+            instructed = instruction_digest(round, tensors)
             total = gather(
-                lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instruction, quorum),
+                lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instructed, quorum),
                 names,
                 carry,
                 lambda extra: layout(extra).length,

@@ -75,7 +75,7 @@ Raises a FedUnseenError if the party cannot take part."""
 class _Joined:
     """A greeting that was accepted (its header, and its statistics as bytes), and what the party is ready for since."""
 
-    told: tuple[dict[str, Any], bytes]
+    greeting: tuple[dict[str, Any], bytes]
     ready: Ready
     session: PartySession | None
 
@@ -165,10 +165,10 @@ class Party:
 
     def _greeted(self, header: dict[str, Any], statistics: Params) -> bytes:
         """Join, unless that has been done; answer how much this party holds."""
-        told = header, pack({}, dict(sorted(statistics.items())))
+        greeting = header, pack({}, dict(sorted(statistics.items())))
         try:
-            if self._joined is None or self._joined.told != told:  # if it is refused, nothing of the greeting stays
-                self._joined = self._join(header, statistics, told)
+            if self._joined is None or self._joined.greeting != greeting:  # nothing of a refused greeting stays
+                self._joined = self._join(header, statistics, greeting)
         except FedUnseenError as error:
             self.error = error
             self.done.set()
@@ -186,7 +186,7 @@ class Party:
         answer |= {"held": list(ready.held), "brings": list(ready.brought)}
         return pack(answer, {"brought": torch.stack(brought)} if brought else {})
 
-    def _join(self, header: dict[str, Any], statistics: Params, told: tuple[dict[str, Any], bytes]) -> _Joined:
+    def _join(self, header: dict[str, Any], statistics: Params, greeting: tuple[dict[str, Any], bytes]) -> _Joined:
         """Prepare for the experiment of a greeting."""
         if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
             other = plain(header.get("version"), 40)
@@ -197,7 +197,7 @@ class Party:
         if not _RUN.fullmatch(str(header["run"])):
             raise RefusedError("the coordinator's greeting names no run: start it again with `fedunseen host`")
         ready = self.prepare(header, statistics)
-        return _Joined(told, ready, self._masked_sums(header, statistics, ready))
+        return _Joined(greeting, ready, self._masked_sums(header, statistics, ready))
 
     def _masked_sums(self, header: Mapping[str, Any], statistics: Params, ready: Ready) -> PartySession | None:
         """Return this party's side of the run's masked sums; None without masks."""
@@ -226,12 +226,12 @@ class Party:
         engine, session = joined.ready.engine, joined.session
         assert engine is not None
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
-        told = read_instruction(tensors, engine.worker.device)
+        sent = read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
-            return session.keys(header, tensors, told, learnt)
-        folder = self.state / str(joined.told[0]["run"])
+            return session.keys(header, tensors, sent, learnt)
+        folder = self.state / str(joined.greeting[0]["run"])
         before = self._remembered(folder, after, engine.worker.device)
-        reply, now, seconds = _timed_update(engine, client, told, before or {}, round)
+        reply, now, seconds = _timed_update(engine, client, sent, before or {}, round)
         # A file is written even if nothing is remembered: one that is missing later has been lost.
         write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
         # The newest by time, not by round: a late message may have asked for a round that is long over.
@@ -245,7 +245,7 @@ class Party:
             return reply_message(reply, None, round, seconds, before is None)
         if not finite(reply.update):
             return self._hint("the update is not finite")
-        return session.keys(header, tensors, told, reply)
+        return session.keys(header, tensors, sent, reply)
 
     def _masked(self, joined: _Joined, session: PartySession, header: Mapping[str, Any], tensors: Params) -> bytes:
         """Answer a message of a masked sum, or train for one."""
@@ -255,7 +255,7 @@ class Party:
         kind = header["kind"]
         try:
             if kind == "round":
-                if header["client"] != joined.told[0]["client"]:  # another one's place in the partition is empty
+                if header["client"] != joined.greeting[0]["client"]:  # another one's place in the partition is empty
                     raise SecAggError("the instruction is for another party")
                 return self._round(joined, header, tensors)
             answer = session.answer_plan(header) if kind in _MASKING[:2] else session.answer(header)
@@ -306,8 +306,8 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
         try:
             header, tensors = unpack(message)
             engine = made(json.dumps({key: header[key] for key in ("experiment", "selection")}, sort_keys=True))
-            told, before = read_instruction(tensors, engine.worker.device), within("state/", tensors)
-            reply, now, seconds = _timed_update(engine, header["client"], told, before, header["round"])
+            sent, before = read_instruction(tensors, engine.worker.device), within("state/", tensors)
+            reply, now, seconds = _timed_update(engine, header["client"], sent, before, header["round"])
             return reply_message(reply, now, header["round"], seconds)
         except (FedUnseenError, WireError) as error:
             return failure(str(error))
@@ -318,17 +318,17 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
 
 
 def _timed_update(
-    engine: InProcess, client: int, told: Instruction, before: Params, round: int
+    engine: InProcess, client: int, sent: Instruction, before: Params, round: int
 ) -> tuple[Reply, Params, float]:
     """Return a client's reply, what it keeps from now on, and the seconds that took, to the millisecond."""
     began = time.monotonic()
-    reply, now = local_update(engine, client, told, before, round)
+    reply, now = local_update(engine, client, sent, before, round)
     seconds = time.monotonic() - began
     return reply, now, float(f"{seconds:.3f}")
 
 
-def local_update(engine: InProcess, client: int, told: Instruction, before: Params, round: int) -> tuple[Reply, Params]:
+def local_update(engine: InProcess, client: int, sent: Instruction, before: Params, round: int) -> tuple[Reply, Params]:
     """Do one client's round: return its reply, and what it keeps from now on."""
-    told = engine.strategy.recall(told, before, round)
-    (done,) = engine.worker.round([Work(client, told, before)], round)
+    sent = engine.strategy.recall(sent, before, round)
+    (done,) = engine.worker.round([Work(client, sent, before)], round)
     return done

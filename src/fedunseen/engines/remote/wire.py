@@ -245,14 +245,14 @@ def farewell(result: Mapping[str, Any] | None = None, params: Mapping[str, Tenso
 
 def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -> dict[str, Any]:
     """Return the numbers that a farewell brings, after a look at all that it brings."""
-    told = header.get("result")
-    if not isinstance(told, dict) or not isinstance(told.get("warnings"), list):
+    result = header.get("result")
+    if not isinstance(result, dict) or not isinstance(result.get("warnings"), list):
         raise WireError("its numbers are not a table")
-    numbers = _numbers({"numbers": {k: v for k, v in told.items() if k not in ("selection", "warnings")}}, "numbers")
+    numbers = _numbers({"numbers": {k: v for k, v in result.items() if k not in ("selection", "warnings")}}, "numbers")
     if missing := {"rounds", "calibration_factor"} - numbers.keys():
         raise WireError(f"its numbers lack {min(missing)!r}")
-    if told.get("selection") not in ("validation", "last", "best-on-test"):
-        raise WireError(f"its numbers were chosen {plain(told.get('selection'), 40)!r}")
+    if result.get("selection") not in ("validation", "last", "best-on-test"):
+        raise WireError(f"its numbers were chosen {plain(result.get('selection'), 40)!r}")
     for name, value in expected.items():
         if name not in params:
             raise WireError(f"its model lacks {name!r}")
@@ -263,11 +263,11 @@ def read_farewell(header: Mapping[str, Any], params: Params, expected: Params) -
         raise WireError("its model is not finite")
     warnings = [
         {key: plain(one.get(key, "")) for key in ("what", "why", "remedy")}
-        for one in told["warnings"][:_WARNINGS]
+        for one in result["warnings"][:_WARNINGS]
         if isinstance(one, dict)
     ]
     whole = {name: int(value) if value.is_integer() else value for name, value in numbers.items()}
-    return {**whole, "selection": told["selection"], "warnings": warnings}
+    return {**whole, "selection": result["selection"], "warnings": warnings}
 
 
 def _check_update(update: Params, wanted: Params) -> None:

@@ -145,9 +145,9 @@ class SoftSums(Summed):
         params = stretched(self.method, params) if round == 0 else params
         return Instruction(vars(scorer(params, self.offset, quantization=self.method.quantization)))
 
-    def expects(self, told: Instruction) -> Params:
+    def expects(self, instruction: Instruction) -> Params:
         """Return the soft statistics of no sample."""
-        return Scorer(**told.params).no_samples()
+        return Scorer(**instruction.params).no_samples()
 
     def check(self, reply: Reply) -> str:
         """Return why no samples can have these statistics, or ""."""
@@ -162,9 +162,9 @@ class SoftSums(Summed):
         """Return the labeled model with the soft statistics of all clients."""
         sums = added(dict(reply.update) for reply in replies)
         adapted = update(self.method, within("labelled/", state), sums, refused=state.get("refused"))
-        told = {"samples": adapted.samples, "refused": adapted.refused, "pool": sums["samples"]}
+        note = {"samples": adapted.samples, "refused": adapted.refused, "pool": sums["samples"]}
         share = torch.tensor(adapted.offset_share, dtype=torch.float64)
-        return {**state, **told, "offset_share": share}, adapted.params
+        return {**state, **note, "offset_share": share}, adapted.params
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Return what the last round found, from which :meth:`adapted` follows."""
@@ -173,9 +173,9 @@ class SoftSums(Summed):
     @staticmethod
     def adapted(params: Params, line: Mapping[str, Any]) -> Adapted:
         """Return the adapted model with what a round's :meth:`notes` say of it."""
-        told = line["adapted"]
-        samples, refused = torch.tensor(told["samples"], dtype=torch.float64), torch.tensor(told["refused"])
-        return recalibrated(Adapted(params, samples, refused, told["offset_share"], told["pool"][0]))
+        note = line["adapted"]
+        samples, refused = torch.tensor(note["samples"], dtype=torch.float64), torch.tensor(note["refused"])
+        return recalibrated(Adapted(params, samples, refused, note["offset_share"], note["pool"][0]))
 
 
 class Arriving:

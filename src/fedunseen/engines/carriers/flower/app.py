@@ -96,9 +96,9 @@ class GridLink:
                 del self.open[number]
                 complete(future, PartyGone(name))
 
-    def _name(self, node: int, told: Mapping[str, Any]) -> None:
+    def _name(self, node: int, reply: Mapping[str, Any]) -> None:
         """Record what a node says of itself."""
-        name = str(told.get("name", ""))
+        name = str(reply.get("name", ""))
         if not self.parties:
             self.names[node] = str(node)
         elif name in self.parties and name not in self.names.values():
@@ -225,10 +225,10 @@ def _start(party: str, place: Mapping[str, Any]) -> Channel:
     state = _state(place)
     state.mkdir(parents=True, exist_ok=True)
     module, _, name = party.partition(":")
-    told = json.dumps({**place, "parent": os.getppid()})
+    arguments = json.dumps({**place, "parent": os.getppid()})
     with open(state / LOG, "ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", f"from {module} import {name}; {name}()", told],
+            [sys.executable, "-c", f"from {module} import {name}; {name}()", arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
