@@ -218,7 +218,7 @@ def main() -> None:
     warnings.showwarning = _warn
     speak(Format.text)
     if sys.argv[1:2] in (["run"], ["report"], ["predict"]):
-        gc.disable()  # libraries are no garbage: looking through them takes a sixth of loading them. Rounds enable it.
+        gc.disable()  # libraries leave no garbage, and a search takes a sixth of loading them; rounds enable it
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.
