@@ -12,8 +12,8 @@ EXTRAS := serve,text
 
 demo: $(SLIM)
 	rm -rf runs/demo
-	$(BIN)/fedunseen run digit-pairs-gaussian --out runs/demo/closed-form --json
-	$(BIN)/fedunseen run digit-pairs --out runs/demo/trained --json
+	$(BIN)/fedunseen run digit-pairs-gaussian --out runs/demo/closed-form
+	$(BIN)/fedunseen run digit-pairs --out runs/demo/trained
 	$(BIN)/fedunseen predict runs/demo/closed-form examples/digit-pairs/*.png --among unseen --top 3
 	@echo
 	@echo "Draw digits yourself, and add a class: $(BIN)/fedunseen serve runs/demo/closed-form"

@@ -6,6 +6,7 @@ import shutil
 
 from fedunseen.cli.health import Status
 from fedunseen.core.files import holding
+from fedunseen.engines.remote.releases import Releases
 
 
 def record(text, **more):
@@ -34,6 +35,13 @@ def test_a_party_is_well_while_it_is_connected(command, tmp_path):
     assert asked(command, tmp_path)[0] is False  # the process is gone in the middle of the run
     status.write("the run is over", False, over=True)
     assert asked(command, tmp_path) == (True, "the run is over")
+
+
+def test_a_party_that_answers_by_file_needs_no_process(command, tmp_path):
+    releases = Releases(tmp_path)
+    releases.add("0", "budget", data="1", epsilon=None, delta=0.0)
+    releases.add("0", "file", bytes=10)
+    assert asked(command, tmp_path) == (True, "answers by file: 1, and no process is needed")
 
 
 def test_a_coordinator_is_well_while_it_works_and_when_it_is_done(command, digits, tmp_path):

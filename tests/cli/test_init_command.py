@@ -162,6 +162,7 @@ def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     frames[0].save(pictures / "red" / "moving.gif", save_all=True, append_images=frames[1:])
     done = command("init", pictures)
     assert done.code == 0
+    assert "- 38 pictures of 6 classes" in done.err  # without the notes
     moving = pictures / "red" / "moving.gif"
     assert f"- 1 animated picture: the first frame counts, the others are left out, as of {moving}\n" in done.err
     assert f"- 1 file left out: it is not a readable picture: {pictures / 'red' / 'notes.txt'}\n" in done.err
@@ -203,6 +204,18 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence(refused, pictures, m
         f"{pictures / 'classes.csv'} marks 6 seen and 0 unseen classes: mark at least two as seen, and at least one "
         "as unseen"
     )
+
+
+def test_unseen_classes_without_pictures_leave_none_to_measure(refused, pictures):
+    describe(pictures)
+    for name in ("yellow", "purple"):
+        for path in (pictures / name).iterdir():
+            path.unlink()
+        (pictures / name).rmdir()
+    assert refused("init", pictures) == (
+        f"{pictures} has no sample of an unseen class: give some, or mark a class that has samples as unseen"
+    )
+    assert not pictures.with_suffix(".toml").exists()
 
 
 def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, pictures, tmp_path):

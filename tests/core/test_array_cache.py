@@ -173,14 +173,15 @@ def test_too_little_room_is_said_before_the_work(monkeypatch, own_cache):
 
 
 def test_progress_is_printed_where_it_takes_long(monkeypatch, capsys):
-    def printed(*ticks):
-        clock = iter(ticks)  # at the start, and after each of the two blocks
+    def printed(*ticks, blocks=2):
+        clock = iter(ticks)  # at the start, and after each of the blocks
         monkeypatch.setattr(cache, "time", SimpleNamespace(time=time.time, monotonic=lambda: next(clock)))
-        made = cached_blocks("ones", ticks, (10, 2), lambda: [np.ones((5, 2))] * 2, doing="counting")
+        made = cached_blocks("ones", ticks, (10, 2), lambda: [np.ones((10 // blocks, 2))] * blocks, doing="counting")
         assert (made == 1).all()
         return capsys.readouterr().err
 
     assert (printed(0.0, 2.0, 4.9), printed(0.0, 4.0, 6.0)) == ("", "counting: 10 of 10\n")
+    assert printed(0.0, 60.0, blocks=1) == ""  # one piece has no progress to show
     assert printed(0.0, 6.0, 6.1) == "counting: 5 of 10\ncounting: 10 of 10\n"
     told = []
     token = cache.shown.set(lambda *numbers: told.append(numbers))

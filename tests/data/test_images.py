@@ -211,7 +211,7 @@ def test_a_missing_picture_is_never_left_out(folder):
         assert str(error.value).startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
     with pytest.raises(DataError) as error:
         read_image(folder / FILES[1], 8, 9)
-    assert str(error.value) == f"{folder / FILES[1]} is missing"
+    assert str(error.value) == f"{folder / FILES[1]} is missing: correct its name"
 
 
 def test_a_damaged_cache_is_made_anew(folder, own_cache):

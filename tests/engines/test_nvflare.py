@@ -142,6 +142,27 @@ def test_who_hangs_up_is_waited_for(met, error, tmp_path, monkeypatch):
     assert len(probes) > 2
 
 
+def test_a_party_whose_last_answer_is_not_confirmed_says_so_and_does_not_look_for_its_coordinator(
+    tmp_path, monkeypatch, caplog
+):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(engine, "_probe", lambda place: None)
+    monkeypatch.setattr(engine, "QUIET", 0.0)
+    site = engine._Site(Join(tmp_path, "127.0.0.1", 1, None, "a", 1.5), tmp_path, SimpleNamespace(environment={}))
+    site.child = SimpleNamespace(status=None)  # it runs
+    assert site.closing()
+    assert site.closing()
+    assert [record.getMessage() for record in caplog.records] == [
+        "the run is over; up to 60 s are left for the coordinator to confirm the last answer"
+    ]
+
+    def ended(place):
+        raise OSError("Connection refused")
+
+    monkeypatch.setattr(engine, "_probe", ended)
+    assert not site.closing()
+
+
 def test_the_coordinator_listens_at_its_address_alone(tmp_path):
     place = Place("nvflare", tmp_path, ("a",), secure=False)
     with place.host(address="127.0.0.2"):

@@ -24,6 +24,10 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca"}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
     assert len(result["text"]) == 4
+    assert result["text"][0].endswith("Describe by attributes what is visible, or show examples of each.")
+    assert result["text"][1].endswith(
+        "(20 %; most often it said orca). Check their labels, and give more samples of them."
+    )
     assert result["text"][2] == (
         "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. It costs most: cow "
         "(100 to 20 %)."
@@ -43,8 +47,8 @@ CURVE = {"curve_shots": np.array([0.0, 1.0, 5.0]), "curve_both": np.array([[74.0
 @pytest.mark.parametrize(
     ("expected", "curve", "numbers"),
     [
-        ({"0": 60.0, "5": 90.0}, {}, ["90.0", "60.0"]),
-        ({"0": 60.0, "5": 90.0}, CURVE, ["91.2", "74.6", "60.0", "90.0"]),  # measured first
+        ({"0": 60.0, "5": 90.0}, {}, ["60.0", "at most 90.0"]),
+        ({"0": 60.0, "5": 90.0}, CURVE, ["74.6", "91.2"]),  # measured
         ({"0": 60.0, "5": 64.0}, {}, []),
         ({"0": 60.0}, {}, []),  # a method that takes no examples
         ({}, {}, []),

@@ -39,6 +39,15 @@ SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 3}
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
 
 
+def test_samples_of_unseen_classes_that_a_party_holds_are_named(make_folder, tmp_path):
+    def seen_alone(rows, arrays):
+        arrays.update({name: values[arrays["labels"] < 8] for name, values in arrays.items()})
+
+    note = PartyData(make_folder(tmp_path / "all")).left_out()
+    assert note.startswith("note: 16 samples are left out, of i, j, k, l, which classes.csv marks as unseen: ")
+    assert PartyData(make_folder(tmp_path / "seen", seen_alone)).left_out() == ""
+
+
 class Killed(Exception):
     pass
 

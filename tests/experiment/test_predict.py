@@ -96,7 +96,7 @@ def test_inputs_may_be_many_things(finished, rows, tmp_path):
         ({"inputs": np.full((1, 9), 1e300)}, "the inputs hold values that are not finite: leave those rows out"),
         ({"inputs": np.array([["a"] * 9])}, "the inputs are of type <U1: give real numbers"),
         ({"inputs": []}, "there is nothing to predict: give at least one input"),
-        ({"inputs": "nowhere.npy"}, "nowhere.npy is missing"),
+        ({"inputs": "nowhere.npy"}, "nowhere.npy is missing: correct its name"),
         ({"classes": {"new": [1, 2]}}, "class 'new' has 2 attributes, but this run's classes have 6"),
         (
             {"classes": {"new": "abcdef"}},
@@ -105,7 +105,7 @@ def test_inputs_may_be_many_things(finished, rows, tmp_path):
         ({"classes": {"new": [1, 2, 3, 4, 5, None]}}, "the class 'new' has NaN or infinite attributes"),
         ({"classes": {"new": [1, 2, 3, 4, 5, np.inf]}}, "the class 'new' has NaN or infinite attributes"),
         ({"classes": {"new": [0] * 6}}, "the class 'new' has only zeros as attributes: describe it, or leave it out"),
-        ({"classes": "nowhere.csv"}, "nowhere.csv is missing"),
+        ({"classes": "nowhere.csv"}, "nowhere.csv is missing: correct its name"),
         ({"among": "given", "classes": {}}, "--among given: there is no such class; give some with --classes"),
     ],
 )

@@ -46,7 +46,7 @@ class BindAddress:
             raise ArgumentError(f"{given} would send the token in plain text: give {tls}{proxy}")
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
-                raise DataError(f"{file} is missing")
+                raise DataError(f"{file} is missing: correct its name")
         return token
 
     def no_certificate(self, error: OSError) -> DataError:

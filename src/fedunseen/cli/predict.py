@@ -95,7 +95,7 @@ def _check(
         raise ExperimentError("--among given: there is no such class; give some with --classes or --class")
     for path in (*inputs, *((classes,) if classes is not None else ())):
         if not path.exists():
-            raise DataError(f"{path} is missing")
+            raise DataError(f"{path} is missing: correct its name")
     if (named or classes is not None) and (run / "classes.csv").is_file():
         _check_classes(named, classes, run, among)
     if support is not None and not support.is_dir():

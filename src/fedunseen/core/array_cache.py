@@ -259,7 +259,7 @@ class _Progress:
             show(self.doing, self.done, self.total)
             return
         now = time.monotonic()
-        if now < self.next and not (self.done == self.total and self.printed):
-            return
+        if count == self.total or (now < self.next and not (self.done == self.total and self.printed)):
+            return  # work of one piece has no progress to show
         self.next, self.printed = now + _PAUSE, True
         print(f"{self.doing}: {self.done:,} of {self.total:,}", file=sys.stderr, flush=True)

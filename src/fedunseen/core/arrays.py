@@ -97,7 +97,7 @@ def readable(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
+        raise DataError(f"{path} is missing: correct its name") from None
     except MemoryError:
         raise DataError(f"{path} does not fit into memory: save fewer samples, or smaller numbers") from None
     except DAMAGED:

@@ -291,7 +291,7 @@ def empty_split(name: str, split: str) -> str:
     lacks = {
         "train": "training sample: give each seen class some",
         "test_seen": "test sample of a seen class: give some (a class with a single sample trains on it)",
-        "test_unseen": "sample of an unseen class: give some, to test on classes that no one trains on",
+        "test_unseen": "sample of an unseen class: give some, or mark a class that has samples as unseen",
     }
     return f"{name} has no {lacks[split]}"
 

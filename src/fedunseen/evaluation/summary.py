@@ -17,6 +17,10 @@ EXAMPLES = 5  # examples of each unseen class that the advice names
 LISTED = 6  # classes that are named
 FALL = 20.0  # percentage points that calibration takes from a class before the class is named
 GAIN = 5.0  # percentage points that examples must promise
+_REMEDIES = {
+    "seen classes": " Check their labels, and give more samples of them.",
+    "unseen classes": " Describe by attributes what is visible, or show examples of each.",
+}
 
 
 class Weak(NamedTuple):
@@ -51,7 +55,8 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
         return f"None of the {of} {kind}: each has at least half of its samples right."
     named = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
-    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}."
+    remedy = _REMEDIES.get(kind, "")
+    return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}.{remedy}"
 
 
 def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) -> list[Fall]:
@@ -64,20 +69,17 @@ def calibration_falls(names: Sequence[str], true: Ids, before: Ids, after: Ids) 
 def examples_advice(result: Mapping[str, Any], answers: Mapping[str, NDArray[Any]]) -> str:
     """Return the advice to show examples, with what they bring; "" where that is little or unknown."""
     expected: Mapping[str, float] = result.get("left_out_accuracy", {})
-    before, after = predicted = [float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES)]
-    source = "classes left out of the sums predict at most"
+    before, after = (float(expected.get(str(shots), np.nan)) for shots in (0, EXAMPLES))
+    source, most = "Classes left out of the sums predict that ZSL", "at most "
     tried = answers.get("curve_shots", np.zeros(0)).tolist()
     if EXAMPLES in tried:
         before, after = (float(answers["curve_both"][tried.index(shots)].mean()) for shots in (0, EXAMPLES))
-        source = "ZSL measured with test samples as examples is"
+        source, most = "Measured with test samples as examples, ZSL among the classes that have any", ""
     if not after - before >= GAIN:
         return ""
-    known = EXAMPLES in tried and not np.isnan(predicted).any()
-    low, high = (f"{value:.1f}" for value in predicted)
-    bound = f" (classes left out of the sums predict {low} and at most {high} %)" if known else ""
     run, out = (shlex.quote(str(result.get("run", "RUN")) + end) for end in ("", "-shown"))
     return (
-        f"Show {EXAMPLES} examples of each unseen class: {source} {after:.1f} % instead of {before:.1f} %{bound}. "
+        f"Show {EXAMPLES} examples of each unseen class. {source} rises from {before:.1f} to {most}{after:.1f} %. "
         f"fedunseen learn {run} --support FOLDER --out {out}, with a folder of examples for each class in FOLDER."
     )
 

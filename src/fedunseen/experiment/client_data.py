@@ -27,6 +27,7 @@ from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
 from fedunseen.evaluation.diagnosis import misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
+from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.assemble import assemble, in_process, prepared
 from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.encoding import encode
@@ -71,6 +72,13 @@ class PartyData:
         if self.kind == "images" and table.is_file() and names_in(table) is not None:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
         self.benchmark = self._read({**first, **(settings or {}), **within("data.", self.own)})
+
+    def left_out(self) -> str:
+        """Return a note on samples of classes that the class table marks as unseen, which no party trains on; or ""."""
+        names = sorted({self.benchmark.space.names[c] for c in self.benchmark.labels[self.benchmark.test_unseen]})
+        count = len(self.benchmark.test_unseen)
+        why = "classes.csv marks as unseen: if all parties and the coordinator mark them as seen, they take part"
+        return f"note: {count} samples are left out, of {listed(names)}, which {why}" if names else ""
 
     def _read(self, settings: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""

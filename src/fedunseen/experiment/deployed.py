@@ -17,7 +17,7 @@ from fedunseen.federation.partition import Partition, elsewhere
 
 # How notes on the calibration begin.
 CALIBRATED = "The calibration comes from classes left out of the merged sums"
-UNCALIBRATED = "Nothing calibrates this run, so seen classes win too often"
+UNCALIBRATED = "Nothing calibrates this run, so seen classes may win too often"
 _FITTED = {"centre", "standard", "min-max"}  # scalings that follow from training samples
 _SHARE = 0.8  # of the coordinator's samples of a seen class is tested where the others fit the scaling
 

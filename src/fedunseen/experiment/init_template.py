@@ -29,6 +29,7 @@ from fedunseen.core.files import check_ordinary, existing_folder, replacing
 from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
 from fedunseen.data.base import can_be_centered, to_spare
+from fedunseen.data.benchmark import empty_split
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import class_names
@@ -188,7 +189,9 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     else:
         why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
         choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
-    title = f"{len(listing.files)} pictures"
+    if len(held_out := listing.space.unseen) and not np.isin(listing.labels, held_out).any():
+        raise DataError(empty_split(str(folder), "test_unseen"))
+    title = f"{len(listing.files) - len(unreadable)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
 

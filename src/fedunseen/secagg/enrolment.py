@@ -111,7 +111,8 @@ class Enrolment:
             return cls.read(path.read_bytes(), str(path))
         except FileNotFoundError:
             raise RefusedError(
-                f"{path} is missing, and masked sums need it: make new credentials with `fedunseen certs`"
+                f"{path} is missing, and masked sums need it: name another folder, or make new "
+                "credentials with `fedunseen certs`"
             ) from None
         except OSError as error:
             raise RefusedError(f"{path} is damaged ({error}): copy it again from the authority") from None

@@ -64,7 +64,7 @@ def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]
                     raise DataError(f"{path}, line {line}: {_width_problem(cells, wanted)}")
                 yield line, cells
     except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
+        raise DataError(f"{path} is missing: correct its name") from None
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -99,7 +99,7 @@ def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False)
     try:
         lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except FileNotFoundError:
-        raise DataError(f"{path} is missing") from None
+        raise DataError(f"{path} is missing: correct its name") from None
     except (OSError, UnicodeDecodeError):
         raise DataError(f"{path} cannot be read as text: {remedy}") from None
     full = [i for i, line in enumerate(lines) if line]

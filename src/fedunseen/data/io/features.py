@@ -35,7 +35,8 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in FEATURE_SUFFIXES:
-        raise DataError(f"{path}: {unknown('kind of feature file', suffix or path.name, FEATURE_SUFFIXES)}")
+        kind = unknown("kind of feature file", suffix or path.name, FEATURE_SUFFIXES)
+        raise DataError(f"{path}: {kind}: give features in such a file")
     if suffix == ".csv":
         rows = _from_csv(path)
     else:

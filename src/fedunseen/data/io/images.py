@@ -121,7 +121,7 @@ def opened_image(
         with Image.open(io.BytesIO(source)) if isinstance(source, bytes) else open_image(source) as file:
             yield file
     except FileNotFoundError:
-        raise DataError(f"{name} is missing") from None
+        raise DataError(f"{name} is missing: correct its name") from None
     except Image.DecompressionBombError:
         raise DataError(f"{name} has too many pixels to be read: make it smaller") from None
     except UNREADABLE:

@@ -646,7 +646,11 @@ class Distributed:
         reasons = [f"the reply of {self.parties[client].name} is refused ({why})" for client, why in refused.items()]
         reasons += [f"{party.name} could not take part ({party.refused})" for party in missing if party.refused]
         silent = [party.name for party in missing if not party.refused]
-        reasons += [f"{', '.join(silent)} did not answer"] if silent else []
+        away, there = ([p.name for p in missing if not p.refused and p.connected is here] for here in (False, True))
+        if away and there:  # perhaps no one was asked yet
+            reasons += [f"no connection to {', '.join(away)} ({', '.join(there)} connected)"]
+        elif silent:
+            reasons += [f"{', '.join(silent)} did not answer"]
         return (
             f"round {round + 1} has {len(replies)} of the {need} replies that it needs: {'; '.join(reasons)}: "
             "fix that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"

@@ -284,12 +284,17 @@ class _Site:
         if self.child is not None:
             self.child.stop(0.3)
 
-    def reachable(self) -> bool:
-        """Return whether the coordinator still takes connections."""
+    def closing(self) -> bool:
+        """Return whether the coordinator still takes connections, so that it may confirm the last answer."""
         try:
             _probe(self.place)
         except (OSError, RefusedError):
             return False
+        if self.child is None or self.child.status is not None:
+            self.start()
+        if self.said <= self.heard and time.monotonic() - self.heard > QUIET:
+            self.said = time.monotonic()
+            _log.info("the run is over; up to %d s are left for the coordinator to confirm the last answer", START)
         return True
 
     def look(self) -> None:
@@ -361,9 +366,10 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 channel, head, body = events.get(timeout=0.0 if waiting else 0.1)
             except queue.Empty:
                 if waiting is None:
-                    if done.is_set() and not site.reachable():
+                    if not done.is_set():
+                        site.look()
+                    elif not site.closing():
                         break  # a coordinator that has ended confirms no last answer
-                    site.look()
                     continue
                 (channel, sent, body), waiting = waiting, None
                 reply, end = answer(body), time.monotonic() + START
