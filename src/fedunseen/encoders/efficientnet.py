@@ -105,7 +105,8 @@ class EfficientNetLite(Encoder):
         network = self._frozen = self._fused() if self._frozen is None else self._frozen
 
         def encode(part: Tensor) -> Tensor:
-            maps: Tensor = network(self.prepare(part.contiguous(memory_format=torch.channels_last))).last_hidden_state
+            part = part.reshape(-1, *self.image_shape).contiguous(memory_format=torch.channels_last)
+            maps: Tensor = network(self.prepare(part)).last_hidden_state
             return maps if self.output == "maps" else maps.mean((2, 3))
 
         return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)

@@ -1,0 +1,228 @@
+"""Time the decoding and the encoding of photos by EfficientNet-Lite0, in turns with another state and other libraries.
+
+``python benchmarks/photos.py --before OLD/src`` decodes photos of 32 (PNG), 500 and 4,000 pixels (JPEG) and encodes
+them. ``--data`` takes them from ``DATA/photos``; without it they are drawn. Each state has a process of its own, and
+each number is a median over turns, of processor time. ONNX Runtime and OpenVINO, where installed, compute the same
+network on the same pictures. Differences are the largest one of all features from those of one picture at a time
+through the package's network in float64, in units of the features' root mean square.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedunseen.data.io.images import read_image
+from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _network
+from fedunseen.encoders.frozen import in_portions
+
+SIDE = 224
+AT_ONCE = 4  # pictures a call, in all libraries
+KINDS = {
+    "32 px, PNG": (32, 32, "png", 64),
+    "500 px, JPEG": (500, 375, "jpg", 32),
+    "12 MP, JPEG": (4000, 3000, "jpg", 4),
+}
+Encode = Callable[[NDArray[np.uint8]], NDArray[Any]]
+
+
+def main() -> None:
+    """Write the photos, start a process for each state, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", type=Path, help="with photos/*.jpg")
+    parser.add_argument("--before", type=Path, help="the folder src of another state")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--smallest", action="store_true", help="two small photos, to see that it runs")
+    parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.work:
+        work(Path(args.work[0]), args.work[1])
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write_photos(Path(folder), args.data, args.smallest)
+        libraries = [name for name in PEERS if not args.smallest and find_spec(name.split()[0])]
+        sources = [("before", args.before)] * bool(args.before) + [("now", None)]
+        tasks = {(name, ""): start(folder, "", source, args.threads) for name, source in sources}
+        tasks |= {(name, "peer"): start(folder, name, None, args.threads) for name in libraries}
+        seconds, errors = measure(tasks, 1 if args.smallest else args.turns)
+    print(tables(seconds, errors))
+
+
+def write_photos(folder: Path, data: Path | None, smallest: bool) -> None:
+    """Write a folder of photos of each size, enlarged and with a little noise, so that a JPEG has details to decode."""
+    rng = np.random.default_rng(0)
+    found = sorted((data / "photos").glob("*.jpg")) if data else []
+    for kind, (width, height, suffix, count) in KINDS.items():
+        (folder / kind).mkdir()
+        if smallest:
+            width, height, count = 32, 24, 2
+        for i in range(count):
+            drawn = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+            photo = Image.open(found[i % len(found)]).convert("RGB") if found else Image.fromarray(drawn)
+            large = np.asarray(photo.resize((width, height), Image.Resampling.BICUBIC)).astype(np.float32)
+            large += rng.normal(0, 4, large.shape).astype(np.float32)
+            Image.fromarray(large.clip(0, 255).astype(np.uint8)).save(folder / kind / f"{i:03d}.{suffix}", quality=90)
+
+
+def start(folder: str, library: str, source: Path | None, threads: int) -> subprocess.Popen[str]:
+    """Start a process that does a task a line: see :func:`work`."""
+    environment = {**os.environ, "PYTHONPATH": str(source.resolve())} if source else None
+    command = [sys.executable, __file__, "--threads", str(threads), "--work", folder, library]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def work(folder: Path, library: str) -> None:
+    """Do what each line of the standard input names, and print its processor seconds a picture and its difference."""
+    files = {kind: sorted((folder / kind).iterdir()) for kind in KINDS}
+    images = np.concatenate([read_image(file, SIDE, 256) for file in files["500 px, JPEG"]])
+    encoder = EfficientNetLite(EfficientNetLiteSettings(), (3, SIDE, SIDE), "vectors")
+    encode = PEERS[library](encoder) if library else encoder._encode
+    features = encode(images)  # the first call compiles and loads
+    network = _network("lite0").double()
+    network.load_state_dict(encoder._weights())
+    with torch.inference_mode():
+        rows = [
+            network(encoder.prepare(torch.from_numpy(image[None])).double()).last_hidden_state for image in images[:8]
+        ]
+    right = torch.cat(rows).mean((2, 3)).numpy()
+    difference = np.abs(features[:8] - right).max() / np.sqrt(np.square(right).mean())
+    for line in sys.stdin:
+        begin, task = time.process_time(), line.strip()
+        if task in files:
+            for file in files[task]:
+                read_image(file, SIDE, 256)
+        elif task == "prepare":
+            in_portions(images, AT_ONCE, lambda part: encoder.prepare(part)[:, :1, :1, :1])
+        else:
+            encode(images)
+        count = len(files.get(task, images))
+        print((time.process_time() - begin) / count, difference, flush=True)
+
+
+def onnx_file(encoder: EfficientNetLite) -> bytes:
+    """Return the network as an ONNX model of any number of pictures."""
+
+    class Maps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = _network("lite0")
+            self.network.load_state_dict(encoder._weights())
+
+        def forward(self, planes: torch.Tensor) -> torch.Tensor:
+            maps: torch.Tensor = self.network(planes).last_hidden_state
+            return maps
+
+    path = Path(tempfile.mkdtemp()) / "network.onnx"
+    sizes = ({0: torch.export.Dim("pictures", min=1, max=64)},)
+    planes = (torch.zeros(AT_ONCE, 3, SIDE, SIDE),)
+    with open(os.devnull, "w") as nowhere:
+        sys.stdout, shown = nowhere, sys.stdout
+        try:
+            torch.onnx.export(Maps().eval(), planes, path, input_names=["planes"], dynamic_shapes=sizes, dynamo=True,
+                              external_data=False)  # fmt: skip
+        finally:
+            sys.stdout = shown
+    return path.read_bytes()
+
+
+def onnxruntime(encoder: EfficientNetLite) -> Encode:
+    """Return the network by ONNX Runtime."""
+    import onnxruntime as runtime
+
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = runtime.InferenceSession(onnx_file(encoder), options, providers=["CPUExecutionProvider"])
+    return by_library(encoder, lambda planes: session.run(None, {"planes": planes})[0])
+
+
+def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
+    """Return the network by OpenVINO."""
+
+    def load(encoder: EfficientNetLite) -> Encode:
+        import openvino as vino
+
+        core = vino.Core()
+        how = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
+        compiled = core.compile_model(core.read_model(onnx_file(encoder)), "CPU", how)
+        return by_library(encoder, lambda planes: compiled(planes)[0])
+
+    return load
+
+
+def by_library(encoder: EfficientNetLite, maps: Callable[[NDArray[Any]], NDArray[Any]]) -> Encode:
+    """Return what encodes with another library in the package's place."""
+
+    def encode(part: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(np.asarray(maps(encoder.prepare(part).contiguous().numpy()))).mean((2, 3))
+
+    return lambda images: in_portions(images, AT_ONCE, encode, apart=True)
+
+
+PEERS: dict[str, Callable[[EfficientNetLite], Encode]] = {
+    "onnxruntime": onnxruntime,
+    "openvino": openvino("f32"),
+    "openvino in bfloat16": openvino("bf16"),
+}
+
+
+def measure(
+    processes: dict[tuple[str, str], subprocess.Popen[str]], turns: int
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
+    """Return seconds a picture of each state and task, a number a turn, and the difference of each state."""
+    seconds: dict[str, dict[str, list[float]]] = {name: {} for name, _ in processes}
+    errors: dict[str, float] = {}
+    for _ in range(turns):
+        for task in (*KINDS, "prepare", "encode"):
+            for (name, kind), process in processes.items():
+                if kind and task != "encode":
+                    continue
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write(f"{task}\n")
+                process.stdin.flush()
+                took, errors[name] = map(float, process.stdout.readline().split())
+                seconds[name].setdefault(task, []).append(took)
+    for process in processes.values():
+        process.communicate()
+    return seconds, errors
+
+
+def tables(seconds: dict[str, dict[str, list[float]]], errors: dict[str, float]) -> str:
+    """Return milliseconds of the parts, of whole photos, and of the libraries."""
+    now = seconds["now"]
+    before = seconds.get("before", now)
+
+    def row(name: str, old: list[float], new: list[float]) -> str:
+        ratio = np.median(np.array(old) / np.array(new))
+        return f"| {name} | {1e3 * np.median(old):.1f} | {1e3 * np.median(new):.1f} | {ratio:.2f} |"
+
+    lines = ["| ms a picture | before | now | ratio |", "|---|--:|--:|--:|"]
+    lines += [row(f"decode {kind}", before[kind], now[kind]) for kind in KINDS]
+    lines += [row("prepare", before["prepare"], now["prepare"]), row("encode", before["encode"], now["encode"])]
+    for kind in KINDS:
+        old, new = ([a + b for a, b in zip(s[kind], s["encode"], strict=True)] for s in (before, now))
+        lines.append(row(f"**both, {kind}**", old, new))
+    lines += ["", "| encode by | ms | now / this | largest difference |", "|---|--:|--:|--:|"]
+    for name, tasks in seconds.items():
+        ratio = np.median(np.array(now["encode"]) / np.array(tasks["encode"]))
+        lines.append(f"| {name} | {1e3 * np.median(tasks['encode']):.1f} | {ratio:.2f} | {errors[name]:.1e} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
