@@ -5,6 +5,7 @@ import zipfile
 import numpy as np
 import pytest
 
+from fedunseen.core import arrays
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.data import read_features
@@ -111,3 +112,19 @@ def test_an_array_that_nobody_needs_is_not_read(tmp_path):
     assert (set(load_arrays(path, ["features", "absent"])), array_names(path)) == ({"features"}, ["features", "huge"])
     with pytest.raises(DataError, match=r"a\.npz is damaged: an array of shape \(8796093022208,\) and type float32 "):
         load_arrays(path, ["huge"])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_large_arrays_without_compression_stay_on_disk(tmp_path, monkeypatch, order):
+    monkeypatch.setattr(arrays, "MAPPED", 600)
+    rows = np.asarray(np.random.default_rng(0).normal(size=(40, 7)).astype(np.float16), order=order)
+    few = np.arange(5)
+    for save, kind in ((np.savez, np.memmap), (np.savez_compressed, np.ndarray)):
+        save(tmp_path / "a.npz", few=few, features=rows, labels=few)
+        found = load_arrays(tmp_path / "a.npz", ["features", "labels"])
+        assert (type(found["features"]), type(found["labels"])) == (kind, np.ndarray)
+        assert found["features"].dtype == np.float16
+        assert np.array_equal(found["features"], rows)
+        assert np.array_equal(found["labels"], few)
+        found["features"][0, 0] = 3
+        assert np.array_equal(load_arrays(tmp_path / "a.npz", ["features"])["features"], rows)  # the file is the same

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
 
+MAPPED = 2**26  # bytes from which an array in a file without compression stays on disk: a memory map
 UNPACKED, TIMES = 2**28, 64  # bytes that a compressed file may unpack to: so many, or so many times its own, if more
 DAMAGED = (
     OSError, ValueError, EOFError, KeyError, TypeError, OverflowError, RuntimeError, RecursionError, struct.error,
@@ -37,7 +38,10 @@ def array_names(path: Path) -> list[str]:
 
 
 def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``."""
+    """Read some arrays of a ``.npz`` file by name, or that of a ``.npy`` file, whose name is ``""``.
+
+    Arrays of 64 MiB and more that are not compressed are memory maps (``"c"``: nothing is written to the file).
+    """
     with readable(path):
         size = path.stat().st_size
         if not zipfile.is_zipfile(path):
@@ -51,9 +55,19 @@ def load_arrays(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise DataError(f"{path} is compressed in a way that NumPy does not write: save it with np.savez")
                 check_unpacked(path, member.file_size + sum(array.nbytes for array in arrays.values()))
+                on_disk = member.compress_type == zipfile.ZIP_STORED and member.file_size >= MAPPED
                 with archive.open(member) as packed:
-                    arrays[name] = _read_array(packed, member.file_size, path)
+                    begins = _begin(path, member) if on_disk else None
+                    arrays[name] = _read_array(packed, member.file_size, path, begins)
         return arrays
+
+
+def _begin(path: Path, member: zipfile.ZipInfo) -> int:
+    """Return where a member's content begins in its file: after 30 bytes, its name and what else stands there."""
+    with path.open("rb") as file:
+        file.seek(member.header_offset + 26)
+        name, more = (int.from_bytes(file.read(2), "little") for _ in range(2))
+    return member.header_offset + 30 + name + more
 
 
 def check_unpacked(path: Path, needed: int) -> None:
@@ -81,7 +95,7 @@ def declared_bytes(path: Path) -> int:
 
 
 def _as_float32(file: IO[bytes]) -> int:
-    shape, dtype = _read_header(file)
+    shape, _, dtype = _read_header(file)
     return math.prod(shape) * max(4, dtype.itemsize)
 
 
@@ -104,9 +118,9 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path} is damaged or not a NumPy file") from None
 
 
-def _read_array(file: IO[bytes], size: int, path: Path) -> NDArray[Any]:
-    """Read an array from an open file that holds ``size`` bytes at most."""
-    shape, dtype = _read_header(file)
+def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = None) -> NDArray[Any]:
+    """Read an array from an open file of at most ``size`` bytes; map it if it ``begins`` there in the file ``path``."""
+    shape, columns_first, dtype = _read_header(file)
     if dtype.hasobject:
         raise DataError(f"{path} holds Python objects, which are never loaded: save plain numbers or text")
     needed = math.prod(shape) * max(1, dtype.itemsize)
@@ -115,16 +129,17 @@ def _read_array(file: IO[bytes], size: int, path: Path) -> NDArray[Any]:
             f"{path} is damaged: an array of shape {shape} and type {dtype} takes {needed:,} bytes, more than the file "
             "holds"
         )
+    if begins is not None:
+        return np.memmap(path, dtype, "c", begins + file.tell(), shape, "F" if columns_first else "C")
     file.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array
 
 
-def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read_header(file)
-    return shape, dtype
+    return read_header(file)
 
 
 def is_number(text: str) -> bool:

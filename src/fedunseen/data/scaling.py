@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
+from fedunseen.core.memory import free_pages
 from fedunseen.data.class_space import ClassSpace
 
 Scaling = Literal["l2", "min-max", "centre", "standard", "x10"]
@@ -26,10 +27,15 @@ BLOCK = 2**18  # numbers a block: 1 MiB in float32, 2 MiB in float64
 
 
 def blocks(rows: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield consecutive views of ``rows`` that are small enough to be copied without a second thought."""
+    """Yield consecutive views of ``rows`` that are small enough to be copied without a second thought.
+
+    Pages of rows on disk are given back on the way.
+    """
     step = max(1, BLOCK // max(1, rows[:1].size))
     for start in range(0, len(rows), step):
         yield rows[start : start + step]
+        if start % (64 * step) == 0:
+            free_pages(rows)
 
 
 @dataclass(frozen=True, eq=False)
