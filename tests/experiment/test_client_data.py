@@ -43,9 +43,12 @@ def test_samples_of_unseen_classes_that_a_party_holds_are_named(make_folder, tmp
     def seen_alone(rows, arrays):
         arrays.update({name: values[arrays["labels"] < 8] for name, values in arrays.items()})
 
-    note = PartyData(make_folder(tmp_path / "all")).left_out()
-    assert note.startswith("note: 16 samples are left out, of i, j, k, l, which classes.csv marks as unseen: ")
-    assert PartyData(make_folder(tmp_path / "seen", seen_alone)).left_out() == ""
+    said = []
+    PartyData(make_folder(tmp_path / "seen", seen_alone)).tell_left_out(said.append)
+    assert said == []
+    PartyData(make_folder(tmp_path / "all")).tell_left_out(said.append)
+    table = tmp_path / "all" / "classes.csv"
+    assert said == [f"note: 16 samples are left out, of i, j, k, l: {table} marks these classes as unseen"]
 
 
 class Killed(Exception):

@@ -256,8 +256,7 @@ def join(
         held = PartyData(data, own, home=out, masked=masked or removal, removal=agreed)
         rows = held.benchmark.train
         classes = len(set(held.benchmark.labels[rows].tolist()))
-        if note := held.left_out():
-            say(note)
+        held.tell_left_out(say)
         say(f"{who}: {len(rows)} samples of {classes} classes; looking for {at}:{port}")
         party = Party(held.prepare, state, _log.info, {"DATA": data}, kit, consent or ())
         site = Site(party, state, data, plan_cost, epsilon_limit)

@@ -213,8 +213,7 @@ def answer(
                 held = PartyData(data, own_settings, masked=asked["masked"], removal=removal)
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
                 ready = held.prepare(hello, asked.greeting)
-            if note := held.left_out():
-                say(note)
+            held.tell_left_out(say)
             content = answering.answer(ready)
             counts = {"samples": ready.samples, "classes": ready.classes}
             if asked.adapts:

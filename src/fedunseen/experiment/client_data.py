@@ -73,12 +73,12 @@ class PartyData:
             first["text_encoder"] = "minilm"  # no one has said yet what describes names alone
         self.benchmark = self._read({**first, **(settings or {}), **within("data.", self.own)})
 
-    def left_out(self) -> str:
-        """Return a note on samples of classes that the class table marks as unseen, which no party trains on; or ""."""
+    def tell_left_out(self, say: Callable[[str], object]) -> None:
+        """Say which samples are of classes that the class table marks as unseen: no party trains on them."""
         names = sorted({self.benchmark.space.names[c] for c in self.benchmark.labels[self.benchmark.test_unseen]})
-        count = len(self.benchmark.test_unseen)
-        why = "classes.csv marks as unseen: if all parties and the coordinator mark them as seen, they take part"
-        return f"note: {count} samples are left out, of {listed(names)}, which {why}" if names else ""
+        if names:
+            count, table = len(self.benchmark.test_unseen), self.folder / "classes.csv"
+            say(f"note: {count} samples are left out, of {listed(names)}: {table} marks these classes as unseen")
 
     def _read(self, settings: Mapping[str, Any]) -> Benchmark:
         """Read the folder, with those of the coordinator's settings of data that apply to it."""
