@@ -52,8 +52,8 @@ def table(name: str, root: Path, seeds: int, rounds: int, buffers: Sequence[int]
     for seed in range(seeds):
         experiment = Experiment.from_dict(base, {"run.seed": seed})
         held = partition_of(experiment, load_data(experiment, seed), seed).clients
-        told = BufferedSettings.model_validate({"speeds": "log-normal", "spread": spread})
-        takes = durations(told, [len(rows) for rows in held], seed)
+        result = BufferedSettings.model_validate({"speeds": "log-normal", "spread": spread})
+        takes = durations(result, [len(rows) for rows in held], seed)
         slowest = float(takes.max())
         times, accuracies = curve(base, {"run.seed": seed}, slowest)
         goal = 0.9 * max(accuracies)

@@ -481,13 +481,15 @@ def attacked(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
         own = benchmark.space.seen[::PARTIES]  # of the malicious party
         bad = torch.isin(labels[rows], torch.from_numpy(own))
         honest = method.statistics(inputs[rows[~bad]], labels[rows[~bad]])
-        told, samples = labels[rows[bad]], inputs[rows[bad]]
-        others = torch.from_numpy(np.random.default_rng(0).choice(np.setdiff1d(benchmark.space.seen, own), len(told)))
+        labeled, samples = labels[rows[bad]], inputs[rows[bad]]
+        others = torch.from_numpy(
+            np.random.default_rng(0).choice(np.setdiff1d(benchmark.space.seen, own), len(labeled))
+        )
         lies = {
-            "its samples": (samples, told, 1, (1.0,)),
-            "nothing": (samples[:0], told[:0], 1, (1.0,)),
-            "its samples, negated": (-samples, told, 1, (1.0, 10.0, 100.0)),
-            "its samples, negated, ten times as many": (-samples, told, 10, (1.0,)),
+            "its samples": (samples, labeled, 1, (1.0,)),
+            "nothing": (samples[:0], labeled[:0], 1, (1.0,)),
+            "its samples, negated": (-samples, labeled, 1, (1.0, 10.0, 100.0)),
+            "its samples, negated, ten times as many": (-samples, labeled, 10, (1.0,)),
             "its samples under labels of other parties": (samples, others, 1, (1.0, 10.0, 100.0)),
             "its samples under labels of other parties, ten times as many": (samples, others, 10, (1.0,)),
         }
@@ -611,13 +613,13 @@ def examples(root: Path, draws: int) -> None:
                 total = torch.zeros(len(count), inputs.shape[1], dtype=torch.float64)
                 for c, own in chosen.items():
                     count[c], total[c] = len(own), inputs[own].double().sum(0)
-                both = told(method.extend(model, method.semantics, count, total), inputs[tested], unseen)
+                both = predicted(method.extend(model, method.semantics, count, total), inputs[tested], unseen)
                 alone = nearest = np.full(len(tested), -1)
                 if shots:
                     without = np.ones(len(count), dtype=bool)
                     without[unseen] = False
                     undescribed = model | {"described": torch.from_numpy(without).double()}
-                    alone = told(
+                    alone = predicted(
                         method.extend(undescribed, method.semantics, count, total, without), inputs[tested], unseen
                     )
                     means = torch.stack([scaled[chosen[c]].mean(0) for c in unseen])
@@ -628,7 +630,7 @@ def examples(root: Path, draws: int) -> None:
             print(f"| {name} | {shots} | {mean[0]:.1f} | {rest} |", flush=True)
 
 
-def told(model: Params, inputs: Tensor, among: NDArray[np.int64]) -> NDArray[np.int64]:
+def predicted(model: Params, inputs: Tensor, among: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the best of some classes for each sample."""
     at = torch.from_numpy(among)
     scores = (inputs.double() - model["centre"]) @ model["weight"][at].T + model["bias"][at]

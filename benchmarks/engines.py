@@ -101,11 +101,11 @@ class Machine:
                 process.kill()
                 process.wait()
 
-    def start(self, log: str, *words: str, told: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
-        """Start a command of the package; through :func:`drive` if it is told something."""
+    def start(self, log: str, *words: str, orders: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start a command of the package; through :func:`drive` if it has orders."""
         command = [sys.executable, "-m", "fedunseen", *words]
-        if told is not None:
-            command = [sys.executable, str(Path(__file__).resolve()), "drive", json.dumps(dict(told)), *words]
+        if orders is not None:
+            command = [sys.executable, str(Path(__file__).resolve()), "drive", json.dumps(dict(orders)), *words]
         with open(self.folder / log, "ab") as file:
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=file, stderr=file)
         self.running.append(process)
@@ -139,9 +139,9 @@ class Machine:
         self.run("data", "deal", "digit-pairs", "--set=partition.clients=3", "--parties", names, "--out", "data")
         self.run("certs", "--engine", engine, "--parties", names, "--out", "kits")
 
-    def join(self, at: str, name: str, told: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
+    def join(self, at: str, name: str, orders: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
         """Start a party."""
-        return self.start(f"{name}.log", "join", at, "--data", f"data/{name}", "--kit", f"kits/{name}", told=told)
+        return self.start(f"{name}.log", "join", at, "--data", f"data/{name}", "--kit", f"kits/{name}", orders=orders)
 
 
 @contextlib.contextmanager
@@ -407,13 +407,13 @@ def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[
     state = federation.start()
     load = [os.getloadavg()[0]]
     for current in range(rounds + 2):
-        tree, told = below(os.getpid()), len(read(events))
+        tree, count = below(os.getpid()), len(read(events))
         used, began = processor_time(tree), time.monotonic()
         state, result = federation.round(state)
         took = time.monotonic() - began
         used = processor_time(tree) - used
         assert not result.dropped, result.dropped
-        trained = [event for event in read(events)[told:] if event["what"] == "trained"]
+        trained = [event for event in read(events)[count:] if event["what"] == "trained"]
         if current < 2:
             continue
         local = max(result.seconds.values()) if result.seconds else sum(event["seconds"] for event in trained)
@@ -486,7 +486,7 @@ def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
     plain = {"events": str(events)}
     held = {**plain, "stage": stage, "round": STRUCK, "go": str(go)}
     with Machine(place) as machine:
-        coordinator = machine.start("host.log", *words, told=plain if stage in ("train", "reply") else held)
+        coordinator = machine.start("host.log", *words, orders=plain if stage in ("train", "reply") else held)
         parties = {
             name: machine.join(at, name, held if name == VICTIM and stage in ("train", "reply") else plain)
             for name in NAMES
@@ -497,7 +497,7 @@ def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
             owner = coordinator if kind.startswith(("coordinator", "server")) else parties[VICTIM]
             killed = kill(owner, kind)
             if kind == "coordinator":
-                coordinator = machine.start("host.log", *words, "--resume", told=plain)
+                coordinator = machine.start("host.log", *words, "--resume", orders=plain)
             elif kind == "party":
                 parties[VICTIM] = machine.join(at, VICTIM, plain)
             go.touch()
@@ -507,9 +507,9 @@ def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
     return cost(read(events), kind, killed)
 
 
-def cost(told: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[str, Any]:
+def cost(events: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[str, Any]:
     """Return what a fault cost, from what the processes have noted down."""
-    times = {what: [event["at"] for event in told if event["what"] == what] for what in ("begun", "training", "kept")}
+    times = {what: [event["at"] for event in events if event["what"] == what] for what in ("begun", "training", "kept")}
     row: dict[str, Any] = {
         "rounds begun again": len(times["begun"]) - ROUNDS,
         "local updates begun again": len(times["training"]) - len(NAMES) * ROUNDS,
@@ -518,7 +518,7 @@ def cost(told: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[st
         usual = [later - earlier for earlier, later in zip(times["kept"], times["kept"][1:], strict=False)]
         return row | {"s to the next full round": f"{statistics.median(usual):.1f} (a round)"}
     # A round whose answers are all there goes on without who was killed: then it is the next one that had to wait.
-    after = [event for event in told if event["at"] > killed]
+    after = [event for event in events if event["at"] > killed]
     again = any(event["what"] == "training" and event["round"] == STRUCK for event in after)
     needs = STRUCK + (0 if kind == "coordinator" or again else 1)
     full = [event["at"] for event in after if event["what"] == "kept" and event["round"] >= needs]
@@ -583,12 +583,12 @@ def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Cal
 
     inner = party.local_update
 
-    def local(engine: Any, client: int, told: Any, before: Any, round: int) -> Any:
+    def local(engine: Any, client: int, instruction: Any, before: Any, round: int) -> Any:
         note(events, what="training", client=client, round=round)
         if arrive is not None:
             arrive("train", round)
         began, used = time.monotonic(), time.thread_time()
-        done = inner(engine, client, told, before, round)
+        done = inner(engine, client, instruction, before, round)
         took, used = time.monotonic() - began, time.thread_time() - used
         note(events, what="trained", client=client, round=round, seconds=took, cpu=used)
         return done
@@ -625,11 +625,11 @@ class Held:
         return self.link.ask(name, message)
 
 
-def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
+def drive(orders: Mapping[str, Any], words: Sequence[str]) -> None:
     """Run a command of the package that notes down what happens, and waits at one stage of one round.
 
     Args:
-        told: ``events``: where to note it down; ``stage``, ``round``: where to wait; ``go``: until this file is there.
+        orders: ``events``: where to note it down; ``stage``, ``round``: where to wait; ``go``: until it is there.
         words: the command.
     """
     from fedunseen.cli.main import main as command
@@ -638,7 +638,7 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     from fedunseen.federation import State
     from fedunseen.federation.run_directory import RunDirectory
 
-    events = Path(told["events"])
+    events = Path(orders["events"])
     waited = threading.Event()
     # The methods that are replaced here, before anything calls them.
     connect, play, save, answer, move = (
@@ -646,12 +646,16 @@ def drive(told: Mapping[str, Any], words: Sequence[str]) -> None:
     )  # fmt: skip
 
     def arrive(stage: str, round: int) -> None:
-        if (stage, round) != (told.get("stage"), told.get("round")) or waited.is_set() or Path(told["go"]).exists():
+        if (
+            (stage, round) != (orders.get("stage"), orders.get("round"))
+            or waited.is_set()
+            or Path(orders["go"]).exists()
+        ):
             return
         waited.set()
         note(events, what="arrived")
         end = time.monotonic() + HELD
-        while not Path(told["go"]).exists() and time.monotonic() < end:
+        while not Path(orders["go"]).exists() and time.monotonic() < end:
             time.sleep(0.005)
 
     def held_connect(self: Distributed, meeting: Session) -> None:
@@ -731,10 +735,10 @@ def smallest() -> None:
             "--out",
             "run",
         ]
-        machine.ended(machine.start("run.log", *words, told={"events": str(folder / "events")}), "run.log")
-        told = [event["what"] for event in read(folder / "events")]
-        if told != ["up", "kept"]:
-            raise RuntimeError(f"noted down was {told}")
+        machine.ended(machine.start("run.log", *words, orders={"events": str(folder / "events")}), "run.log")
+        noted = [event["what"] for event in read(folder / "events")]
+        if noted != ["up", "kept"]:
+            raise RuntimeError(f"noted down was {noted}")
 
 
 def main() -> None:
@@ -773,8 +777,8 @@ def main() -> None:
         f"{(time.monotonic() - began) / 60:.0f} minutes"
     )
     if asked.json:
-        told = {"part": asked.part, "python": platform.python_version(), "cores": os.cpu_count(), "load": load}
-        asked.json.write_text(json.dumps({**told, "rows": rows}, indent=2) + "\n")
+        facts = {"part": asked.part, "python": platform.python_version(), "cores": os.cpu_count(), "load": load}
+        asked.json.write_text(json.dumps({**facts, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -87,8 +87,8 @@ class Hour:
     def check(self, said: str, name: str, need: float) -> None:
         """Note how many pictures a JSON answer names right."""
         try:
-            told: Any = json.loads(said.strip().splitlines()[-1])
-            answers = told["answers"] if isinstance(told, dict) else told
+            result: Any = json.loads(said.strip().splitlines()[-1])
+            answers = result["answers"] if isinstance(result, dict) else result
             right = [answer["classes"][0]["name"] == name for answer in answers]
         except (IndexError, KeyError, ValueError):
             self.note(f"no answer: {said.strip()[-160:]}", True)

@@ -63,9 +63,9 @@ class Loop:
     def __init__(self, method: CLSWGAN, trainer: Trainer, task: Task) -> None:
         self.method, self.trainer, self.task = method, trainer, task
         params, hidden = task.params, method.hidden
-        told = params["generator.0.weight"].shape[1]
+        result = params["generator.0.weight"].shape[1]
         self.generator = nn.Sequential(
-            nn.Linear(told, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, method.width), nn.ReLU()
+            nn.Linear(result, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, method.width), nn.ReLU()
         )
         self.critic = nn.Sequential(
             nn.Linear(method.width + method.attribute_count, hidden), nn.LeakyReLU(0.2), nn.Linear(hidden, 1)

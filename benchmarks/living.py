@@ -190,13 +190,13 @@ def forgetting(name: str, root: Path, seeds: int, rounds: int, few: bool = False
                         return federation.method.scores(params, inputs, federation.semantics)
 
                 plain = cross_entropy(scores(other[0]), labels, reduction="none")
-                told: dict[str, tuple[Params, float, int]] = {
+                settings: dict[str, tuple[Params, float, int]] = {
                     "before": (dict(before.params), before.result["zsl"], rounds),
                     "forgotten": (dict(again.params), again.result["zsl"], again.result["rounds_trained_again"]),
                     "anew": (dict(anew.params), anew.result["zsl"], rounds),
                     "anew, another seed": (*other, rounds),
                 }
-                for words, (params, zsl, lasted) in told.items():
+                for words, (params, zsl, lasted) in settings.items():
                     found = scores(params)
                     own = cross_entropy(found, labels, reduction="none")
                     guesses = [(-own).numpy(), (plain - own).numpy()]

@@ -72,7 +72,7 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
     """Return the digest of a run on AWA1_LAMPERT, or without a root on a few pairs of digits."""
     preset = "digit-pairs-gaussian" if root is None else "awa1-gaussian"
     data = SMALLEST if root is None else {"data.dataset": "AWA1_LAMPERT", "data.root": str(root)}
-    told = {**QUICK, **data, "partition.kind": way.partition, "partition.clients": way.clients}
+    facts = {**QUICK, **data, "partition.kind": way.partition, "partition.clients": way.clients}
     masks = {"privacy.aggregation": "masked"} if way.masked else {}
     engine = (
         {"engine.name": way.engine, "engine.processes": 2, "engine.timeout": 600}
@@ -89,14 +89,14 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
         return done.stdout
 
     if (way.engine, way.threads, way.instructions) == ("in-process", 1, "native"):
-        return str(run(Experiment.load(preset, {**told, **masks}), folder / "run").result["sums_sha256"])
+        return str(run(Experiment.load(preset, {**facts, **masks}), folder / "run").result["sums_sha256"])
     if way.engine in ("flower", "nvflare", "in-process"):
-        return str(json.loads(call("run", preset, "--out", "run", "--json", **told, **masks, **engine))["sums_sha256"])
+        return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks, **engine))["sums_sha256"])
     names = NAMES[: way.clients]
     credentials = "flower" if way.engine == "deployment" else "offline"
-    call("data", "deal", preset, "--parties", ",".join(names), "--out", "data", **told)
+    call("data", "deal", preset, "--parties", ",".join(names), "--out", "data", **facts)
     call("certs", "--engine", credentials, "--parties", ",".join(names), "--out", "kits")
-    about = {key: value for key, value in told.items() if not key.startswith("partition") and "selection" not in key}
+    about = {key: value for key, value in facts.items() if not key.startswith("partition") and "selection" not in key}
     if way.engine == "deployment":
         _deployment(way, folder, preset, {**about, **masks, "partition.clients": len(names), "engine.timeout": 600})
         return _written(folder)

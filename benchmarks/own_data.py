@@ -141,8 +141,8 @@ def name_photos(run: Path, photos: Path) -> str:
     given = [part for name in NEW for part in ("--class", name)]
     said = []
     for among in ("given", "all"):
-        told = json.loads(command("predict", run, *paths, *given, "--among", among, "--top", 3, "--json"))
-        names = [[found["name"] for found in one["classes"]] for one in told]
+        result = json.loads(command("predict", run, *paths, *given, "--among", among, "--top", 3, "--json"))
+        names = [[found["name"] for found in one["classes"]] for one in result]
         first = sum(best[0] == wanted for best, wanted in zip(names, NEW, strict=True))
         three = sum(wanted in best for best, wanted in zip(names, NEW, strict=True))
         added = sum(best[0] in NEW for best in names)

@@ -192,12 +192,12 @@ def classes(args: argparse.Namespace) -> None:
             return float((found - means).norm() / (centre - means).norm())
 
         seen = len(count)
-        told: list[tuple[str, int, torch.Tensor]] = [("each class's sum, as it is summed today", seen, means)]
+        items: list[tuple[str, int, torch.Tensor]] = [("each class's sum, as it is summed today", seen, means)]
         for many in dict.fromkeys((own.shape[1], min(own.shape[1], seen // 2))):
             some = own[:, :many]
             combined = total.T @ some  # (d, a): all that ESZSL and ridge regression need of class sums
             guess = (combined @ torch.linalg.pinv(some)).T / count[:, None]
-            told.append((f"sums times {some.shape[1]} attributes (ESZSL, ridge)", some.shape[1], guess))
+            items.append((f"sums times {some.shape[1]} attributes (ESZSL, ridge)", some.shape[1], guess))
         model = method.solve(sums)
         kernel = Kernel(*map(float, model["kernel"][:3]))
         observed = kernel.within(own)
@@ -205,14 +205,14 @@ def classes(args: argparse.Namespace) -> None:
         others = semantics[torch.from_numpy(benchmark.space.unseen)]
         weights = torch.linalg.solve(observed, kernel(squared_distances(others, own)).T).T
         needed = weights @ (means - centre)  # (U, d): all that recognising the unseen classes needs of class means
-        told.append(
+        items.append(
             (
                 "the unseen classes' prototypes alone (gaussian)",
                 len(others),
                 centre + torch.linalg.pinv(weights) @ needed,
             )
         )
-        for what, many, guess in told:
+        for what, many, guess in items:
             print(f"| {name} | {seen} | {what} | {many} | {error(guess):.2g} |", flush=True)
 
 
@@ -381,11 +381,11 @@ def _carried(
     seconds = there["seconds"] if gone else float(np.median([line["seconds"] for line in whole or lines]))
     up, down = (there[way] / len(names) / 1e6 for way in ("bytes_up", "bytes_down"))
     differ = "" if gone else f"{max(float((model[name] - (plain or model)[name]).abs().max()) for name in model):.1e}"
-    told = (
+    result = (
         f"{sum(v.numel() for v in model.values()):,} | {'yes' if masks else 'no'} | {f'{gone}, {stage}' if gone else 0}"
     )
     print(
-        f"| {engine} | {len(names)} | {told} | {seconds:.2f} | {up:.3f} | {down:.3f} | {most / 1e9:.1f} | {differ} |",
+        f"| {engine} | {len(names)} | {result} | {seconds:.2f} | {up:.3f} | {down:.3f} | {most / 1e9:.1f} | {differ} |",
         flush=True,
     )
     return plain or model

@@ -45,9 +45,9 @@ def measure(port: int, rate: float, seconds: float, connections: int) -> list[fl
         while (moment := due.get()) is not None:
             connection.request("POST", "/predict?top=5", form, HEADERS)
             reply = connection.getresponse()
-            told = reply.read()
+            result = reply.read()
             if reply.status != 200:
-                failed.append(told.decode())
+                failed.append(result.decode())
             taken.append(1000 * (time.perf_counter() - moment))
 
     threads = [threading.Thread(target=ask) for _ in range(connections)]

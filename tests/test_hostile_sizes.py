@@ -15,11 +15,11 @@ def test_mutations(count):
     done = under_limits(
         "--count", count, code=f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))", seconds=900
     )
-    told = json.loads(done.stdout)
-    assert (told["wrong"], sum(told["counts"].values())) == ([], count)
-    assert told["peak_mib"] < 1536  # with all libraries
-    kinds = {key.split()[0] for key in told["counts"]}
-    assert count < 2000 or set(told["counts"]) == {f"{kind} {end}" for kind in kinds for end in ("read", "refused")}
+    result = json.loads(done.stdout)
+    assert (result["wrong"], sum(result["counts"].values())) == ([], count)
+    assert result["peak_mib"] < 1536  # with all libraries
+    kinds = {key.split()[0] for key in result["counts"]}
+    assert count < 2000 or set(result["counts"]) == {f"{kind} {end}" for kind in kinds for end in ("read", "refused")}
 
 
 @pytest.fixture(scope="module")

@@ -121,11 +121,11 @@ def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim
     params, _, label, target = lenet_victim
     start = {"image": floats(rng, 1, 1, 8, 8)}
     soft = F.one_hot(label, 6).float()
-    told = [
+    items = [
         invert(Cosine(steps=3), lambda dummy: of_image(params, dummy["image"], soft), seen, lambda _: start)
         for seen in (target, {name: 8 * value for name, value in target.items()})
     ]
-    torch.testing.assert_close(told[0].values, told[1].values)
+    torch.testing.assert_close(items[0].values, items[1].values)
 
 
 @pytest.mark.parametrize("attack", [DLG(steps=0, restarts=3), Cosine(steps=0, restarts=3)])
@@ -220,13 +220,13 @@ def test_another_network_than_a_critic_is_not_taken_for_one(rng):
 
 def test_numbers_of_a_judge():
     judge = Judge(torch.full((4,), 0.5), torch.tensor([[0.0, 0, 0, 0], [1, 1, 1, 1]]), np.array([3, 8]), unit=True)
-    told = judge(torch.tensor([0.9, 1.0, 1.0, 1.0]), torch.ones(4), 8)
-    assert told["mse"] == pytest.approx(0.01 / 4)
-    assert told["psnr"] == pytest.approx(10 * math.log10(400))
-    assert told["relative"] == pytest.approx(0.01)
-    assert told["cosine"] == pytest.approx(3.9 / math.sqrt(4 * 3.81))
-    assert (told["class"], told["match"]) == (8, True)
-    assert judge.summary([told, judge(judge.average, torch.ones(4), 8)])["recovered"] == 1
+    result = judge(torch.tensor([0.9, 1.0, 1.0, 1.0]), torch.ones(4), 8)
+    assert result["mse"] == pytest.approx(0.01 / 4)
+    assert result["psnr"] == pytest.approx(10 * math.log10(400))
+    assert result["relative"] == pytest.approx(0.01)
+    assert result["cosine"] == pytest.approx(3.9 / math.sqrt(4 * 3.81))
+    assert (result["class"], result["match"]) == (8, True)
+    assert judge.summary([result, judge(judge.average, torch.ones(4), 8)])["recovered"] == 1
 
 
 @pytest.fixture
@@ -263,9 +263,9 @@ def test_methods_on_frozen_features_give_them_away_exactly(make_subject):
 
 def test_a_classifier_s_bias_tells_the_class(make_subject):
     facts, _ = measure_method(make_subject(Classifier), {}, 0)
-    told = facts["phases"]["local"]["attacks"]["analytic"]
-    assert (told["labels"], told["inputs"]["recovered"]) == (2, 2)
-    assert "attributes" not in told
+    result = facts["phases"]["local"]["attacks"]["analytic"]
+    assert (result["labels"], result["inputs"]["recovered"]) == (2, 2)
+    assert "attributes" not in result
 
 
 def test_a_certain_soft_label_is_the_label(make_subject):
@@ -298,9 +298,9 @@ def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_
     assert phase["depends"]["attributes"] is True
     assert (tensors["generator.analytic.attributes"] - tensors["attributes"]).abs().max() < 1e-5
     assert phase["attacks"]["analytic"]["attributes"]["matches"] == 2
-    told = phase["attacks"]["dlg"]["inputs"]
-    assert told["recovered"] == 0
-    assert told["relative"] > 0.9
+    result = phase["attacks"]["dlg"]["inputs"]
+    assert result["recovered"] == 0
+    assert result["relative"] > 0.9
     generator = next(p for p in subject.method.phases() if p.name == "generator")
     item, other = (phase_gradient(subject, generator, floats(rng, 1, WIDE)) for _ in range(2))
     assert all(torch.equal(item[name], other[name]) for name in item)
@@ -309,8 +309,8 @@ def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_
 def test_clswgan_s_critic_gives_sample_and_class_away(make_subject, rng):
     subject = make_subject(CLSWGAN, "critic", hidden=64, output="linear")
     facts, tensors = measure_method(subject, {}, 0)
-    told = facts["phases"]["critic"]["attacks"]["analytic"]
-    assert (told["inputs"]["recovered"], told["attributes"]["recovered"]) == (2, 2)
+    result = facts["phases"]["critic"]["attacks"]["analytic"]
+    assert (result["inputs"]["recovered"], result["attributes"]["recovered"]) == (2, 2)
     assert (tensors["critic.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-3
     critic = next(p for p in subject.method.phases() if p.name == "critic")
     item, other = (phase_gradient(subject, critic, floats(rng, 1, WIDE)) for _ in range(2))
@@ -408,9 +408,11 @@ def test_the_row_of_one_party_is_that_of_its_update(make_subject, rng):
     seen = network.sums(images, labels, np.array([3, 6]), [1, 2])
     rows = measure_sums(seen, {"inputs": network.judge}, attack, "classifier")["cosine"]
     assert [(row["parties"], row["seen"]) for row in rows] == [(1, "update"), (2, "sum")]
-    told = {name: value for name, value in facts["attacks"]["cosine"]["images"][0].items() if name in rows[0]["inputs"]}
-    assert {"mse", "psnr", "relative", "cosine"} <= set(told)
-    assert {name: rows[0]["inputs"][name] for name in told} == told
+    settings = {
+        name: value for name, value in facts["attacks"]["cosine"]["images"][0].items() if name in rows[0]["inputs"]
+    }
+    assert {"mse", "psnr", "relative", "cosine"} <= set(settings)
+    assert {name: rows[0]["inputs"][name] for name in settings} == settings
 
     subject = make_subject(CLSWGAN, "generator", hidden=16, output="linear")
     attacks = {"cosine": Cosine(steps=2)}
@@ -447,7 +449,7 @@ def test_what_a_party_sends_under_masks_gives_nothing_away(make_subject):
     subject = make_subject(FedZSL, alpha=0.5)
     whole = replace(subject, victims=np.array([2, 17, 25]), held=[np.arange(6)] * 3)
     rows = measure_method_sums(whole, [3], {"dlg": DLG(steps=5, restarts=1)}, 0, MASKS)["local"]
-    for told in rows.values():
-        assert [row["seen"] for row in told] == ["sum", "masked elements"]
-        assert told[1]["inputs"]["recovered"] == 0
-        assert len(told[1]["inputs"]["samples"]) == 1
+    for settings in rows.values():
+        assert [row["seen"] for row in settings] == ["sum", "masked elements"]
+        assert settings[1]["inputs"]["recovered"] == 0
+        assert len(settings[1]["inputs"]["samples"]) == 1

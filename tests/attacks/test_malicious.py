@@ -47,8 +47,8 @@ def worker(attack=None, screening=None, mode="batched", flipped=False):
 def round_of(made, round=0):
     """Give replies and states of three clients that begin at the same model."""
     params = made.method.init(np.random.default_rng(1))
-    told = made.strategy.instruct(made.strategy.init(params, 3), params, round)
-    works = [Work(k, made.strategy.recall(told, {}, round), {}) for k in range(3)]
+    instruction = made.strategy.instruct(made.strategy.init(params, 3), params, round)
+    works = [Work(k, made.strategy.recall(instruction, {}, round), {}) for k in range(3)]
     return list(made.round(works, round))
 
 
@@ -97,8 +97,8 @@ def test_the_threshold_is_calibrated_on_what_is_stored_not_on_what_is_trained_on
                 plans={"": epochs_plan(2 * count, 4, 1, rng)},
             )
 
-    told = Magnitude.Settings(percentile=10)
-    honest, attacked = (round_of(worker(item, told))[EVIL][0] for item in (None, attack(Adds)))
+    result = Magnitude.Settings(percentile=10)
+    honest, attacked = (round_of(worker(item, result))[EVIL][0] for item in (None, attack(Adds)))
     assert attacked.notes["threshold"] == honest.notes["threshold"]
     assert attacked.notes["clean"] == 28  # one pass over twice as many as it holds
     assert honest.notes["clean"] == 28  # two passes over its own

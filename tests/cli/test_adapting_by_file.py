@@ -58,8 +58,8 @@ def offline(place, tmp_path, monkeypatch, command):
         def merged(self, more=()):
             settings = {**FIRST, **QUIET, "data.root": str(place / "data/coordinator"), "data.unlabelled": True}
             words = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-            told = self.plan("first", place / "mine.toml", *words, more=more)
-            assert "unlabelled samples follow" in told.err
+            result = self.plan("first", place / "mine.toml", *words, more=more)
+            assert "unlabelled samples follow" in result.err
             self.round("first", "run", more)
 
         @staticmethod
@@ -100,7 +100,7 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline,
     first = Path("north-one.fedunseen").read_bytes()
     assert "round 1 of the plan, and this is round 2" in offline.merge("two", "x", "north-one.fedunseen", call=refused)
     with monkeypatch.context() as patch:  # its samples are others than in the first round
-        patch.setattr("fedunseen.experiment.client_data._raw", lambda *told: iter([b"another sample"]))
+        patch.setattr("fedunseen.experiment.client_data._raw", lambda *settings: iter([b"another sample"]))
         assert "changed since the round before" in offline.answer("north", "two", call=refused)
     two = files.read(Path("two.fedunseen"))
     fields = {key: two[key] for key in ("plan", "k", "masked", "elements", "hello", "withdrawals")}

@@ -19,13 +19,13 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     done = command("attack", "leakage", *TINY, "--set", "privacy.aggregation=masked", *small)
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1
-    told = json.loads(done.out)
+    result = json.loads(done.out)
     facts = json.loads((out / "leakage.json").read_text())
     assert sorted(path.name for path in out.iterdir()) == ["leakage.html", "leakage.json", "leakage.safetensors"]
-    assert (told["out"], told["report"], told["seed"]) == (str(out), str(out / "leakage.html"), 0)
-    assert told["samples"] == facts["samples"]
-    assert told["classifier"]["dlg"]["mse"] == facts["classifier"]["attacks"]["dlg"]["mse"]
-    analytic = told["phases"]["local"]["analytic"]["inputs"]
+    assert (result["out"], result["report"], result["seed"]) == (str(out), str(out / "leakage.html"), 0)
+    assert result["samples"] == facts["samples"]
+    assert result["classifier"]["dlg"]["mse"] == facts["classifier"]["attacks"]["dlg"]["mse"]
+    analytic = result["phases"]["local"]["analytic"]["inputs"]
     assert analytic["recovered"] == 2
     assert "samples" not in analytic
     tensors = load_file(out / "leakage.safetensors")
@@ -37,11 +37,11 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     np.testing.assert_allclose(told_of_each, error, rtol=1e-4)
     said = done.err.splitlines()
     assert said[0].startswith("note: under masks the coordinator sees no single gradient")  # it is not what is sent
-    assert f"note: {told['note']}" == said[0]
-    assert facts["note"] == told["note"]
-    assert f"Note: {told['note']}." in (out / "leakage.html").read_text()
+    assert f"note: {result['note']}" == said[0]
+    assert facts["note"] == result["note"]
+    assert f"Note: {result['note']}." in (out / "leakage.html").read_text()
     assert said[1].startswith("classifier, dlg, update 1: recovered ")
-    sums, whole = told["sums"], facts["sums"]
+    sums, whole = result["sums"], facts["sums"]
     assert sums["samples"] == whole["samples"]
     assert sums["samples"][0] == facts["samples"][0]
     assert len({one["class"] for one in sums["samples"]}) == 3  # of three parties, which hold classes of their own

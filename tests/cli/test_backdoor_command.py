@@ -21,24 +21,24 @@ def test_an_attack_is_run_against_each_defence(command, tmp_path):
     done = command("attack", "backdoor", *TINY, "--set", "partition.clients=6", *chosen, "--out", out, "--json")
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1
-    told, facts = json.loads(done.out), json.loads((out / "backdoor.json").read_text())
+    result, facts = json.loads(done.out), json.loads((out / "backdoor.json").read_text())
     assert sorted(path.name for path in out.iterdir()) == ["backdoor.html", "backdoor.json", "runs"]
     assert sorted(path.name for path in (out / "runs").iterdir()) == [
         "magnitude-attacked", "magnitude-honest", "magnitude-ignored-attacked", "none-attacked", "none-honest",
         "norm-clip-attacked", "norm-clip-honest",
     ]  # fmt: skip
-    assert told["attacked_rounds"] == [2]  # half way
-    assert list(told["defences"]) == ["none", "magnitude", "magnitude-ignored", "bulyan", "norm-clip"]
-    assert "needs" in told["defences"]["bulyan"]["refused"]  # 4 f + 3 clients
+    assert result["attacked_rounds"] == [2]  # half way
+    assert list(result["defences"]) == ["none", "magnitude", "magnitude-ignored", "bulyan", "norm-clip"]
+    assert "needs" in result["defences"]["bulyan"]["refused"]  # 4 f + 3 clients
     for name in ("none", "magnitude", "magnitude-ignored", "norm-clip"):
-        row = told["defences"][name]
+        row = result["defences"][name]
         lines = [json.loads(s) for s in (out / "runs" / f"{name}-attacked" / "metrics.jsonl").read_text().splitlines()]
         assert row["attacked"]["zsl"] == lines[-1]["zsl"]
         assert row["attacked"]["zsl_attacked"] == lines[1]["zsl"]
         assert row["attacked"]["backdoor_attacked"] == lines[1]["backdoor"]
         assert facts["defences"][name]["curves"]["backdoor"] == [round(line["backdoor"], 3) for line in lines]
         assert "curves" not in row
-    screened = [told["defences"][name]["attacked"]["screened"] for name in ("magnitude", "magnitude-ignored")]
+    screened = [result["defences"][name]["attacked"]["screened"] for name in ("magnitude", "magnitude-ignored")]
     assert screened[0]["poisoned"] > 0 == screened[1]["poisoned"]
     page = (out / "backdoor.html").read_text()
     assert all(f'<th scope="row">{name}</th>' in page for name in ("none", "magnitude", "norm-clip"))
@@ -67,10 +67,10 @@ def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
     small = [*TINY, *sets({"strategy.rounds": 2, "attack.clients": [9], **settings}), "--out", tmp_path / "out"]
     done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["attacked_rounds"] == told["holds"] == []
+    result = json.loads(done.out)
+    assert result["attacked_rounds"] == result["holds"] == []
     assert "No one attacked." in done.err.splitlines()
-    assert "backdoor_attacked" not in told["defences"]["none"]["attacked"]
+    assert "backdoor_attacked" not in result["defences"]["none"]["attacked"]
     assert "No one attacked." in (tmp_path / "out" / "backdoor.html").read_text()
 
 
@@ -83,10 +83,10 @@ def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
     assert done.code == 0, done.err
     each = [json.loads(path.read_text()) for path in sorted(out.glob("runs/none-attacked/seed-*/result.json"))]
     assert ["backdoor_attacked" in one for one in each] == drawn
-    told = json.loads(done.out)
-    assert told["attacked_rounds"] == [1]
-    assert told["holds"] == []
-    row = told["defences"]["none"]["attacked"]
+    result = json.loads(done.out)
+    assert result["attacked_rounds"] == [1]
+    assert result["holds"] == []
+    row = result["defences"]["none"]["attacked"]
     assert row["backdoor"] == pytest.approx(sum(one["backdoor"] for one in each) / 2)
     assert not {"backdoor_attacked", "backdoor_highest", "zsl_attacked"} & set(row)
     assert (
@@ -115,9 +115,9 @@ def test_several_seeds_give_means_and_deviations(command, tmp_path):
     small = [*TINY, "--set", "strategy.rounds=2", "--set", "run.seeds=2", "--out", tmp_path / "out"]
     done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["seeds"] == [0, 1]
-    row = told["defences"]["none"]["attacked"]
+    result = json.loads(done.out)
+    assert result["seeds"] == [0, 1]
+    row = result["defences"]["none"]["attacked"]
     paths = sorted(tmp_path.glob("out/runs/none-attacked/seed-*/result.json"))
     each = [json.loads(path.read_text())["backdoor_attacked"] for path in paths]
     assert row["backdoor_attacked"] == pytest.approx(sum(each) / 2)
@@ -136,28 +136,28 @@ def facts(**attacked):
 
 
 def test_a_defence_holds_if_the_backdoor_is_low_and_the_main_task_whole():
-    told = facts(
+    result = facts(
         good={"backdoor_highest": 9.9, "zsl": 79.1},
         late={"backdoor_highest": 10.0, "zsl": 82.0},
         dear={"backdoor_highest": 0.0, "zsl": 79.0},
         magnitude={"backdoor_highest": 0.0, "zsl": 82.0},  # which an attacker can leave out
     )
-    assert verdict(told) == ["good"]
+    assert verdict(result) == ["good"]
 
 
 def test_where_nobody_attacked_nothing_holds():
-    told = facts(good={"backdoor_highest": 0.0, "zsl": 82.0})
-    for row in told["defences"].values():
+    result = facts(good={"backdoor_highest": 0.0, "zsl": 82.0})
+    for row in result["defences"].values():
         for key in ("backdoor_attacked", "backdoor_highest", "backdoor_before"):
             del row["attacked"][key]
-    assert verdict(told) == []
-    assert conclusions(told | {"attacked_rounds": []}) == ["No one attacked."]
+    assert verdict(result) == []
+    assert conclusions(result | {"attacked_rounds": []}) == ["No one attacked."]
 
 
 def test_what_is_said_of_an_attack():
     counts = {"clean": 200, "clean_dropped": 10, "poisoned": 50, "poisoned_dropped": 40}
-    told = facts(magnitude={"backdoor_attacked": 30.0, "backdoor": 12.0, "screened": counts})
-    assert conclusions(told) == [
+    result = facts(magnitude={"backdoor_attacked": 30.0, "backdoor": 12.0, "screened": counts})
+    assert conclusions(result) == [
         "Undefended, client 0 (beta = 10, round 20) takes the backdoor accuracy from 1.0 % to 99.0 % in round 20; the "
         "highest is 99.0 %, the last 90.0 %.",
         "ZSL is 60.0 % in round 20 and 80.0 % in the last, 82.0 % if no one attacks.",
@@ -165,6 +165,6 @@ def test_what_is_said_of_an_attack():
         "It dropped 80.0 % of the poisoned samples and 5.0 % of the clean ones.",
         "No defence keeps the backdoor under 10 % and ZSL within 3 points of the honest run without one.",
     ]
-    assert conclusions(told | {"holds": ["krum"]})[-1] == (
+    assert conclusions(result | {"holds": ["krum"]})[-1] == (
         "The backdoor stays under 10 % and ZSL within 3 points of the honest run without a defence under: krum."
     )

@@ -23,8 +23,8 @@ def test_it_prints_a_line_for_each_number(command, digits, better):
 
 
 def test_json_has_the_same_unrounded(command, digits, better):
-    (told,) = json.loads(command("compare", digits, better, "--json").out)
+    (result,) = json.loads(command("compare", digits, better, "--json").out)
     results = [json.loads((path / "result.json").read_text()) for path in (better, digits)]
-    assert told["run"] == str(better)
-    assert told["differences"]["zsl"]["difference"] == pytest.approx(results[0]["zsl"] - results[1]["zsl"])
-    assert told["differences"]["zsl"]["ci95"] > 0
+    assert result["run"] == str(better)
+    assert result["differences"]["zsl"]["difference"] == pytest.approx(results[0]["zsl"] - results[1]["zsl"])
+    assert result["differences"]["zsl"]["ci95"] > 0

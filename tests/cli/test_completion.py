@@ -15,12 +15,12 @@ COMMAND = "import sys; sys.argv[0] = 'fedunseen'; from fedunseen.cli.main import
 
 def asked(shell, words):
     """Return what a shell is told when it asks for the completions of a line; zsh asks as fish does."""
-    told = {
+    settings = {
         "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
         "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }[shell]
     paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": paths, "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **told}
+    environment = {**os.environ, "PYTHONPATH": paths, "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **settings}
     done = subprocess.run([sys.executable, "-c", COMMAND], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

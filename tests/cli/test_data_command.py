@@ -43,40 +43,40 @@ def test_the_list_names_every_benchmark_with_its_page(command, tmp_path, monkeyp
     assert f"  found      {tmp_path / 'CUB_200_2011'}\n" in done.out
     assert f"  not found  in {tmp_path}\n" in done.out
     monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
-    told = {one["name"]: one for one in json.loads(command("data", "list", "--json").out)}
-    assert set(told) >= {"apy", "awa2", "cifar100", "cub", "deepfashion", "digit-pairs", "folder", "images", "sun"}
-    assert told["cub"]["found"] == [str(tmp_path / "CUB_200_2011")]
-    assert told["awa2"]["found"] == []
-    assert all(one["title"] and one["page"] for one in told.values())
+    result = {one["name"]: one for one in json.loads(command("data", "list", "--json").out)}
+    assert set(result) >= {"apy", "awa2", "cifar100", "cub", "deepfashion", "digit-pairs", "folder", "images", "sun"}
+    assert result["cub"]["found"] == [str(tmp_path / "CUB_200_2011")]
+    assert result["awa2"]["found"] == []
+    assert all(one["title"] and one["page"] for one in result.values())
 
 
 def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
     write_mnist(tmp_path / "digits")
-    code, told = check(tmp_path / "digits")
+    code, report = check(tmp_path / "digits")
     assert code == 0
-    assert [told[key] for key in ("benchmark", "attributes", "seen", "validation", "unseen")] == ["mnist", 0, 5, 0, 5]
-    assert [told[key] for key in ("samples", "train", "test_seen", "test_unseen")] == [70, 30, 20, 20]
+    assert [report[key] for key in ("benchmark", "attributes", "seen", "validation", "unseen")] == ["mnist", 0, 5, 0, 5]
+    assert [report[key] for key in ("samples", "train", "test_seen", "test_unseen")] == [70, 30, 20, 20]
     out = command("data", "check", tmp_path / "digits").out
     assert "  attributes: none, the classes are learned from examples (few-shot)\n" in out
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("good 1 0\nbad 0 1\n")
     write_sentiment140(tmp_path / "tweets" / "mine.csv")
-    code, told = check(tmp_path / "tweets", "--set", f"data.vectors={vectors}")
+    code, report = check(tmp_path / "tweets", "--set", f"data.vectors={vectors}")
     assert code == 0
-    assert [told[key] for key in ("benchmark", "samples", "seen", "unseen")] == ["sent140", 60, 4, 2]
+    assert [report[key] for key in ("benchmark", "samples", "seen", "unseen")] == ["sent140", 60, 4, 2]
 
 
 def test_the_photos_of_cifar100_are_cifar100_s(check, real_data):
-    told = check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
-    assert told["benchmark"] == "cifar100"
+    result = check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
+    assert result["benchmark"] == "cifar100"
 
 
 def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
     splits = cub.parent / "split" / "att_splits.mat"
-    code, told = check(cub, "--set", f"data.splits={splits}")
+    code, report = check(cub, "--set", f"data.splits={splits}")
     assert code == 0
-    assert told.pop("snippet").startswith(f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"\n')
-    assert told == {
+    assert report.pop("snippet").startswith(f'[data]\nname = "cub"\nroot = "{cub}"\nsplits = "{splits}"\n')
+    assert report == {
         "benchmark": "cub", "root": str(cub), "missing": [], "problems": [], "part": False, "kind": "images",
         "samples": 30, "train": 16, "test_seen": 4, "test_unseen": 10, "classes": 6, "attributes": 312,
         "groups": 28, "grouped": 312,
@@ -99,9 +99,9 @@ def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
 def test_missing_parts_are_listed(check, command, cub):
     (cub / "images.txt").unlink()
     (cub.parent / "attributes.txt").unlink()
-    code, told = check(cub)
+    code, report = check(cub)
     assert code == 2
-    assert told["missing"] == ["images.txt", "attributes.txt or attributes/attributes.txt or ../attributes.txt"]
+    assert report["missing"] == ["images.txt", "attributes.txt or attributes/attributes.txt or ../attributes.txt"]
     done = command("data", "check", cub)
     assert done.code == 2
     assert "  missing: images.txt\n" in done.out
@@ -120,57 +120,57 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     (images / "beaver" / "beaver_10002.jpg").write_bytes(b"")
     (images / "dalmatian" / "dalmatian_10001.jpg").write_bytes(b"?")
     assert check(root)[0] == 0  # no one has looked at the images
-    code, told = check(root, "--images")
+    code, report = check(root, "--images")
     assert code == 2
-    assert told["unreadable"] == ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
-    assert told["problems"] == [
+    assert report["unreadable"] == ["beaver/beaver_10002.jpg", "dalmatian/dalmatian_10001.jpg"]
+    assert report["problems"] == [
         "2 of 30 images cannot be read: beaver/beaver_10002.jpg, dalmatian/dalmatian_10001.jpg; fix or replace them, "
         "or leave them out with data.skip_unreadable = true"
     ]
-    code, told = check(root, "--images", "--set", "data.skip_unreadable=true", "--set", "data.size=32")
+    code, report = check(root, "--images", "--set", "data.skip_unreadable=true", "--set", "data.size=32")
     assert code == 0
-    assert len(told["unreadable"]) == 2
-    assert told["bytes"] == 30 * 3 * 32 * 32
+    assert len(report["unreadable"]) == 2
+    assert report["bytes"] == 30 * 3 * 32 * 32
 
 
 def test_your_own_images(check, tmp_path):
     for name in ("cat", "dog", "fox", "owl"):
         for i in range(4):
             write_image(tmp_path / name / f"{i}.png", i)
-    code, told = check(tmp_path)
+    code, report = check(tmp_path)
     assert code == 2
-    assert told["benchmark"] == "images"
-    assert told["missing"] == ["classes.csv"]
+    assert report["benchmark"] == "images"
+    assert report["missing"] == ["classes.csv"]
     table = tmp_path / "classes.csv"
     table.write_text("name,split,big\ncat,seen,1\ndog,seen,2\nfox,seen,3\nowl,unseen,1\n")
-    code, told = check(tmp_path, "--images")
+    code, report = check(tmp_path, "--images")
     assert code == 0
     table.rename(tmp_path / "table.csv")
     assert check(tmp_path, "--set", f"data.classes={tmp_path / 'table.csv'}")[0] == 0
-    assert told["samples"] == 16
-    assert told["unreadable"] == []
+    assert report["samples"] == 16
+    assert report["unreadable"] == []
 
 
 def test_features(check, make_folder, tmp_path, real_data):
-    code, told = check(make_folder(tmp_path / "mine"))
+    code, report = check(make_folder(tmp_path / "mine"))
     assert code == 0
-    assert told["benchmark"] == "folder"
-    assert told["samples"] == 8 * 14 + 4 * 4
-    code, told = check(real_data / "xlsa17" / "CIFAR100_MBV2")
+    assert report["benchmark"] == "folder"
+    assert report["samples"] == 8 * 14 + 4 * 4
+    code, report = check(real_data / "xlsa17" / "CIFAR100_MBV2")
     assert code == 0
-    assert told["snippet"].splitlines()[1:4] == [
+    assert report["snippet"].splitlines()[1:4] == [
         'name = "xlsa17"', f"root = {json.dumps(str(real_data / 'xlsa17'))}", 'dataset = "CIFAR100_MBV2"'
     ]  # fmt: skip
-    assert [told[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
+    assert [report[key] for key in ("samples", "seen", "unseen", "attributes")] == [30_000, 80, 20, 384]
 
 
 def test_too_little_for_a_run_is_enough_for_a_party(check, command, tmp_path):
     write_image(tmp_path / "cat" / "1.png", 0)
     write_image(tmp_path / "dog" / "1.png", 1)
     (tmp_path / "classes.csv").write_text("name,split,big\ncat,seen,1\ndog,seen,2\nowl,unseen,1\nox,seen,3\n")
-    code, told = check(tmp_path, "--set", "data.part=false")
+    code, report = check(tmp_path, "--set", "data.part=false")
     assert code == 2
-    assert told["problems"] == [
+    assert report["problems"] == [
         f"the seen class 'ox' of {tmp_path / 'classes.csv'} has no folder in {tmp_path}: add one with its images, or "
         "mark the class as unseen"
     ]
@@ -233,8 +233,10 @@ def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_h
     monkeypatch.setitem(BENCHMARKS, "mine", "my_benchmark:Mine")
     (tmp_path / "data" / "here").mkdir(parents=True)
     np.save(tmp_path / "data" / "here" / "mine.npy", np.random.default_rng(0).normal(size=(60, 4)))
-    told = {one["name"]: one for one in json.loads(command("data", "list", "--root", tmp_path / "data", "--json").out)}
-    assert told["mine"] == {
+    result = {
+        one["name"]: one for one in json.loads(command("data", "list", "--root", tmp_path / "data", "--json").out)
+    }
+    assert result["mine"] == {
         "name": "mine", "title": "rows of mine", "page": "https://example.org", "layout": "mine.npy", "files": True,
         "found": [str(tmp_path / "data" / "here")],
     }  # fmt: skip

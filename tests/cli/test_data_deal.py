@@ -64,8 +64,8 @@ def dealt(command, tmp_path):
     """Deal an experiment and compare the folders; return the benchmark and the ids of what was dealt."""
 
     def deal(name, settings):
-        told = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        assert command("data", "deal", name, *told, "--out", tmp_path / "parties").code == 0
+        items = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        assert command("data", "deal", name, *items, "--out", tmp_path / "parties").code == 0
         names = [f"client-{k}" for k in range(settings["partition.clients"])]
         return check(tmp_path / "parties", Experiment.load(name, settings), names)
 
@@ -77,14 +77,14 @@ def test_the_parties_hold_together_what_there_is_to_train_on(command, tmp_path):
     done = command("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--set", "run.seed=4", "--out", out,
                    "--parties", "north, south,west", "--json")  # fmt: skip
     assert done.code == 0
-    told = json.loads(done.out)
+    result = json.loads(done.out)
     whole, dealt = check(out, Experiment.load("digit-pairs", settings), ["north", "south", "west"])
     assert dealt.tolist() == whole.train.tolist()
-    assert (told["out"], told["seed"], told["data"]) == (str(out), 4, {"name": "folder", "part": True})
-    assert [one["name"] for one in told["parties"]] == ["north", "south", "west"]
-    assert sum(one["samples"] for one in told["parties"]) == len(whole.train)
-    assert sum(one["classes"] for one in told["parties"]) == len(whole.space.seen)
-    assert told["coordinator"] == {
+    assert (result["out"], result["seed"], result["data"]) == (str(out), 4, {"name": "folder", "part": True})
+    assert [one["name"] for one in result["parties"]] == ["north", "south", "west"]
+    assert sum(one["samples"] for one in result["parties"]) == len(whole.train)
+    assert sum(one["classes"] for one in result["parties"]) == len(whole.space.seen)
+    assert result["coordinator"] == {
         "name": "coordinator", "folder": str(out / "coordinator"), "samples": 3000, "classes": 100,
     }  # fmt: skip
 

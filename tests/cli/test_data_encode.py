@@ -14,10 +14,10 @@ SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.selec
 
 def test_what_is_written_is_what_the_benchmark_holds(tmp_path):
     experiment = Experiment.load("digit-pairs-gaussian", SMALL)
-    told = encode(experiment, tmp_path / "pairs")
+    result = encode(experiment, tmp_path / "pairs")
     whole = load_data(experiment, 0)
-    assert told["samples"] == len(whole.features)
-    settings = Xlsa17.Settings(**{**told["data"], "attributes": "original_att"})
+    assert result["samples"] == len(whole.features)
+    settings = Xlsa17.Settings(**{**result["data"], "attributes": "original_att"})
     read = Xlsa17.load(settings, seed=3)
     np.testing.assert_array_equal(read.features, whole.features.astype(np.float32))
     assert read.labels.tolist() == whole.labels.tolist()
@@ -28,7 +28,7 @@ def test_what_is_written_is_what_the_benchmark_holds(tmp_path):
         assert getattr(read.space, split).tolist() == getattr(whole.space, split).tolist()
     np.testing.assert_allclose(read.space.semantics, whole.space.semantics, atol=1e-12)
     assert read.space.attribute_groups == whole.space.attribute_groups
-    unit = Xlsa17.load(Xlsa17.Settings(**told["data"]), seed=3).space.semantics
+    unit = Xlsa17.load(Xlsa17.Settings(**result["data"]), seed=3).space.semantics
     np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1)
 
 
@@ -60,9 +60,9 @@ def test_pictures_become_an_encoders_features(tmp_path):
         "encoder.name": "efficientnet-lite", "evaluation.selection": "last",
     }  # fmt: skip
     experiment = Experiment.from_dict({}, settings, "photos")
-    told = encode(experiment, tmp_path / "features")
-    assert told["numbers"] == 1280
-    read = Xlsa17.load(Xlsa17.Settings(**told["data"]), seed=0)
+    result = encode(experiment, tmp_path / "features")
+    assert result["numbers"] == 1280
+    read = Xlsa17.load(Xlsa17.Settings(**result["data"]), seed=0)
     np.testing.assert_array_equal(read.features, load_data(experiment, 0).features)
 
 

@@ -95,7 +95,7 @@ def test_presets_are_listed_with_what_they_are(command):
 
 
 def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
-    told = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
-    monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: told)
+    items = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
+    monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: items)
     versions = json.loads(command("doctor", "--json").out)["versions"]
     assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]

@@ -17,13 +17,13 @@ def test_it_writes_a_file_for_each_table(command, digits, tmp_path):
 
 
 def test_json_names_the_files(command, digits, tmp_path):
-    told = json.loads(command("export", digits, "--csv", tmp_path, "--json").out)
-    assert sorted(told["files"]) == sorted(map(str, tmp_path.glob("*.csv")))
+    result = json.loads(command("export", digits, "--csv", tmp_path, "--json").out)
+    assert sorted(result["files"]) == sorted(map(str, tmp_path.glob("*.csv")))
 
 
 def test_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
-    told = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
-    assert {path.suffix for path in map(Path, told["files"])} == {".csv", ".tex"}
+    result = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
+    assert {path.suffix for path in map(Path, result["files"])} == {".csv", ".tex"}
     with (tmp_path / "classes.csv").open(encoding="utf-8") as file:
         header, first, *rest = csv.reader(file)
     lines = (tmp_path / "classes.tex").read_text("utf-8").splitlines()

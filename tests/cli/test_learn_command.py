@@ -52,8 +52,8 @@ def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, 
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
     for name, rows in samples.items():
         np.save(tmp_path / "new.npy", rows[5])
-        told = command("predict", run, tmp_path / "new.npy", "--json")
-        assert json.loads(told.out)[0]["classes"][0]["name"] == name
+        result = command("predict", run, tmp_path / "new.npy", "--json")
+        assert json.loads(result.out)[0]["classes"][0]["name"] == name
     for words in (("report",), ("export", "--csv", tmp_path / "tables")):
         done = command(words[0], run, *words[1:])
         assert done.code == 0, done.err
@@ -69,10 +69,10 @@ def test_a_learned_run_is_served_and_takes_more_classes(trained, samples):
     added = asked.post("/classes", json={"name": "quagga", "features": samples["quagga"][:5].tolist()})
     assert (added.status_code, added.json()["examples"]) == (201, 5)
     for _ in range(2):
-        told = asked.post("/predict?explain=true", json={"features": samples["quagga"][5:].tolist()})
-        assert told.status_code == 200, told.text
-        assert told.json()["answers"][0]["classes"][0]["name"] == "quagga"
-        assert "okapi" not in told.json()["answers"][0]["why"]
+        result = asked.post("/predict?explain=true", json={"features": samples["quagga"][5:].tolist()})
+        assert result.status_code == 200, result.text
+        assert result.json()["answers"][0]["classes"][0]["name"] == "quagga"
+        assert "okapi" not in result.json()["answers"][0]["why"]
 
 
 def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp_path):
@@ -109,9 +109,9 @@ def test_photos_taught_by_examples_alone_on_the_default_model(command, tmp_path)
     ):
         done = command(*words)
         assert done.code == 0, done.err
-    told = json.loads(command("predict", learnt, test, "--json").out)[0]["classes"]
-    assert told[0]["name"] == "white"
-    assert "black" in {one["name"] for one in told}
+    result = json.loads(command("predict", learnt, test, "--json").out)[0]["classes"]
+    assert result[0]["name"] == "white"
+    assert "black" in {one["name"] for one in result}
     asked = TestClient(create_app(Recognizer(load_run(run))), base_url="http://127.0.0.1")
     files = [("files", (path.name, path.read_bytes())) for path in sorted((tmp_path / "new" / "white").iterdir())]
     assert asked.post("/classes", data={"name": "white"}, files=files).status_code == 201

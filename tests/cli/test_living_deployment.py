@@ -65,9 +65,9 @@ def tree(story, make_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def told(tree, tmp_path_factory):
+def undisturbed(tree, tmp_path_factory):
     """The story in one process."""
-    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("told") / "run")
+    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 def deal(tree, out):
@@ -98,7 +98,7 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, told, tmp_path):
+def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, undisturbed, tmp_path):
     deal(tree, tmp_path / "data")
     toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
     deployment = Deployment(machine, story[0], PARTIES, tmp_path / "data", "story.toml", insecure=True)
@@ -109,17 +109,17 @@ def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, told,
     deployment.end(deployment.host("--resume"), parties)
     assert "2 of them new to the coordinator" in machine.said("west.log")
     lived = load_run(tmp_path / "run")
-    assert lived.space.names == told.space.names
+    assert lived.space.names == undisturbed.space.names
     assert lived.space.names[-2:] == tuple(NEW)
     assert [line["space"]["known"] for line in lived.metrics] == [10, 10, 12, 12, 12]
     assert lived.metrics[2]["space"]["added"] == NEW
-    assert lived.metrics[4]["space"]["left"] == told.metrics[4]["space"]["left"]
+    assert lived.metrics[4]["space"]["left"] == undisturbed.metrics[4]["space"]["left"]
     assert set(lived.metrics[4]["space"]["left"]) == set(PARTIES["south"])
-    assert same(dict(lived.params), dict(told.params))
+    assert same(dict(lived.params), dict(undisturbed.params))
     # South is forgotten.
-    left, other = tmp_path / "left", forget(told, "1", tmp_path / "other")
+    left, other = tmp_path / "left", forget(undisturbed, "1", tmp_path / "other")
     done = CliRunner().invoke(app, ["forget", str(tmp_path / "run"), "--party", "south", "--out", str(left)])
-    if told.experiment.method.name == "gaussian":
+    if undisturbed.experiment.method.name == "gaussian":
         assert done.exit_code == 0, done.output
         left = load_run(left)
         assert same(dict(left.params), dict(other.params))
@@ -131,7 +131,7 @@ def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, told,
         assert not left.exists()
         left = other
     # The newcomers' classes are recognized: of twelve classes, by test samples that no party has trained on.
-    whole = load_data(told.experiment, 0)
+    whole = load_data(undisturbed.experiment, 0)
     for name in NEW:
         rows = whole.test_seen[whole.labels[whole.test_seen] == whole.space.names.index(name)]
         answers = [ranking[0].name for ranking in left.predict(whole.features[rows])]

@@ -24,12 +24,12 @@ def read(text):
 
 @pytest.mark.usefixtures("machines")
 def test_every_line_has_a_level_and_a_time_with_its_zone(capsys):
-    told = []
-    with subscribed(lambda level, text: told.append((level, text))):
+    messages = []
+    with subscribed(lambda level, text: messages.append((level, text))):
         for line in ("run:    runs/ä", "warning: little is left", "error: nothing is left: fix that"):
             emit(line)
     expected = [("info", "run:    runs/ä"), ("warning", "little is left"), ("error", "nothing is left: fix that")]
-    assert told == read(capsys.readouterr().err) == expected
+    assert messages == read(capsys.readouterr().err) == expected
 
 
 @pytest.mark.usefixtures("machines")

@@ -149,8 +149,8 @@ def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
     assert "no answer of east" in offline.merge(*answers(NAMES[:3]), call=refused)
     assert "cannot withdraw" in offline.act("withdraw", "north", out="w", call=refused)
     offline.plan("bare", NAMES[:3])
-    told = offline.act("answer", "north", "bare", "bare-north", call=refused)
-    assert "east took part in that one, without a withdrawal" in told
+    result = offline.act("answer", "north", "bare", "bare-north", call=refused)
+    assert "east took part in that one, without a withdrawal" in result
     offline.act("withdraw", "east", out="gone")
     assert "has withdrawn" in offline.act("answer", "east", call=refused)
     offline.plan("second", NAMES[:3], "--withdrawal", "gone.fedunseen")
@@ -182,8 +182,8 @@ def test_changed_data_need_consent(answered, offline, refused):
         arrays["split"] = np.concatenate([arrays["split"], arrays["split"][:1]])
     np.savez("data/north/features.npz", **arrays)
     offline.plan("more")
-    told = offline.act("answer", "north", "more", "more-north", call=refused)
-    assert "samples have changed since" in told
+    result = offline.act("answer", "north", "more", "more-north", call=refused)
+    assert "samples have changed since" in result
     arrays["features"] = 1 - arrays["features"]  # its own ledger has none of these, and the others' is what helps
     np.savez("data/north/features.npz", **arrays)
     offline.act("answer", "north", "more", "more-north")
@@ -263,8 +263,8 @@ def test_three_parties_withdraw_and_are_removed_by_file(place, offline, command,
 
     plan("masked", three, "digit-pairs-gaussian", *SETS)
     assert "only a plan with --plain can follow" in offline.act("withdraw", "west", "masked", "gone", **kits).err
-    told = plan("next", three[:2], "digit-pairs-gaussian", *SETS, "--withdrawal", "gone.fedunseen", call=refused)
-    assert "takes 3 at least" in told
+    result = plan("next", three[:2], "digit-pairs-gaussian", *SETS, "--withdrawal", "gone.fedunseen", call=refused)
+    assert "takes 3 at least" in result
     plain = "--plain", "--withdrawal", "gone.fedunseen"
     plan("next", three[:2], "digit-pairs-gaussian", *SETS, *plain)
     for name in three[:2]:
@@ -383,8 +383,8 @@ def test_a_party_with_too_many_samples_sends_nothing(offline, refused, monkeypat
     offline.plan()
     with monkeypatch.context() as patch:
         patch.setattr("fedunseen.methods.closed_form.statistics.LARGEST", 119 * 127**2)  # 119 samples of 8 bits fit
-        told = offline.act("answer", "north", call=refused)
-    assert "120 samples of 8 bits do not fit 64 bits" in told
+        result = offline.act("answer", "north", call=refused)
+    assert "120 samples of 8 bits do not fit 64 bits" in result
     assert not Path("north.fedunseen").exists()
     assert not list(Path("fedunseen-north/ledger").glob("released-*"))
     offline.act("answer", "north")

@@ -179,5 +179,5 @@ def test_a_command_refuses_in_one_sentence_and_writes_nothing(words, code, sente
 def test_json_has_code_and_sentence(command):
     done = command("run", "digit-piars", "--json")
     assert done.code == 2
-    told = json.loads(done.out)["error"]
-    assert done.err == f"error: {told['message']} [{told['code']}]\n"
+    result = json.loads(done.out)["error"]
+    assert done.err == f"error: {result['message']} [{result['code']}]\n"

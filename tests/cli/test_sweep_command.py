@@ -48,10 +48,10 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
     done = command("sweep", two, "--out", out, "--only", "lr=0.1", "--json")
     assert done.code == 0, done.err
     assert done.out.count("\n") == 1
-    told = json.loads(done.out)
-    assert (told["sweep"], told["out"], told["report"]) == ("two", str(out), str(out / "results.html"))
-    assert (told["done"], told["failed"], told["refused"], told["not_run"]) == (1, 0, 0, 1)
-    not_run, row = told["cells"]
+    answer = json.loads(done.out)
+    assert (answer["sweep"], answer["out"], answer["report"]) == ("two", str(out), str(out / "results.html"))
+    assert (answer["done"], answer["failed"], answer["refused"], answer["not_run"]) == (1, 0, 0, 1)
+    not_run, row = answer["cells"]
     assert (not_run["values"], not_run["status"], row["values"]) == ({"lr": "0.05"}, "not run", {"lr": "0.1"})
     result = json.loads((out / row["run"] / "result.json").read_text())
     assert {key: row[key] for key in ("zsl", "gzsl_seen")} == {key: result[key] for key in ("zsl", "gzsl_seen")}
@@ -83,8 +83,8 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, mo
     done = command("sweep", two, "--dry-run")
     assert (done.code, done.out) == (0, "0.05\n0.1\n")
     assert done.err == "2 cells; 2 runs, seeds counted\n"
-    told = json.loads(command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").out)
-    assert told == {"sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}]}
+    result = json.loads(command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").out)
+    assert result == {"sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}]}
     assert sorted(tmp_path.rglob("*")) == before
 
 

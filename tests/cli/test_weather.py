@@ -114,7 +114,7 @@ def test_a_bad_network_and_a_cut_change_nothing(engine, machine, tmp_path):
         proxy.close()
     assert proxy.cuts >= len(NAMES)
     assert proxy.carried > 2 * len(NAMES) * ROUNDS * 1000
-    told = Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"})
-    here = run(told, tmp_path / "here")
+    variant = Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"})
+    here = run(variant, tmp_path / "here")
     same_model(tmp_path / "run", here.path)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["gzsl_harmonic"] == here.result["gzsl_harmonic"]

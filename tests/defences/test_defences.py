@@ -322,8 +322,8 @@ def test_it_makes_no_difference_who_else_is_wrapped(name):
     many = replies(9, c2=7.0)
     after, again = (s.merge(s.init(params(), 9), params(), many, 0)[1] for s in (bare, wrapped))
     assert all(torch.equal(after[n], again[n]) for n in after)
-    told = wrapped.recall(wrapped.instruct(wrapped.init(params(), 9), params(), 0), {}, 0)
-    assert told.own is own
+    instruction = wrapped.recall(wrapped.instruct(wrapped.init(params(), 9), params(), 0), {}, 0)
+    assert instruction.own is own
 
 
 def test_control_variates_see_what_is_merged_not_what_came():

@@ -74,14 +74,14 @@ def prepared(images, mean, deviation, size=24):
     return (planes - torch.tensor(mean).reshape(3, 1, 1)) / torch.tensor(deviation).reshape(3, 1, 1)
 
 
-def image_vectors(kind, model, planes, **told):
+def image_vectors(kind, model, planes, **settings):
     """What the library itself computes."""
     with torch.no_grad():
         if kind == "clip":
-            states = model.vision_model(pixel_values=planes, **told).pooler_output
+            states = model.vision_model(pixel_values=planes, **settings).pooler_output
             return normalize(model.visual_projection(states), dim=1).numpy()
         if kind == "siglip":
-            return normalize(model.vision_model(pixel_values=planes, **told).pooler_output, dim=1).numpy()
+            return normalize(model.vision_model(pixel_values=planes, **settings).pooler_output, dim=1).numpy()
         return model(pixel_values=planes).last_hidden_state[:, 0].numpy()
 
 
@@ -93,8 +93,8 @@ NORMS = {"dinov2": IMAGENET, "dinov2_with_registers": IMAGENET, "clip": CLIP, "s
 def test_vectors_are_the_librarys(folders, photographs, kind, size):
     folder, model = folders[kind]
     found = vision(folder, size=size).encode(photographs)
-    told = {"interpolate_pos_encoding": True} if size != 24 and kind in ("clip", "siglip") else {}
-    expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind], size=size), **told)
+    settings = {"interpolate_pos_encoding": True} if size != 24 and kind in ("clip", "siglip") else {}
+    expected = image_vectors(kind, model, prepared(photographs, *NORMS[kind], size=size), **settings)
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
     assert (found.dtype, found.shape) == (np.float32, (8, *vision(folder).shape))
 

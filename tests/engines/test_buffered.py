@@ -37,7 +37,7 @@ def slowly(takes, buffer, staleness, merges):
     """Return the model and the time after each merge: a queue of events, and floats."""
     queue = [(takes[k], k, 0, 0.0) for k in range(len(takes))]  # done at, who, began at merge, began with
     heapq.heapify(queue)
-    model, time, told = 0.0, 0.0, []
+    model, time, result = 0.0, 0.0, []
     for merge in range(merges):
         came, waiting = [], []
         while len(came) < buffer:
@@ -50,10 +50,10 @@ def slowly(takes, buffer, staleness, merges):
                     heapq.heappush(queue, (time + takes[one], one, merge, model))
                 waiting = []
         model += sum(change for _, change in came) / buffer
-        told.append((model, time))
+        result.append((model, time))
         for one in waiting:
             heapq.heappush(queue, (time + takes[one], one, merge + 1, model))
-    return told
+    return result
 
 
 @pytest.mark.parametrize(("buffer", "staleness"), [(1, 0.5), (3, 0.0), (3, 0.5), (5, 1.0)])
@@ -61,9 +61,9 @@ def test_it_is_the_slow_simulation(buffer, staleness):
     settings = BufferedSettings(buffer=buffer, staleness=staleness, spread=0.8)
     worker = Pulling([10, 10, 20, 5, 40])
     engine = Buffered(FedAvg(weights="uniform"), worker, settings, seed=5)
-    told = slowly(engine.takes.tolist(), buffer, staleness, 20)
+    answer = slowly(engine.takes.tolist(), buffer, staleness, 20)
     state, params = {}, {"w": torch.zeros(1, dtype=torch.float64)}
-    for merge, (model, time) in enumerate(told):
+    for merge, (model, time) in enumerate(answer):
         result = engine.round(merge, state, params, {}, range(5))
         state, params = result.state, result.params
         assert float(params["w"]) == pytest.approx(model, abs=1e-6)
@@ -98,8 +98,8 @@ def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_p
 
 @pytest.mark.parametrize("strategy", ["fedavg", "moon", "fedadam"])
 def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
-    told = experiment(engine__name="buffered", engine__buffer=2, strategy__name=strategy)
-    whole = run(told, tmp_path / "whole")
+    variant = experiment(engine__name="buffered", engine__buffer=2, strategy__name=strategy)
+    whole = run(variant, tmp_path / "whole")
     assert max(max(line["clock"]["ages"]) for line in whole.metrics) > 0
     saved = RunDirectory.save_checkpoint
 
@@ -113,8 +113,8 @@ def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
 
     monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
     with pytest.raises(Killed):
-        run(told, tmp_path / "killed")
+        run(variant, tmp_path / "killed")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
-    resumed = run(told, tmp_path / "killed", resume=True)
+    resumed = run(variant, tmp_path / "killed", resume=True)
     assert same(resumed, whole)
     assert [line["clock"] for line in resumed.metrics] == [line["clock"] for line in whole.metrics]

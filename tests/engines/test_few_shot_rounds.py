@@ -29,7 +29,7 @@ def find(registry, name):
     return getattr(importlib.import_module(module), attribute)
 
 
-def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one-at-a-time", norm=None):
+def engine(method="maml", settings=None, strategy="fedavg", options=None, mode="one-at-a-time", norm=None):
     """Return an engine of three clients, and the first parameters, in double precision."""
     rng = np.random.default_rng(2)
     kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
@@ -41,7 +41,7 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     labels = np.array([c for held in CLASSES for c in held for _ in range(5)])
     owner = np.array([k for k, held in enumerate(CLASSES) for c in held for _ in range(5)])
     inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
-    chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (told or {}))))
+    chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (options or {}))))
     if made.compares:
         chosen = Pipeline(chosen, [Peers(made.settings.exclusive, made.settings.mi_from)])
     samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
@@ -49,7 +49,7 @@ def engine(method="maml", settings=None, strategy="fedavg", told=None, mode="one
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
 
 
-def told(made, state, params, own, round):
+def instruction_for(made, state, params, own, round):
     """Return what a client begins a round with."""
     return made.strategy.recall(made.strategy.instruct(state, params, round), own, round)
 
@@ -116,7 +116,9 @@ def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode
 def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round():
     made, first = engine("maml-mi-adv")
     begun = [
-        made.worker.task(Work(client, told(made, made.strategy.init(first, 3), first, {}, round), {}), round).params
+        made.worker.task(
+            Work(client, instruction_for(made, made.strategy.init(first, 3), first, {}, round), {}), round
+        ).params
         for client in (0, 1)
         for round in (0, 1, 2)
     ]
@@ -158,7 +160,7 @@ def test_naive_weights_without_pulls_are_maml():
 def test_the_peer_is_the_merged_model():
     made, first = engine("maml-mi")
     state, params, states, _ = rounds(made, first, 2)
-    begun = told(made, state, params, states.get(1, {}), 2)
+    begun = instruction_for(made, state, params, states.get(1, {}), 2)
     peer = within("peers/", begun.kept)
     assert all(peer[name] is value for name, value in params.items())
     assert not begun.extras  # it does not travel a second time
@@ -169,7 +171,7 @@ def test_the_exclusive_peer_is_the_mean_of_all_others():
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, results = rounds(made, first, 2)
     for client in range(3):
-        peer = within("peers/", told(made, state, params, states[client], 2).kept)
+        peer = within("peers/", instruction_for(made, state, params, states[client], 2).kept)
         others = [results[-1].models(k) for k in range(3) if k != client]
         for name, value in peer.items():
             torch.testing.assert_close(value, torch.stack([other[name] for other in others]).mean(0))
@@ -179,7 +181,7 @@ def test_a_client_that_had_no_share_in_the_model_compares_itself_with_all_of_it(
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 1)
     result = made.round(1, state, params, states, [0, 2])
-    begun = told(made, result.state, result.params, states[1], 2)
+    begun = instruction_for(made, result.state, result.params, states[1], 2)
     for name, value in within("peers/", begun.kept).items():
         assert torch.equal(value, result.params[name])
 
@@ -187,7 +189,7 @@ def test_a_client_that_had_no_share_in_the_model_compares_itself_with_all_of_it(
 def test_a_single_client_has_no_others():
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 2, clients=(0,))
-    begun = told(made, state, params, states[0], 2)
+    begun = instruction_for(made, state, params, states[0], 2)
     assert all(torch.equal(value, params[name]) for name, value in within("peers/", begun.kept).items())
 
 
@@ -203,6 +205,6 @@ def test_the_exclusive_peer_costs_two_numbers_a_client():
 def test_both_stages_see_the_same_episodes():
     """Algorithm 2 draws one batch of episodes."""
     made, first = engine("maml-mi-adv")
-    begun = told(made, made.strategy.init(first, 3), first, {}, 0)
+    begun = instruction_for(made, made.strategy.init(first, 3), first, {}, 0)
     task = made.worker.task(Work(0, begun, {}), 0)
     assert np.array_equal(task.plans["stage-1"].index, task.plans[""].index)

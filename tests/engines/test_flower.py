@@ -129,9 +129,9 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
     monkeypatch.setattr(client, "STRANGE", 0.0)
     with socket.create_server(("127.0.0.1", place.port)) as listener:
         threading.Thread(target=listen, daemon=True).start()
-        told = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
+        result = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
         with pytest.raises(ConnectionLost, match="does not speak TLS"):
-            client.Connection(told).connect(threading.Event())
+            client.Connection(result).connect(threading.Event())
         assert len(came) == 3
 
 

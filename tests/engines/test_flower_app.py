@@ -80,9 +80,9 @@ class Federation:
         until(lambda: "startup complete" in self.log("superlink"), self.folder, [self.running["superlink"]])
 
     def node(self, name, *more, **config):
-        told = {"name": name, "data": f"data/{name}", "state": f"state-{name}", "out": f"model-{name}"}
-        told |= {"credentials": f"kits/{name}", **config}
-        text = " ".join(f'{key}="{value}"' for key, value in told.items())
+        settings = {"name": name, "data": f"data/{name}", "state": f"state-{name}", "out": f"model-{name}"}
+        settings |= {"credentials": f"kits/{name}", **config}
+        text = " ".join(f'{key}="{value}"' for key, value in settings.items())
         keys = ("--root-certificates", f"kits/{name}/ca.crt", "--auth-supernode-private-key", f"kits/{name}/node.key")
         place = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", free_port())
         self.start(name, "flower-supernode", *place, *keys, "--node-config", text, *more)

@@ -88,7 +88,7 @@ def data():
 class Federation:
     """A federation of five clients, made by hand."""
 
-    def __init__(self, method="classifier", settings=None, strategy="fedavg", told=None, pooled=False, **worker):
+    def __init__(self, method="classifier", settings=None, strategy="fedavg", options=None, pooled=False, **worker):
         kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
         own = {} if not kind.trained else {"lr": 0.05, "batch_size": 8}
         # Adam makes whole steps of gradients that are rounding errors: its two ways only agree in double precision.
@@ -96,7 +96,7 @@ class Federation:
         semantics = torch.from_numpy(space().semantics).to(self.dtype)
         backbone = Backbone((WIDTH,) if kind.takes == "vectors" else MAP)
         self.method = kind(kind.Settings(**(own | (settings or {}))), space(), semantics, backbone)
-        self.strategy = plan(plan.Settings(**(told or {})))
+        self.strategy = plan(plan.Settings(**(options or {})))
         drawn = self.method.init(np.random.default_rng(7))
         self.first = {n: v.to(self.dtype) if kind.trained else v for n, v in drawn.items()}
         if self.strategy.merges:
@@ -156,9 +156,9 @@ def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memo
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_gives_the_same_batched_and_one_at_a_time(strategy):
-    told = {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
-    one = Federation("fedzsl", {}, strategy, told, mode="one-at-a-time").run()
-    together = Federation("fedzsl", {}, strategy, told, mode="batched").run()
+    options = {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
+    one = Federation("fedzsl", {}, strategy, options, mode="one-at-a-time").run()
+    together = Federation("fedzsl", {}, strategy, options, mode="batched").run()
     assert_alike(one, together)
 
 
@@ -296,7 +296,7 @@ def test_fedavg_is_the_weighted_mean_of_models_trained_by_hand(mode):
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 def test_fedprox_is_training_with_the_proximal_term(mode):
-    federation = Federation(strategy="fedprox", told={"mu": 2.0}, mode=mode)
+    federation = Federation(strategy="fedprox", options={"mu": 2.0}, mode=mode)
     replies, start = federation.run(1)[2].replies, start_of(federation)
     for reply, own in zip(replies, data()[2], strict=True):
         end = by_hand(own, 1, start, reply.client, pull=2.0)
@@ -306,15 +306,15 @@ def test_fedprox_is_training_with_the_proximal_term(mode):
 @pytest.mark.parametrize("strategy", ["fedprox", "moon"])
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 def test_without_mu_they_are_fedavg_bit_for_bit(strategy, mode):
-    pulled = Federation("fedzsl", strategy=strategy, told={"mu": 0.0}, mode=mode).run(3)[0]
+    pulled = Federation("fedzsl", strategy=strategy, options={"mu": 0.0}, mode=mode).run(3)[0]
     assert_same_bits(pulled, Federation("fedzsl", strategy="fedavg", mode=mode).run(3)[0])
 
 
 def test_server_steps_and_update_scales_act_on_whole_rounds():
     start = start_of(Federation())
     moved = {n: v - start[n] for n, v in Federation().run(1)[0].items()}
-    for told in ({"server_lr": 0.5}, {"update_scale": 0.5}):
-        params = Federation(told=told).run(1)[0]
+    for options in ({"server_lr": 0.5}, {"update_scale": 0.5}):
+        params = Federation(options=options).run(1)[0]
         torch.testing.assert_close(params, {n: start[n] + 0.5 * m for n, m in moved.items()})
 
 
@@ -532,12 +532,12 @@ PAPERS = [
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 @pytest.mark.parametrize("clients", [None, [0, 2, 3]])
-@pytest.mark.parametrize(("name", "reference", "told", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS])
-def test_a_strategy_is_its_papers_algorithm(name, reference, told, settings, clients, mode):
-    federation = Federation(settings=settings, strategy=name, told=told, mode=mode)
+@pytest.mark.parametrize(("name", "reference", "options", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS])
+def test_a_strategy_is_its_papers_algorithm(name, reference, options, settings, clients, mode):
+    federation = Federation(settings=settings, strategy=name, options=options, mode=mode)
     expected = reference(start_of(federation)).run(4, clients or range(5))
     torch.testing.assert_close(federation.run(4, clients)[0], expected, rtol=2e-4, atol=2e-5)
-    plain = Federation(settings=settings, told={"weights": told.get("weights", "classes")}, mode=mode)
+    plain = Federation(settings=settings, options={"weights": options.get("weights", "classes")}, mode=mode)
     difference = max((value - expected[n]).abs().max() for n, value in plain.run(4, clients)[0].items())
     assert difference > 1e-3  # and not what FedAvg does
 
@@ -551,8 +551,8 @@ def test_moon_has_nothing_to_contrast_in_its_first_round():
 
 
 def test_fedgloss_without_sharpness_and_dual_variables_is_fedavg():
-    told = {"rho": 0.0, "rho_local": 0.0, "dual": False}
-    gloss = Federation("fedzsl", strategy="fedgloss", told=told).run(3)[0]
+    options = {"rho": 0.0, "rho_local": 0.0, "dual": False}
+    gloss = Federation("fedzsl", strategy="fedgloss", options=options).run(3)[0]
     torch.testing.assert_close(gloss, Federation("fedzsl").run(3)[0], rtol=1e-6, atol=1e-7)
 
 
@@ -560,12 +560,12 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
     # Along a constant gradient, the control variate is that gradient.
     scaffold = find(STRATEGIES, "scaffold")
     made, sgd, w = scaffold(scaffold.Settings()), SGD(0.1, momentum=0.9), torch.zeros(3)
-    told = made.recall(made.instruct(made.init({"w": w}, 4), {"w": w}, 0), {}, 0)
+    instruction = made.recall(made.instruct(made.init({"w": w}, 4), {"w": w}, 0), {}, 0)
     end, constant = [w.clone()], torch.tensor([1.0, -2.0, 0.5])
     velocity = sgd.init({"w": w})
     for step in range(1, 8):
         sgd.update(end, [constant], velocity, step)
-    _, own = made.finish(told, LocalResult({"w": end[0]}, {}, 7, {"w": sgd.step_length(7)}), {})
+    _, own = made.finish(instruction, LocalResult({"w": end[0]}, {}, 7, {"w": sgd.step_length(7)}), {})
     torch.testing.assert_close(own["w"], constant)
 
 
@@ -631,7 +631,7 @@ class SelectiveByHand:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
 def test_selective_sharing_is_by_hand_what_the_paper_says(mode):
-    params, states, result = Federation("clswgan", SMALL, told=GENERATOR, mode=mode).run(3)
+    params, states, result = Federation("clswgan", SMALL, options=GENERATOR, mode=mode).run(3)
     expected = SelectiveByHand(3)
     torch.testing.assert_close(params, expected.generator, rtol=1e-6, atol=1e-8)
     for k, own in enumerate(expected.critics):
@@ -642,11 +642,11 @@ def test_selective_sharing_is_by_hand_what_the_paper_says(mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fedavg", "fedavg-decay", "fedprox", "fednova", "moon", "fedgloss"])
 def test_selective_sharing_combines_with_every_strategy(strategy):
-    told = {"fedprox": {"mu": 0.5}, "fedgloss": {"rho": 0.3}}.get(strategy, {})
-    one = Federation("clswgan", SMALL, strategy, told | GENERATOR, mode="one-at-a-time").run()
-    assert_alike(one, Federation("clswgan", SMALL, strategy, told | GENERATOR, mode="batched").run())
+    options = {"fedprox": {"mu": 0.5}, "fedgloss": {"rho": 0.3}}.get(strategy, {})
+    one = Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="one-at-a-time").run()
+    assert_alike(one, Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="batched").run())
     assert all(name.startswith("generator.") for name in one[0])
-    plain = Federation("clswgan", SMALL, strategy, told, mode="one-at-a-time").run()[0]
+    plain = Federation("clswgan", SMALL, strategy, options, mode="one-at-a-time").run()[0]
     assert {name.split(".")[0] for name in plain} == {"generator", "critic"}  # the softmax never travels
     assert any(not torch.equal(plain[name], value) for name, value in one[0].items())
 
@@ -656,9 +656,9 @@ def test_alone_it_makes_no_difference_what_travels(strategy):
     """With one client, whose averages are itself, nothing depends on what is averaged."""
     settings, method = ({"consistency": 0.5}, "fedzsl") if strategy == "scaffold" else (SMALL, "clswgan")
     shared = {"shared": ("g.*",)} if strategy == "scaffold" else GENERATOR
-    told = {"fedprox": {"mu": 0.0}, "moon": {"mu": 0.0}}.get(strategy, {})
-    some = Federation(method, settings, strategy, told | shared, pooled=True).run(3)
-    every = Federation(method, settings, strategy, told, pooled=True).run(3)[0]
+    options = {"fedprox": {"mu": 0.0}, "moon": {"mu": 0.0}}.get(strategy, {})
+    some = Federation(method, settings, strategy, options | shared, pooled=True).run(3)
+    every = Federation(method, settings, strategy, options, pooled=True).run(3)[0]
     rest = {name.removeprefix("own/"): value for name, value in some[1][0].items() if name.startswith("own/")}
     for name, value in {**some[0], **rest}.items():
         if name in every:
@@ -666,7 +666,7 @@ def test_alone_it_makes_no_difference_what_travels(strategy):
 
 
 def test_a_client_that_joins_late_trains_its_softmax_then():
-    federation = Federation("clswgan", SMALL, told=GENERATOR, mode="batched")
+    federation = Federation("clswgan", SMALL, options=GENERATOR, mode="batched")
     params, states = federation.first, {}
     for round, clients in enumerate([[0, 1], [0, 1, 2]]):
         result = federation.engine.round(round, {}, params, states, clients)
@@ -677,17 +677,17 @@ def test_a_client_that_joins_late_trains_its_softmax_then():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "strategy", "told"),
+    ("method", "strategy", "options"),
     [("classifier", "fedavg", {}), ("fedzsl", "scaffold", {}), ("classifier", "fednova", {}),
      ("classifier", "moon", {}), ("classifier", "local", {}), ("clswgan", "fedavg", {"shared": ("generator.*",)})],
 )  # fmt: skip
-def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, told):
+def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, options):
     """Updates and states on disk, one client at a time, instead of in memory."""
-    few = Federation(method, None, strategy, told, mode="one-at-a-time")
+    few = Federation(method, None, strategy, options, mode="one-at-a-time")
     in_memory = few.run(3)
     monkeypatch.setattr(in_process, "_MANY", 2)
     monkeypatch.setattr(in_process, "_PART", 2**60)  # a part of the clients is a single one
-    many = Federation(method, None, strategy, told, mode="one-at-a-time")
+    many = Federation(method, None, strategy, options, mode="one-at-a-time")
     on_disk = many.run(3)
     assert not isinstance(on_disk[2].replies[0].update, dict)
     assert_alike(

@@ -90,9 +90,9 @@ def test_statistics_of_a_closed_form_add_up_to_the_same_model(method, tmp_path):
 
 
 def test_a_number_beyond_the_range_ends_a_simulation(tmp_path):
-    with pytest.raises(FedUnseenError) as told:
+    with pytest.raises(FedUnseenError) as caught:
         run(experiment(**{"privacy__aggregation": "masked", "privacy__range": 1e-3}), tmp_path / "run")
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "round 1: client 0: 'update/f.0.bias' holds a number beyond the range of the masks: raise privacy.range, which "
         "is 0.001, or bound the updates"
     )
@@ -262,10 +262,10 @@ def test_too_few_parties_end_a_run_in_a_sentence_and_it_goes_on_later(link, undi
         )
 
     link.change = deaf
-    with pytest.raises(QuorumError) as told:
+    with pytest.raises(QuorumError) as caught:
         hosted(link, tmp_path / "run")
-    assert "round 2 has no sum under masks: " in str(told.value)
-    assert "south: it has not answered when it was asked for its shares" in str(told.value)
+    assert "round 2 has no sum under masks: " in str(caught.value)
+    assert "south: it has not answered when it was asked for its shares" in str(caught.value)
     link.change = lambda name, header, answer: answer
     assert distance(hosted(link, tmp_path / "run", resume=True).path, undisturbed.path) < CLOSE
 
@@ -302,8 +302,8 @@ def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undis
     done = hosted(link, tmp_path / "run", resume=True)
     assert distance(done.path, undisturbed.path) < CLOSE
     sums = [unpack(message)[0]["told"] for kind, name, message in link.heard if (kind, name) == ("open", "north")]
-    assert len({told["rho"] for told in sums}) == 2  # one opening for each of two rounds, whatever was repeated
-    assert len({json.dumps(told) for told in sums}) == 2
+    assert len({result["rho"] for result in sums}) == 2  # one opening for each of two rounds, whatever was repeated
+    assert len({json.dumps(result) for result in sums}) == 2
 
 
 @pytest.mark.parametrize("at", ["hello", "plan", "signed", "round", "shares", "masked", "open"])
@@ -553,9 +553,9 @@ def test_a_damaged_ledger_sends_nothing(link, tmp_path):
     ],
 )
 def test_a_removal_takes_what_the_owner_has_agreed_to(header, why, data):
-    told = {"client": 2, "clients": 4, "names": NAMES, "experiment": {"data": {}, "method": {"removal_batch": 1}}}
+    settings = {"client": 2, "clients": 4, "names": NAMES, "experiment": {"data": {}, "method": {"removal_batch": 1}}}
     with pytest.raises((RefusedError, ExperimentError), match=why):
-        PartyData(data / "west", removal=Removal(range(3))).prepare({**told, **header}, {})
+        PartyData(data / "west", removal=Removal(range(3))).prepare({**settings, **header}, {})
 
 
 DRAWN = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "seed", "aggregation": "masked"}

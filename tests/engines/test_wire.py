@@ -23,8 +23,8 @@ GOOD = Reply(1, {k: v + 0.5 for k, v in PARAMS.items()}, 2, 30, {"loss": 0.25}, 
 
 def message(header=None, tensors=None, **changes):
     """Return a good reply's message with some of it replaced."""
-    told, body = unpack(reply_message(GOOD, None, 4, 1.25))
-    return pack({**told, **changes} if header is None else header, body if tensors is None else tensors)
+    content, body = unpack(reply_message(GOOD, None, 4, 1.25))
+    return pack({**content, **changes} if header is None else header, body if tensors is None else tensors)
 
 
 def test_a_reply_comes_back():
@@ -133,8 +133,8 @@ def test_no_bytes_raise_anything_else(noise):
 )
 def test_no_header_raises_anything_else(value):
     for key in ("client", "classes", "samples", "terms", "step_lengths", "notes", "seconds", "same", "error"):
-        told, body = unpack(reply_message(GOOD, None, 4, 1.25))
-        text = json.dumps({**told, key: value}).encode()
+        header, body = unpack(reply_message(GOOD, None, 4, 1.25))
+        text = json.dumps({**header, key: value}).encode()
         with contextlib.suppress(WireError):
             read_reply(struct.pack(">I", len(text)) + text + save(body), EXPECTED)
 

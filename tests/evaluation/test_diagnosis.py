@@ -135,10 +135,10 @@ def test_a_good_run_is_told_nothing_and_a_bad_one_everything():
     good = {"labels": labels, "zsl_answers": labels, "silhouettes": np.array([0.4, 0.1])}
     assert diagnose(lines(3.0, 1.0), GOOD, good, NAMES, unseen) == []
     bad = {"labels": labels, "zsl_answers": np.full(80, 5), "silhouettes": np.array([0.0, 0.4])}
-    told = diagnose(lines(1.0, 9.0), {**GOOD, "gzsl_seen": 0.0}, bad, NAMES, unseen)
-    assert [item.what.split(" ")[1] for item in told] == ["training", "model", "of", "empties", "model's"]
+    result = diagnose(lines(1.0, 9.0), {**GOOD, "gzsl_seen": 0.0}, bad, NAMES, unseen)
+    assert [item.what.split(" ")[1] for item in result] == ["training", "model", "of", "empties", "model's"]
     assert diagnose(lines(3.0, 1.0), {**GOOD, "zsl": 3.0}, bad, NAMES, unseen, descriptions=False) == []
     few = {"few_shot": 40.0, "few_shot_ci95": 1.0, "few_shot_pixels": 50.0, "few_shot_random": 50.0}
-    told = diagnose(lines(3.0, 1.0), few, {"labels": labels, "answers": np.full(80, 5)}, NAMES, unseen)
-    assert [item.what.split(" ")[0] for item in told] == ["The", "7"]
+    result = diagnose(lines(3.0, 1.0), few, {"labels": labels, "answers": np.full(80, 5)}, NAMES, unseen)
+    assert [item.what.split(" ")[0] for item in result] == ["The", "7"]
     assert diagnose([], GOOD, {}, NAMES, unseen) == []

@@ -33,10 +33,10 @@ STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "stra
     ],
 )
 def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
-    def told(changes, out):
+    def warned(changes, out):
         done = run(Experiment.load("digit-pairs", {**SMALL, **settings, **changes}), tmp_path / out)
         return [item["remedy"] for item in done.result["warnings"] if warning in item["what"]]
 
-    (text,) = told({}, "before")
+    (text,) = warned({}, "before")
     assert all(key in text for key in remedy)
-    assert told(remedy, "after") == []
+    assert warned(remedy, "after") == []

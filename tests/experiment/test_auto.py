@@ -25,14 +25,14 @@ def lit_digits(unseen=(1, 3, 9)):
 def segments(method, out, **evaluation):
     """Run on handwritten digits that are described by seven segments."""
     rows, names, train, table = lit_digits()
-    told = {
+    settings = {
         "data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2},
         "evaluation": {"selection": "last", "embedding": False, **evaluation},
     }  # fmt: skip
     given = Benchmark.from_arrays(
         rows[train], names[train], table, test=(rows[~train], names[~train]), validation=2 if evaluation else ()
     )
-    return run(Experiment.from_dict(told), out, benchmark=given)
+    return run(Experiment.from_dict(settings), out, benchmark=given)
 
 
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):

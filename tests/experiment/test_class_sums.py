@@ -26,8 +26,8 @@ FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "evaluation.embeddi
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """Give a run of Gaussian classes on digit-pairs, its features scaled."""
-    told = {**FEW, "evaluation.selection": "last"}
-    return run(Experiment.load("digit-pairs-gaussian", told), tmp_path_factory.mktemp("sums") / "run")
+    settings = {**FEW, "evaluation.selection": "last"}
+    return run(Experiment.load("digit-pairs-gaussian", settings), tmp_path_factory.mktemp("sums") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +128,13 @@ def test_what_does_not_fit_is_one_sentence(done, party, tmp_path, change, senten
 
 
 def test_a_trained_method_takes_no_sums(done, party, tmp_path):
-    told = {"strategy.rounds": 1, "evaluation.selection": "last", "data.train_per_class": 4, "data.test_per_class": 2}
-    trained = run(Experiment.load("digit-pairs", {**told, "evaluation.embedding": False}), tmp_path / "run")
+    settings = {
+        "strategy.rounds": 1,
+        "evaluation.selection": "last",
+        "data.train_per_class": 4,
+        "data.test_per_class": 2,
+    }
+    trained = run(Experiment.load("digit-pairs", {**settings, "evaluation.embedding": False}), tmp_path / "run")
 
     def write():
         write_class_sums(trained, party[0], tmp_path / "x")
@@ -160,8 +165,8 @@ def test_sums_of_another_run_are_refused(done, party, tmp_path, change, what):
         other.__dict__["space"] = space
         other.__dict__["scaler"] = done.scaler
     else:
-        told = {**FEW, "evaluation.selection": "last", **change}
-        other = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+        settings = {**FEW, "evaluation.selection": "last", **change}
+        other = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     with pytest.raises(DataError, match=f"made with another run: it differs in {what}: "):
         read_class_sums(other, file)
 
@@ -198,8 +203,8 @@ def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_
 
 @pytest.mark.slow
 def test_the_total_alone_gives_the_same_model_and_forgets_as_exactly(done, tmp_path):
-    told = {**FEW, "evaluation.selection": "last", "method.retention": "total"}
-    total = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    settings = {**FEW, "evaluation.selection": "last", "method.retention": "total"}
+    total = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     assert same(done, total)
     kept = {path.name: [*load_file(path)] for path in (total.path / "checkpoints").rglob("*.safetensors")}
     assert kept

@@ -173,11 +173,11 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
 ):
     """The coordinator has samples of validation classes; it is killed and continues, and nothing shows."""
     chosen, whole, heard = chosen_rounds
-    told, killed = [], []
+    result, killed = [], []
 
     def listen(name, header):
-        told.append(header)
-        stages = sum(one["kind"] == "hello" for one in told) // len(NAMES)  # each begins with a greeting
+        result.append(header)
+        stages = sum(one["kind"] == "hello" for one in result) // len(NAMES)  # each begins with a greeting
         if header.get("round") == 1 and name == "west" and stages == (1 if stage == "selection" else 2):
             killed.append(name)
             raise Killed
@@ -329,8 +329,8 @@ def test_a_party_reads_its_pictures_as_the_coordinator_does(tmp_path):
     for i in range(2):
         Image.fromarray(pixels).save(tmp_path / "red" / f"{i}.png")
     (tmp_path / "classes.csv").write_text("name,split,r\nred,seen,1\ngreen,unseen,0.5\n", "utf-8")
-    told = PartyData(tmp_path, settings={"size": 12, "resize": 12}).benchmark
-    np.testing.assert_array_equal(told.images()[0], pixels.transpose(2, 0, 1))
+    result = PartyData(tmp_path, settings={"size": 12, "resize": 12}).benchmark
+    np.testing.assert_array_equal(result.images()[0], pixels.transpose(2, 0, 1))
 
 
 def as_texts(folders, out, apart):
@@ -363,10 +363,10 @@ def test_text_encoders_of_processors_that_round_otherwise_give_the_coordinator_s
 
 def test_other_texts_are_refused(folders, tmp_path):
     other = as_texts(folders, tmp_path / "other", 1e-2)
-    north, told = PartyData(other / "north"), PartyData(other / "south").benchmark.space
-    assert north.benchmark.space.with_bits_of(told.semantics) is north.benchmark.space
+    north, result = PartyData(other / "north"), PartyData(other / "south").benchmark.space
+    assert north.benchmark.space.with_bits_of(result.semantics) is north.benchmark.space
     with pytest.raises(RefusedError, match="differ in the attributes of the classes: copy the coordinator's"):
-        north._compare(north.benchmark, told.hashes())
+        north._compare(north.benchmark, result.hashes())
 
 
 @pytest.mark.parametrize("noise", [b"", b"\0" * 50, pack({"kind": "wipe"}), pack({"kind": "round"}), pack({})])
@@ -542,9 +542,9 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
     arrays["split"] = np.where(seen, "train", "test")
     np.savez(place / "features.npz", **arrays)
     data = {"data.name": "folder", "data.root": str(place), "data.part": True}
-    told = experiment().with_overrides({**data, "method.name": form, "strategy.rounds": 1, "partition.clients": 3})
+    variant = experiment().with_overrides({**data, "method.name": form, "strategy.rounds": 1, "partition.clients": 3})
     for steps, left in (([], 0), (["centre"], seen.sum() / 5)):
-        default = told.with_overrides({"evaluation.selection": "validation", "data.features": steps})
+        default = variant.with_overrides({"evaluation.selection": "validation", "data.features": steps})
         done = hosted(deployed(default, {}), Inline(members(folders, tmp_path / form)), tmp_path / f"run{len(steps)}")
         assert done.result["selection"] == "last"
         assert ("left_out_offset" in done.result) == (form == "gaussian")
@@ -555,7 +555,7 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
         labels = load_file(done.path / "evaluation.safetensors")["labels"]
         assert len(arrays["labels"]) - len(labels) == pytest.approx(left, abs=len(space.seen) / 2)
         assert done.result["notes"][0].split(";")[0] in write_report(done).read_text()
-    asked = told.with_overrides({"evaluation.selection": "validation"})
+    asked = variant.with_overrides({"evaluation.selection": "validation"})
     assert deployed(asked, {"evaluation.selection": "validation"}) is asked
 
 

@@ -53,8 +53,8 @@ def test_the_partition_is_no_matter(tmp_path):
         "late": {"strategy.rounds": 2, "partition.join": {"3-4": 1}},
     }
     models = {
-        name: run(Experiment.load("digit-pairs-gaussian", {**chosen, **told}), tmp_path / name).params
-        for name, told in kinds.items()
+        name: run(Experiment.load("digit-pairs-gaussian", {**chosen, **result}), tmp_path / name).params
+        for name, result in kinds.items()
     }
     for name, model in models.items():
         assert relative(model, models["one place"]) < 1e-10, name
@@ -62,8 +62,8 @@ def test_the_partition_is_no_matter(tmp_path):
 
 
 def test_every_client_alone_has_a_model_of_its_own_classes(tmp_path):
-    told = {**LAST, "method.shrinkage": 0.1, "strategy.name": "local"}
-    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    settings = {**LAST, "method.shrinkage": 0.1, "strategy.name": "local"}
+    done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     assert done.result["zsl"] > 5  # of twenty unseen classes
     with pytest.raises(ExperimentError, match="every client keeps its own model"):
         done.predict(np.zeros(128, dtype=np.float32))
@@ -125,8 +125,8 @@ def test_a_description_and_examples_are_better_than_either(awa1):
 
 
 def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
-    told = {**LAST, "method.shrinkage": 0.1}
-    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    settings = {**LAST, "method.shrinkage": 0.1}
+    done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     checkpoint = RunDirectory(done.path).newest_checkpoint(torch.device("cpu"))
     parts = kept_sums(checkpoint.server)
     assert list(parts) == list(range(10))
@@ -136,7 +136,7 @@ def test_what_a_run_keeps_of_each_party_adds_up_to_its_model(tmp_path):
 
 def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path, monkeypatch):
     """The final statistics are those of the run on validation classes and of the rest."""
-    told = {
+    settings = {
         "evaluation.embedding": False, "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 2,
         "method.shrinkage": 0.3, "data.quantization_range": 4.0,
     }  # fmt: skip
@@ -147,9 +147,9 @@ def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path
         return original(self, inputs, labels)
 
     monkeypatch.setattr(ClosedForm, "statistics", counted)
-    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "chosen")
+    done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "chosen")
     assert done.result["selection"] == "validation"
     assert 0 < sum(summed[3:]) < sum(summed[:3])
-    last = run(Experiment.load("digit-pairs-gaussian", {**told, **LAST}), tmp_path / "last")
+    last = run(Experiment.load("digit-pairs-gaussian", {**settings, **LAST}), tmp_path / "last")
     assert sum(summed[6:]) == sum(summed[:6])
     assert done.result["sums_sha256"] == last.result["sums_sha256"]

@@ -92,7 +92,7 @@ def test_clients_that_can_make_no_episode_are_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("told", "parts", "sent"),
+    ("options", "parts", "sent"),
     [
         ({"strategy__name": "centralised", "strategy__rounds": 1}, 0, False),
         ({"strategy__name": "local"}, 2, False),
@@ -102,8 +102,8 @@ def test_clients_that_can_make_no_episode_are_one_sentence(tmp_path):
         ({"defence__name": "median", "partition__clients": 4, "strategy__rounds": 1}, 0, True),
     ],
 )
-def test_every_combination_is_measured(told, parts, sent, tmp_path):
-    result = run(small(**told), tmp_path / "run").result
+def test_every_combination_is_measured(options, parts, sent, tmp_path):
+    result = run(small(**options), tmp_path / "run").result
     names = load_params(tmp_path / "run" / "model.safetensors")
     assert len({name.split("/")[1] for name in names if "/" in name}) == parts
     assert not any("second" in name for name in names)  # the second classifier is a client's own
@@ -158,13 +158,13 @@ def test_novel_classes_with_too_few_samples_are_one_sentence(tmp_path):
 
 def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
     """Of ten Dirichlet clients some hold too little: they say so, and the others continue."""
-    told = {
+    options = {
         "partition__kind": "dirichlet", "partition__alpha": 0.2, "partition__clients": 10,
         "method__rotations": False,
     }  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = run(small(**told, method__ways=3, strategy__rounds=1), tmp_path / "run")
+        result = run(small(**options, method__ways=3, strategy__rounds=1), tmp_path / "run")
     words = [str(one.message) for one in caught]
     assert any("clients are left out (client" in text and "3-way episodes need 3 classes" in text for text in words)
     left_out = int(next(text for text in words if "left out" in text).split()[0])
@@ -239,12 +239,12 @@ def test_fixed_answers_go_by_their_names(tmp_path):
     (tmp_path / "vectors.txt").write_text("".join(f"{w} {a} {b}\n" for w, (a, b) in words.items()))
     rows = [f'"{4 * (i % 2)}","{i}","now","none","user{i // 2}","a {("bad", "good")[i % 2]} day"' for i in range(120)]
     (tmp_path / "tweets.csv").write_text("\n".join(rows) + "\n")
-    told = {
+    options = {
         "data.root": str(tmp_path / "tweets.csv"), "data.vectors": str(tmp_path / "vectors.txt"), "encoder.hidden": 4,
         "method.name": "maml", "method.queries": 2, "strategy.rounds": 1, "partition.clients": 2,
         "evaluation.episodes": 4, "evaluation.validation_episodes": 2,
     }  # fmt: skip
-    done = run(Experiment.load("sent140-maml-mi-adv", told), tmp_path / "run")
+    done = run(Experiment.load("sent140-maml-mi-adv", options), tmp_path / "run")
     texts = {"negative": "bad day", "positive": "good day"}
     for name, text in texts.items():
         (tmp_path / f"{name}.txt").write_text(text + "\n")

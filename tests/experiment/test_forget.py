@@ -63,11 +63,11 @@ def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
     )
     with pytest.raises(ExperimentError, match=r"under strategy\.name = 'local' no party's updates are merged: run"):
         forget(alone, "0", tmp_path / "left")
-    told = json.loads((alone.path / "manifest.json").read_text())
-    told["experiment"] |= {"strategy": {"name": "fedavg"}, "engine": {"name": "flower", "mode": "deployment"}}
-    (alone.path / "manifest.json").write_text(json.dumps(told))
+    manifest = json.loads((alone.path / "manifest.json").read_text())
+    manifest["experiment"] |= {"strategy": {"name": "fedavg"}, "engine": {"name": "flower", "mode": "deployment"}}
+    (alone.path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ExperimentError, match=r"method\.name = 'fedzsl' is trained, so that every party is in every"):
-        forget(type(alone)(alone.path, told, alone.result), "0", tmp_path / "left")
+        forget(type(alone)(alone.path, manifest, alone.result), "0", tmp_path / "left")
     assert not (tmp_path / "left").exists()
 
 
@@ -77,9 +77,9 @@ SUMS = {
 }
 
 
-@pytest.mark.parametrize("told", [{}, {"method.retention": "total"}, {"privacy.aggregation": "masked"}])
-def test_what_is_removed_from_integer_sums_was_never_there(told, tmp_path):
-    done = run(Experiment.load("digit-pairs-gaussian", {**SUMS, **told}), tmp_path / "run")
+@pytest.mark.parametrize("options", [{}, {"method.retention": "total"}, {"privacy.aggregation": "masked"}])
+def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
+    done = run(Experiment.load("digit-pairs-gaussian", {**SUMS, **options}), tmp_path / "run")
     never = run(Experiment.load("digit-pairs-gaussian", {**SUMS, "partition.without": [1]}), tmp_path / "never")
     left = forget(done, "1", tmp_path / "left")
     assert left.result["sums_sha256"] == never.result["sums_sha256"] != done.result["sums_sha256"]

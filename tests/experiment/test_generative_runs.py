@@ -25,14 +25,14 @@ def generative(make, tmp_path_factory):
 
 @pytest.mark.slow
 def test_it_says_what_travels_and_what_the_classifiers_learnt_from(generative):
-    told, width, classes = generative.result, 9, len(generative.space.names)
+    result, width, classes = generative.result, 9, len(generative.space.names)
     attributes = generative.space.attributes
     generator = (2 * attributes) * 16 + 16 + 16 * width + width
     critic = (width + attributes) * 16 + 16 + 16 + 1
-    assert told["parameters"] == {"generator": generator, "critic": critic, "softmax": width * classes + classes}
-    assert told["parameters_shared"] == generator
-    assert told["bytes_down"] == told["bytes_up"] == 4 * generator
-    assert told["gzsl_head"] == "synthetic features of all classes"
+    assert result["parameters"] == {"generator": generator, "critic": critic, "softmax": width * classes + classes}
+    assert result["parameters_shared"] == generator
+    assert result["bytes_down"] == result["bytes_up"] == 4 * generator
+    assert result["gzsl_head"] == "synthetic features of all classes"
     assert "clients" not in generative.metrics[0]  # classifiers for every client's model only if asked for
 
 

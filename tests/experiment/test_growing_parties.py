@@ -73,8 +73,8 @@ def test_what_fits_is_taken(party):
     space = party.benchmark.space
     corrected(growing, rows)
     growing["former"] = {"e": [described_as(space.semantics[space.names.index("e")])]}
-    told = party._known(party.benchmark, growing, rows)
-    assert "f" not in told.names
+    result = party._known(party.benchmark, growing, rows)
+    assert "f" not in result.names
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_the_merged_model_stays_when_classes_come(trained, make, tmp_path):
     federation = assemble(
         short.experiment, through, partition.restricted_to(through.train), scaler=short.scaler, whole=False
     )
-    told = federation.engine.round(2, checkpoint.server, checkpoint.params, checkpoint.clients, [0, 1, 2])
-    assert same(told.params, short)
+    result = federation.engine.round(2, checkpoint.server, checkpoint.params, checkpoint.clients, [0, 1, 2])
+    assert same(result.params, short)
 
 
 def test_accuracies_are_told_apart_by_when_classes_came(grown):
@@ -178,8 +178,8 @@ def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path)
 def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
     cut_short(make(CLOSED), tmp_path / "run", after=3)
     path = tmp_path / "run" / "spaces" / "000002.json"
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps({**told, "semantics": [[2 * x for x in row] for row in told["semantics"]]}))
+    result = json.loads(path.read_text())
+    path.write_text(json.dumps({**result, "semantics": [[2 * x for x in row] for row in result["semantics"]]}))
     with refuses(
         f"{tmp_path / 'run' / 'spaces'} holds a damaged class space: restore it, or run the experiment again in "
         "another --out",

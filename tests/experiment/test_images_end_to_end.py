@@ -73,9 +73,9 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
 
 @pytest.mark.slow
 def test_running_statistics_are_the_mean_of_the_clients(photos, tmp_path):
-    told = {"encoder__norm": "batch", "strategy__weights": "uniform"}
-    two, one = (run(experiment(photos, **told, strategy__rounds=n), tmp_path / str(n)).params for n in (2, 1))
-    alone = run(experiment(photos, **told, strategy__name="local", strategy__rounds=1), tmp_path / "alone")
+    settings = {"encoder__norm": "batch", "strategy__weights": "uniform"}
+    two, one = (run(experiment(photos, **settings, strategy__rounds=n), tmp_path / str(n)).params for n in (2, 1))
+    alone = run(experiment(photos, **settings, strategy__name="local", strategy__rounds=1), tmp_path / "alone")
     models = load_params(alone.path / "model.safetensors")
     statistics = [name for name in one if name.endswith(("running_mean", "running_var"))]
     assert len(statistics) == 4

@@ -92,8 +92,8 @@ def test_fedrep_is_heads_first_and_bodies_then():
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("personal")
-    told = Experiment.load("digit-pairs", {**FEW, "strategy.personal_epochs": 5})
-    return run(told, folder / "own"), run(Experiment.load("digit-pairs", FEW), folder / "plain")
+    variant = Experiment.load("digit-pairs", {**FEW, "strategy.personal_epochs": 5})
+    return run(variant, folder / "own"), run(Experiment.load("digit-pairs", FEW), folder / "plain")
 
 
 def test_the_merged_model_is_what_it_was(both):
@@ -105,18 +105,18 @@ def test_the_merged_model_is_what_it_was(both):
 
 def test_each_client_is_measured_beside_the_merged_model(both):
     own, _ = both
-    told = own.result["personal"]
-    assert (told["epochs"], told["clients"]) == (5, [0, 1, 2, 3])
+    result = own.result["personal"]
+    assert (result["epochs"], result["clients"]) == (5, [0, 1, 2, 3])
     _, federation = parts()
     answers = federation.answers(load_params(own.path / "model.safetensors"))
-    assert told["merged"]["zsl"] == [pytest.approx(accuracies(answers, 0.0).zsl)] * 4
+    assert result["merged"]["zsl"] == [pytest.approx(accuracies(answers, 0.0).zsl)] * 4
     labels, said = answers.labels, answers.generalised(0.0)
-    for place, client in enumerate(told["clients"]):
+    for place, client in enumerate(result["clients"]):
         held = set(federation.benchmark.labels[federation.partition.clients[client]].tolist())
         shares = [np.mean(said[labels == c] == c) for c in sorted(held) if (labels == c).any()]
-        assert told["merged"]["held"][place] == pytest.approx(100 * np.mean(shares))
+        assert result["merged"]["held"][place] == pytest.approx(100 * np.mean(shares))
     # A client's own model knows the client's own classes better, which is what it is for.
-    assert np.mean(told["own"]["held"]) > np.mean(told["merged"]["held"])
+    assert np.mean(result["own"]["held"]) > np.mean(result["merged"]["held"])
 
 
 def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
@@ -136,8 +136,8 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
 @pytest.fixture(scope="module")
 def fedrep(tmp_path_factory):
     """A run in which every client keeps its head, g, from which scores come."""
-    told = {**FEW, "strategy.shared": ["f.*"], "strategy.head_epochs": 2}
-    return run(Experiment.load("digit-pairs", told), tmp_path_factory.mktemp("fedrep") / "run")
+    settings = {**FEW, "strategy.shared": ["f.*"], "strategy.head_epochs": 2}
+    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("fedrep") / "run")
 
 
 def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
@@ -160,9 +160,9 @@ def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
     assert fedrep.result["zsl"] == pytest.approx(np.mean([one.zsl for one in each]))
     assert fedrep.result["gzsl_seen"] == pytest.approx(np.mean([one.gzsl_seen for one in each]))
     assert len({one.gzsl_seen for one in each}) > 1  # heads differ
-    told = fedrep.result["personal"]
-    assert (told["clients"], "merged" in told) == ([0, 1, 2, 3], False)
-    assert told["own"]["zsl"] == pytest.approx([one.zsl for one in each])
+    result = fedrep.result["personal"]
+    assert (result["clients"], "merged" in result) == ([0, 1, 2, 3], False)
+    assert result["own"]["zsl"] == pytest.approx([one.zsl for one in each])
     assert fedrep.result["parameters_shared"] == sum(value.numel() for value in state.params.values())
 
 
@@ -207,13 +207,13 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
             scores = method.scores(params, inputs, method.semantics)
         taking_part = np.union1d(fedrep.space.seen, fedrep.space.unseen)
         own = fedrep.of_client(client)
-        told = own.predict(rows, among="unseen")
-        for row, ranking in zip(scores, told, strict=True):
+        result = own.predict(rows, among="unseen")
+        for row, ranking in zip(scores, result, strict=True):
             expected = sorted(fedrep.space.unseen.tolist(), key=lambda c: -float(row[c]))
             assert [one.name for one in ranking] == [fedrep.space.names[c] for c in expected]
             assert [one.score for one in ranking] == pytest.approx([float(row[c]) for c in expected], abs=1e-4)
         assert len(own.predict(rows[:1])[0]) == len(taking_part)
-        best.append([ranking[0].score for ranking in told])
+        best.append([ranking[0].score for ranking in result])
     assert best[0] != best[1]
     assert Recognizer(fedrep.of_client(2)).run.client == 2
 
@@ -229,9 +229,9 @@ def test_a_client_without_a_model_is_named(fedrep, client, wrong):
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
     """The reported round is not the last one."""
-    told = {"strategy__rounds": 5, "evaluation__selection": "best-on-test", "method__lr": 0.6}
-    told["strategy__personal_epochs"] = 1
-    experiment, made = parts(**told)
+    settings = {"strategy__rounds": 5, "evaluation__selection": "best-on-test", "method__lr": 0.6}
+    settings["strategy__personal_epochs"] = 1
+    experiment, made = parts(**settings)
     done = run(experiment, tmp_path / "run")
     state = made.start()
     for _ in range(done.result["selected_round"]):
@@ -259,8 +259,8 @@ def test_classes_are_added_to_one_clients_model(fedrep, tmp_path):
 
 def test_of_many_models_some_are_measured(tmp_path):
     """Of 80 clients every second one: the means are of those, and each accuracy is of the client that it says."""
-    told = {**FEW, "partition.clients": 80, "strategy.name": "local", "strategy.rounds": 1, "method.hidden": [4]}
-    done = run(Experiment.load("digit-pairs", told), tmp_path / "run")
+    settings = {**FEW, "partition.clients": 80, "strategy.name": "local", "strategy.rounds": 1, "method.hidden": [4]}
+    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
     _, made = parts(partition__clients=80, strategy__rounds=1, method__hidden=[4])
     alone = Federation(made.benchmark, made.partition, made.method, Local(), inputs=made.inputs)
     state, _ = alone.round(alone.start())

@@ -53,8 +53,8 @@ def test_the_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path
 @pytest.mark.slow
 def test_prototypes_are_made_in_the_graph(make, tmp_path):
     """Gaussian classes: the model's own with learned examples, in any order, and a new one by description."""
-    told = {"method.name": "gaussian", "method.shrinkage": 0.3, "data.semantics": ["centre", "l2"]}
-    solved = run(make({**told, "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run")
+    settings = {"method.name": "gaussian", "method.shrinkage": 0.3, "data.semantics": ["centre", "l2"]}
+    solved = run(make({**settings, "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run")
     rng = np.random.default_rng(0)
     name = solved.space.names[solved.space.unseen[0]]
     shown = {word: rng.normal(size=(3, 9)).astype(np.float32) for word in (name, "undescribed", "undescribed too")}

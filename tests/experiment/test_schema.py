@@ -210,8 +210,8 @@ def test_null_unsets_what_a_preset_has_set():
     made = Experiment.load("mnist-maml-mi-adv", dict([parse_override("encoder.outputs=null")]))
     assert made.encoder.outputs is None
     assert Experiment.from_dict(made.to_dict()).encoder.outputs is None
-    told, whole = command(made.to_dict())
-    assert (told, whole) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
+    result, whole = command(made.to_dict())
+    assert (result, whole) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
 
 
 def test_an_experiment_cannot_be_changed():

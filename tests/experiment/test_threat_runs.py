@@ -91,8 +91,8 @@ def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
 
 
 def test_an_ordinary_run_says_nothing_of_threats(finished):
-    told = json.dumps([finished.manifest["experiment"], finished.result, finished.metrics])
-    assert not any(word in told for word in ("attack", "backdoor", "screening", "dropped"))
+    result = json.dumps([finished.manifest["experiment"], finished.result, finished.metrics])
+    assert not any(word in result for word in ("attack", "backdoor", "screening", "dropped"))
     assert not (finished.path / "magnitudes").exists()
 
 
@@ -148,8 +148,8 @@ def test_untargeted_attacks_harm(make, honest, tmp_path, name):
 
 
 def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
-    told = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
-    done = run(make({**LAST, **told}), tmp_path / "run")
+    settings = {"strategy.rounds": 2, "attack.name": "nan", "attack.rounds": "2", "attack.clients": [0, 1, 2]}
+    done = run(make({**LAST, **settings}), tmp_path / "run")
     assert done.metrics[1]["participants"] == []
     assert write_report(done).exists()
     first = after(done.experiment, 1)[0].params
@@ -159,10 +159,10 @@ def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
 def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):
     done = run(make({**FMD, "screening.percentile": 20}), tmp_path / "run")
     for line in done.metrics:
-        told = line["screening"]
-        assert told["clean"] == sum(one["clean"] for one in told["clients"]) == 80
-        assert told["poisoned"] == told["poisoned_dropped"] == 0
-        assert told["clean_dropped"] / told["clean"] == pytest.approx(0.2, abs=0.03)
+        result = line["screening"]
+        assert result["clean"] == sum(one["clean"] for one in result["clients"]) == 80
+        assert result["poisoned"] == result["poisoned_dropped"] == 0
+        assert result["clean_dropped"] / result["clean"] == pytest.approx(0.2, abs=0.03)
     assert done.result["screened"]["clean"] == 4 * 80
     assert not any("screening" in name for name in done.metrics[0]["losses"])
 

@@ -104,9 +104,9 @@ def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tm
     without = ImageFolder.load(ImageFolder.Settings(**settings), 0)
     assert (len(without.unlabelled), len(without.labels)) == (0, 48)
     shutil.rmtree(pictures / "unlabelled")
-    told = suggest(pictures, tmp_path / "mine.toml")
-    assert "unlabelled" not in told.text
-    assert any("no folder" in choice.what for choice in told.choices)
+    result = suggest(pictures, tmp_path / "mine.toml")
+    assert "unlabelled" not in result.text
+    assert any("no folder" in choice.what for choice in result.choices)
 
 
 def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_path):

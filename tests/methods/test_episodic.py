@@ -51,10 +51,12 @@ def make(
     kind: type[Episodic], backbone: Backbone | None = None, shape: tuple[int, ...] = (INPUTS,), **settings: object
 ) -> tuple[Episodic, Params, dict[str, Tensor]]:
     """Return a method, its parameters (those of one round too) and a batch, in double precision."""
-    told = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS}
+    options = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS}
     if issubclass(kind, MAML):
-        told |= {"inner_lr": ALPHA, "inner_steps": STEPS}
-    method = kind(kind.Settings(**{**told, **settings}), SPACE, torch.zeros(4, 0), backbone or Linear(INPUTS, FEATURES))
+        options |= {"inner_lr": ALPHA, "inner_steps": STEPS}
+    method = kind(
+        kind.Settings(**{**options, **settings}), SPACE, torch.zeros(4, 0), backbone or Linear(INPUTS, FEATURES)
+    )
     rng = np.random.default_rng(3)
     params = {name: value.double() for name, value in (method.init(rng) | method.round_parameters(rng)).items()}
     inputs = torch.from_numpy(rng.normal(size=(TASKS * WAYS * (SHOTS + QUERIES), *shape)))
@@ -166,8 +168,8 @@ def test_the_mutual_information_begins_in_the_round_that_is_asked_for() -> None:
 @pytest.mark.parametrize(("stage", "weight"), [("stage-1", -0.6), ("stage-2", 0.4)])
 def test_the_adversarial_stages(stage: str, weight: float, adapts: str, mutual: bool) -> None:
     """FedFSL Eqs. 15 and 16: the tasks' losses of both classifiers, less eta or plus lambda times Eq. 14."""
-    told = {"disagree": 0.6, "agree": 0.4, "mi": 0.7, "mi_in_stages": mutual}
-    method, params, batch = make(MAMLMIAdv, adapt=adapts, **told)
+    settings = {"disagree": 0.6, "agree": 0.4, "mi": 0.7, "mi_in_stages": mutual}
+    method, params, batch = make(MAMLMIAdv, adapt=adapts, **settings)
     peer, rows = near({name: value for name, value in params.items() if not name.startswith("second.")}), []
     (phase,) = (phase for phase in method.phases() if phase.name == stage)
     for support, queries in episodes(batch):
@@ -266,8 +268,8 @@ def test_tasks_of_convolutions_may_be_batched(network, settings, kind: type[Epis
     result = []
     for batch_tasks in ("loop", "vmap"):
         backbone = network(settings(widths=(4, 4), norm=norm), (1, 6, 6), "vectors")
-        told = {} if kind is ProtoNet else {"adapt": adapt}
-        method, params, batch = make(kind, backbone, (1, 6, 6), batch_tasks=batch_tasks, hidden=(6,), **told)
+        options = {} if kind is ProtoNet else {"adapt": adapt}
+        method, params, batch = make(kind, backbone, (1, 6, 6), batch_tasks=batch_tasks, hidden=(6,), **options)
         result.append([by_tape(phase.loss, params, batch, near(params)) for phase in method.phases()])
     for loop, batched in zip(*result, strict=True):
         torch.testing.assert_close(batched, loop)
@@ -390,11 +392,11 @@ def accuracy(method: Episodic, params: Params, inputs: np.ndarray, labels: np.nd
 
 @pytest.mark.parametrize("kind", [MAML, MAMLMI, MAMLMIAdv, ProtoNet])
 def test_a_short_training_helps_with_classes_that_it_has_not_seen(kind: type[Episodic]) -> None:
-    told = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS, "episodes": 40, "lr": 0.02}
+    settings = {"ways": WAYS, "shots": SHOTS, "queries": QUERIES, "tasks": TASKS, "episodes": 40, "lr": 0.02}
     if issubclass(kind, MAML):
-        told |= {"inner_lr": 0.2, "inner_steps": 3}
+        settings |= {"inner_lr": 0.2, "inner_steps": 3}
     space = ClassSpace(tuple("abcdefghijkl"), np.zeros((12, 0)), (), range(11), [], [11])
-    method = kind(kind.Settings(**told), space, torch.zeros(12, 0), Linear(TELLING + NOISE, 8))
+    method = kind(kind.Settings(**settings), space, torch.zeros(12, 0), Linear(TELLING + NOISE, 8))
     rng = np.random.default_rng(0)
     inputs, labels = samples(10, rng)
     unknown, of_unknown = samples(8, rng)

@@ -31,8 +31,8 @@ KEPT = [0, 1, 3, 4]
 
 
 def make(kind: type[Generative], space: ClassSpace, **settings: object) -> Generative:
-    told = kind.Settings(**{"hidden": 9, "output": "linear", **settings})
-    return kind(told, space, torch.from_numpy(space.semantics), Backbone((WIDTH,)))
+    result = kind.Settings(**{"hidden": 9, "output": "linear", **settings})
+    return kind(result, space, torch.from_numpy(space.semantics), Backbone((WIDTH,)))
 
 
 class Written:
@@ -329,10 +329,10 @@ def test_text_is_given_to_the_generator_alone(space):
     assert params["critic.0.weight"].shape == (9, WIDTH + 30)
     labels = torch.tensor([5, 5, 6])
     batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
-    told = method.condition(batch, {"semantics": method.semantics, "text": method.text}, "g")
+    result = method.condition(batch, {"semantics": method.semantics, "text": method.text}, "g")
     said = 3.0 * (method.text[labels] + 0.1 * batch["g.text"])
-    torch.testing.assert_close(told[:, 30:-30].float(), said)
-    torch.testing.assert_close(told[:, -30:], method.condition_scale * method.semantics[labels])
+    torch.testing.assert_close(result[:, 30:-30].float(), said)
+    torch.testing.assert_close(result[:, -30:], method.condition_scale * method.semantics[labels])
 
 
 def test_a_prompt_may_name_the_strongest_attributes(space):
@@ -397,7 +397,7 @@ def test_the_text_of_new_classes_is_embedded_once(space, monkeypatch):
     method = make(CLSWGAN, space, text="minilm", synthetic=3, head_epochs=1)
     params, asked = method.init(np.random.default_rng(0)), []
     whole = generative.embed_classes
-    monkeypatch.setattr(generative, "embed_classes", lambda *told: asked.append(told[0]) or whole(*told))
+    monkeypatch.setattr(generative, "embed_classes", lambda *settings: asked.append(settings[0]) or whole(*settings))
     more = Candidates([*space.names, "new"], torch.randn(9, 30), space.seen, np.array([5, 6, 8]))
     method.fit_heads(params, more, 0)
     assert len(asked) == 1

@@ -125,8 +125,8 @@ def reply(client, values, classes=1):
 
 
 def private(weights, rate=0.5, rounds=3, inner=None, more=(), **settings):
-    told = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
-    noise = Private(told, rate, rounds, weights, 7)
+    result = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
+    noise = Private(result, rate, rounds, weights, 7)
     return Pipeline(inner or FedAvg(FedAvgSettings(server_lr=0.5)), [noise, *more])
 
 

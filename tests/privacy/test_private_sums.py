@@ -168,8 +168,8 @@ QUICK = {
 @pytest.mark.parametrize("bits", ["none", 8])
 def test_a_run_releases_noisy_sums_once(bits, aggregation, tmp_path):
     pytest.importorskip("Crypto")
-    told = {**QUICK, "privacy.aggregation": aggregation, "data.quantization": bits}
-    done = run(Experiment.load("digit-pairs-gaussian", told), tmp_path / "run")
+    settings = {**QUICK, "privacy.aggregation": aggregation, "data.quantization": bits}
+    done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     (line,) = done.metrics
     wanted = epsilon(0.2, 1.0, 1, 1e-5, "pld" if bits == "none" else "rdp")
     assert done.result["epsilon"] == line["privacy"]["epsilon"] == wanted

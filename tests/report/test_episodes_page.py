@@ -128,9 +128,9 @@ def test_classes_are_ranked_by_their_queries(few, tmp_path):
     labels, answers = (tensors[name].numpy() for name in ("labels", "answers"))
     own = {str(c): 100 * (answers[labels == c] == c).mean() for c in np.unique(labels)}
     part = re.search(r'<ol class="ranking.*?</ol>', text, re.DOTALL)[0]
-    told = re.findall(r'title="60 queries">(\d)</span>.*?class="num">([\d.]+)<', part, re.DOTALL)
-    assert {name: float(value) for name, value in told} == {name: round(v, 1) for name, v in own.items()}
-    assert [float(value) for _, value in told] == sorted((round(v, 1) for v in own.values()), reverse=True)
+    result = re.findall(r'title="60 queries">(\d)</span>.*?class="num">([\d.]+)<', part, re.DOTALL)
+    assert {name: float(value) for name, value in result} == {name: round(v, 1) for name, v in own.items()}
+    assert [float(value) for _, value in result] == sorted((round(v, 1) for v in own.values()), reverse=True)
     assert np.mean(list(own.values())) == pytest.approx(made.result["few_shot"])
     diagonal = re.search(r"Confusion among 5 unseen classes, ([\d.]+) percent on the diagonal", text)[1]
     assert float(diagonal) == pytest.approx(made.result["few_shot"], abs=0.051)

@@ -13,8 +13,8 @@ from pages import without_pictures
 
 def numbers(mse, recovered, **more):
     relative, psnr = mse / 0.08, -10 * float(np.log10(mse))
-    told = {"mse": mse, "relative": relative, "cosine": 0.5, "psnr": psnr}
-    return told | {"matches": recovered, "recovered": recovered, **more}
+    settings = {"mse": mse, "relative": relative, "cosine": 0.5, "psnr": psnr}
+    return settings | {"matches": recovered, "recovered": recovered, **more}
 
 
 GUESSES = {"average": numbers(0.08, 0), "random class": numbers(0.11, 0), "source": numbers(1e-12, 2)}

@@ -195,11 +195,11 @@ def test_what_travels_stands_in_tables_and_bars(made):
     table = 'metrics = ["zsl", "parameters_shared", "bytes_up"]\n[[figures]]\nx = "kl"\nlines = ["strategy"]\n'
     table += 'metrics = ["parameters_shared", "bytes_up"]\nonly = { data = "digits" }'
     sweep, found, out = made(table)
-    told = []
+    messages = []
     for i, row in enumerate(found):
         measured = {} if i == 1 else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
-        told.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
-    page = Page(write_sweep_report(sweep, told, out).read_text("utf-8"))
+        messages.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
+    page = Page(write_sweep_report(sweep, messages, out).read_text("utf-8"))
     head, *body = page.tables[0]
     assert [text for text, _ in head][2:] == ["ZSL", "paper, birds", "parameters that travel", "up"]
     assert [line[-2][0] for line in body] == ["1,000,000", "–", *(f"{n},000,000" for n in (3, 4, 5, 6))]  # noqa: RUF001
@@ -280,8 +280,8 @@ def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):
     sweep, found, out = made()
     page = out / found[0].run / "report.html"
     page.write_text("a run's page")
-    told = [Row(**{**vars(found[0]), "each": {"zsl": (10.0, 20.0, 30.0)}}), *found[1:]]
-    text = write_sweep_report(sweep, told, out).read_text("utf-8")
+    items = [Row(**{**vars(found[0]), "each": {"zsl": (10.0, 20.0, 30.0)}}), *found[1:]]
+    text = write_sweep_report(sweep, items, out).read_text("utf-8")
     mean, sd = found[0].mean["zsl"], found[0].sd["zsl"]
     assert f'<small class="interval">{interval(mean, sd)}</small>' in text
     links = re.findall(r'<a href="([^"]*report.html)"><data', text)

@@ -36,12 +36,12 @@ class Parties:
         return Ledger(self.folder / name if self.folder else None, name)
 
     def new_plan(self, **changes):
-        told = {
+        settings = {
             "federation": self.enrolment.digest, "experiment": ZERO, "space": ZERO, "quantization": "none",
             "layout": self.layout.digest(), "weights": {}, "model": ZERO, "sums": 3, "once": False, "dropouts": False,
             "removing": [], "nonce": Plan.fresh_nonce(),
         }  # fmt: skip
-        return Plan(**{**told, **changes})
+        return Plan(**{**settings, **changes})
 
     def agree(self, plan, names=None):
         signatures = {name: self.clients[name].sign(plan, self.samples[name]) for name in names or self.names}
@@ -68,8 +68,8 @@ class Parties:
         return {name: self.clients[name].keys(digest, k, attempt, instruction) for name in names or self.names}
 
     def shares(self, keys, names=None):
-        told = {"keys": list(keys.values())}
-        return {name: self.clients[name].shares(told) for name in names or keys}
+        settings = {"keys": list(keys.values())}
+        return {name: self.clients[name].shares(settings) for name in names or keys}
 
     def masked_request(self, name, shares):
         return {

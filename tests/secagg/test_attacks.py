@@ -42,8 +42,8 @@ def test_f1_one_party_is_not_separated_by_rosters_and_survivors_that_the_coordin
     assert "a share from every other member" in refusal(parties.mask, "p0", request)
     for name in parties.names:
         parties.mask(name, parties.masked_request(name, shares))
-    told = {"plan": parties.plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
-    replies = [one.open({**told, "there": ["p0", "p7"]}) for one in parties.clients.values()]
+    settings = {"plan": parties.plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
+    replies = [one.open({**settings, "there": ["p0", "p7"]}) for one in parties.clients.values()]
     assert all(reply.keys() == {"party", "rho", "shares"} for reply in replies)
     assert all(reply["shares"].keys() == set(parties.names) for reply in replies)  # of own masks; pair keys: none
 
@@ -96,8 +96,8 @@ def test_f3_two_plans_side_by_side_open_one_sum():
     shares = parties.shares(keys)
     for name in parties.names:
         parties.mask(name, parties.masked_request(name, shares))
-    told = {"plan": second.digest, "k": 0, "rho": shares["p0"]["rho"]}
-    assert "released under another plan" in refusal(parties.clients["p0"].open, told)
+    settings = {"plan": second.digest, "k": 0, "rho": shares["p0"]["rho"]}
+    assert "released under another plan" in refusal(parties.clients["p0"].open, settings)
 
 
 def test_f4_parties_with_different_experiments_are_in_no_sum_together():
@@ -439,9 +439,9 @@ def test_rosters_of_strict_plans_are_the_same():
 
 def test_too_few_parties_end_a_sum_in_a_sentence_that_names_who():
     parties = Parties(3)
-    with pytest.raises(AttemptError) as told:
+    with pytest.raises(AttemptError) as caught:
         run(parties, drops=lambda stage, name: (stage, name) == ("masked", "p1"))
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "an attempt at sum 1 is over: 2 of the 3 parties that the sum takes are left; p1: it has not answered when it "
         "was asked for its masked elements"
     )
@@ -505,10 +505,10 @@ def open_removal(parties, plan):
     shares = parties.shares(parties.keys(plan=plan))
     for name in parties.names:
         parties.mask(name, parties.masked_request(name, shares))
-    told = {"plan": plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
+    settings = {"plan": plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
     try:
         for client in parties.clients.values():
-            client.open(told)
+            client.open(settings)
     except RefusedError as error:
         return str(error)
     return ""
@@ -530,9 +530,9 @@ def test_two_removals_do_not_leave_few_parties():
 
 
 def test_a_plan_that_removes_is_released_once():
-    told = {**Parties(6).plan.content(), "removing": ["p0"]}
-    assert "a field of the wrong kind" in refusal(Plan.read, told)
-    assert Plan.read({**told, "once": True}).removing == ["p0"]
+    settings = {**Parties(6).plan.content(), "removing": ["p0"]}
+    assert "a field of the wrong kind" in refusal(Plan.read, settings)
+    assert Plan.read({**settings, "once": True}).removing == ["p0"]
 
 
 def test_samples_are_removed_once_and_from_sums_that_they_are_in(tmp_path):

@@ -209,10 +209,10 @@ def test_the_search_finds_a_party_that_opens_twice(monkeypatch):
         self.__dict__.setdefault("kept", {}).update({one["rho"]: one for one in plans})
         return answer
 
-    def careless(self, told):
-        if told["plan"] in self.ledger.plans and told["rho"] in self.__dict__.get("kept", {}):
-            self.ledger.plans[told["plan"]].update(opened=None, waiting=self.kept[told["rho"]])
-        return real_open(self, told)
+    def careless(self, settings):
+        if settings["plan"] in self.ledger.plans and settings["rho"] in self.__dict__.get("kept", {}):
+            self.ledger.plans[settings["plan"]].update(opened=None, waiting=self.kept[settings["rho"]])
+        return real_open(self, settings)
 
     monkeypatch.setattr(SecAggClient, "masked", masked)
     monkeypatch.setattr(SecAggClient, "open", careless)

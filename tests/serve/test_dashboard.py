@@ -47,13 +47,13 @@ def test_rounds_are_told_once_and_in_order(monitor):
     monitor.on_round("training", 0, 2, None)
     assert monitor.state()["events"] == []
     monitor.on_round("training", 1, 2, line(1, 40.0, dropped={"2": "it has not answered"}))
-    told = monitor.state()
-    (one,) = told["events"]
-    assert (told["round"], told["rounds"], told["phase"], told["left_out"]) == (1, 2, "training", 1)
+    result = monitor.state()
+    (one,) = result["events"]
+    assert (result["round"], result["rounds"], result["phase"], result["left_out"]) == (1, 2, "training", 1)
     assert (one["accuracies"], one["losses"], one["merged"]) == ({"ZSL": 40.0}, {"loss": 1.0}, 2)
     assert one["out"] == [{"client": 2, "why": "it has not answered"}]
     monitor.on_round("training", 2, 2, line(2, 45.0, privacy={"epsilon": 1.5}))
-    later = monitor.state(told["seq"])
+    later = monitor.state(result["seq"])
     assert [(one["round"], one["epsilon"]) for one in later["events"]] == [(2, 1.5)]
     assert later["phase"] == "finishing"
     assert monitor.state(later["seq"])["events"] == []
@@ -87,8 +87,8 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
 def test_the_end_is_told_with_its_reason(monitor, error, phase, why):
     monitor.end(error)
     assert not monitor.end_was_shown.is_set()
-    told = monitor.state()
-    assert (told["phase"], told["why"], monitor.end_was_shown.is_set()) == (phase, why, True)
+    result = monitor.state()
+    assert (result["phase"], result["why"], monitor.end_was_shown.is_set()) == (phase, why, True)
 
 
 def test_the_service_is_read_only_and_guarded(monitor):
@@ -214,10 +214,10 @@ def test_the_command_shows_a_run_live(machine):
     settings = sets({**SMALL, "strategy.rounds": 400})
     process = machine.start("run.log", "run", "digit-pairs", *settings, "--out", "run", "--dashboard-at", "127.0.0.1:0")
     machine.until(lambda: "\n" in machine.said("run.log"), process)
-    url, told = machine.said("run.log").splitlines()[0].removeprefix("live page: "), {"round": 0}
-    while told["round"] < 2:
+    url, result = machine.said("run.log").splitlines()[0].removeprefix("live page: "), {"round": 0}
+    while result["round"] < 2:
         with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
-            told = json.loads(reply.read())
+            result = json.loads(reply.read())
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert machine.ended(process) == 130

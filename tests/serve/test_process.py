@@ -55,11 +55,11 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started, machine):
     for thread in threads:
         thread.join()
     assert [status for status, _ in answers] == [200] * 12
-    assert {told["answers"][0]["classes"][0]["name"] for _, told in answers} == {"47"}
+    assert {result["answers"][0]["classes"][0]["name"] for _, result in answers} == {"47"}
 
     large = 100 * 2**20  # a sender hears why, and the service continues
-    status, told = ask(port, "POST", "/predict", bytes(large), {"Content-Type": "application/json"})
-    assert (status, told) == (413, {"detail": "the request is larger than 10 MiB: send less at a time"})
+    status, result = ask(port, "POST", "/predict", bytes(large), {"Content-Type": "application/json"})
+    assert (status, result) == (413, {"detail": "the request is larger than 10 MiB: send less at a time"})
     assert ask(port)[0] == 200
 
     process.send_signal(signal.SIGTERM)

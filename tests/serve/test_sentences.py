@@ -73,8 +73,8 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
 
 def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
-    for told in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
-        reply = asked.post("/classes", json=told)
+    for settings in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
+        reply = asked.post("/classes", json=settings)
         assert reply.status_code == 422
         assert reply.json()["detail"].count("\n") == 0
     assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {"detail": "sentence must be text"}

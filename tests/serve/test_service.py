@@ -195,8 +195,8 @@ def test_a_token_for_reading_adds_and_removes_nothing(digits, client, caplog, re
     asked, headers = client(digits, token=reads, write_token="a-token-for-writing"), HEADERS if reads else {}
     writes, new = {"Authorization": "Bearer a-token-for-writing"}, {"name": "new", "attributes": {"left 4": 1}}
     for method, path in (("POST", "/classes"), ("DELETE", "/classes/new")):
-        told = [asked.request(method, path, json=new, headers=some).status_code for some in ({}, HEADERS)]
-        assert told == [401, 403 if reads else 401]
+        items = [asked.request(method, path, json=new, headers=some).status_code for some in ({}, HEADERS)]
+        assert items == [401, 403 if reads else 401]
     assert asked.post("/classes", json=new, headers=writes).status_code == 201
     for some in (headers, writes):
         assert asked.post("/predict", files=upload("47.png"), headers=some).status_code == 200
@@ -316,9 +316,13 @@ def test_the_metrics_count_what_was_asked(features, client):
 
 def test_the_model_page_and_the_schema_are_there(digits, client):
     asked = client(digits)
-    told = asked.get("/model").json()
-    assert (told["takes"], told["shape"], told["drawn"]) == ("pictures", [128], {"digits": 2, "height": 8, "width": 16})
-    assert told["card"].startswith("---\nlibrary_name:")
+    result = asked.get("/model").json()
+    assert (result["takes"], result["shape"], result["drawn"]) == (
+        "pictures",
+        [128],
+        {"digits": 2, "height": 8, "width": 16},
+    )
+    assert result["card"].startswith("---\nlibrary_name:")
     assert set(asked.get("/openapi.json").json()["paths"]) == {
         "/health", "/metrics", "/model", "/classes", "/predict", "/classes/{name}",
     }  # fmt: skip

@@ -96,10 +96,10 @@ def test_a_client_that_leaves_in_the_middle_does_no_harm(slow, caplog):
 def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn(slow):
     port, gate, begun = slow(answer=0.3)
     gate.clear()
-    status, told, _ = asked(port)
-    assert (status, told) == (504, {"detail": "the answer takes too long: send less at a time"})
+    status, result, _ = asked(port)
+    assert (status, result) == (504, {"detail": "the answer takes too long: send less at a time"})
     assert begun.acquire(timeout=300)
-    status, told, _ = asked(port)  # the model still works at the first: this one waits, and gives up too
+    status, result, _ = asked(port)  # the model still works at the first: this one waits, and gives up too
     assert status == 504
     assert not begun.acquire(blocking=False)
     gate.set()
@@ -118,11 +118,11 @@ def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
     threads += [threading.Thread(target=lambda: answers.append(asked(port)[0])) for _ in range(2)]
     for thread in threads[1:]:
         thread.start()
-    until, told = time.monotonic() + 300, {}
+    until, result = time.monotonic() + 300, {}
     while metrics(port)["fedunseen_waiting"] < 3:
         assert time.monotonic() < until
-    status, told, head = asked(port)
-    assert (status, told) == (503, {"detail": "too many questions wait already: ask again later"})
+    status, result, head = asked(port)
+    assert (status, result) == (503, {"detail": "too many questions wait already: ask again later"})
     assert "retry-after: 1" in head
     gate.set()
     for thread in threads:
@@ -159,8 +159,8 @@ def slow_to_load(features, served_app, monkeypatch, request):
 def health(port):
     with socket.create_connection(("127.0.0.1", port), 300) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        status, told, _ = answer(connection)
-        return status, told["status"]
+        status, result, _ = answer(connection)
+        return status, result["status"]
 
 
 def metrics(port):

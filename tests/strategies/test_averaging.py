@@ -107,19 +107,19 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
         assert not sent.kept
         assert not sent.own
         before = {n: v.clone() for n, v in (sent.params | sent.extras).items()}
-        told = strategy.recall(sent, own, round)
+        answer = strategy.recall(sent, own, round)
         for named, value in before.items():
             assert torch.equal((sent.params | sent.extras)[named], value)
         if strategy.merges:
-            assert told.params is sent.params
-            assert told.extras is sent.extras
+            assert answer.params is sent.params
+            assert answer.extras is sent.extras
         elif round:
-            assert told.own is own
-        result = LocalResult({n: v + 1 for n, v in (told.params | told.own).items()}, {}, 1, LENGTHS)
-        update, own = strategy.finish(told, result, own)
+            assert answer.own is own
+        result = LocalResult({n: v + 1 for n, v in (answer.params | answer.own).items()}, {}, 1, LENGTHS)
+        update, own = strategy.finish(answer, result, own)
         replies = [Reply(0, update, 1, 1, {}, LENGTHS)]
         if strategy.merges:
-            torch.testing.assert_close(strategy.local_model(told.params, update), result.params)
+            torch.testing.assert_close(strategy.local_model(answer.params, update), result.params)
             replies.append(replace(replies[0], update=update | {"n.running_var": torch.tensor([5.0])}, classes=3))
         state, merged = strategy.merge(state, params, replies, round)
         assert set(merged) == set(PARAMS)

@@ -90,11 +90,11 @@ class Talkative(Strategy):
     def local_model(self, start, update):
         return {"w": start["w"] + 3 * update["w"]}
 
-    def decode(self, update, told):
+    def decode(self, update, settings):
         return {"w": update["w"] + 7}
 
-    def expects(self, told):
-        return {"w": told.params["w"].half()}
+    def expects(self, settings):
+        return {"w": settings.params["w"].half()}
 
     def merge(self, state, params, replies, round):
         changed = {"w": params["w"] + sum(reply.update["w"] for reply in replies)}

@@ -52,12 +52,12 @@ def test_who_sends_again_counts_once():
 
 def test_nothing_is_sent_to_clients_and_their_sums_are_sent_as_they_are():
     strategy = Summed(Scaffold(), NOTHING)
-    told = strategy.recall(strategy.instruct({}, sums(3), 0), {}, 0)
-    assert (told.params, told.extras, told.kept, told.own) == ({}, {}, {}, {})
-    update, state = strategy.finish(told, LocalResult(sums(2), {}, 1), {})
+    instruction = strategy.recall(strategy.instruct({}, sums(3), 0), {}, 0)
+    assert (instruction.params, instruction.extras, instruction.kept, instruction.own) == ({}, {}, {}, {})
+    update, state = strategy.finish(instruction, LocalResult(sums(2), {}, 1), {})
     assert torch.equal(update["total"], sums(2)["total"])
     assert (state, strategy.lengths) == ({}, "nothing")
-    assert strategy.expects(told) is NOTHING
+    assert strategy.expects(instruction) is NOTHING
     assert strategy.local_model({}, update) == update
 
 
