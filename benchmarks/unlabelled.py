@@ -276,15 +276,15 @@ def softmax(scores: Rows) -> Rows:
 def self_training(model: ZeroShotClassifier, pool: Rows, tests: Rows) -> Rows:
     """Train again with the pool's confident answers (share above 0.9) as labels, three times."""
     z, centres = whitened(model, pool), prototypes(model)
-    lowered = model.calibration_ * model.seen_
+    penalty = model.calibration_ * model.seen_
     now = centres.copy()
     for _ in range(3):
-        share = softmax(z @ now.T - (now**2).sum(1) / 2 - lowered)
+        share = softmax(z @ now.T - (now**2).sum(1) / 2 - penalty)
         answer = np.where(share.max(1) > 0.9, share.argmax(1), -1)
         for c in np.flatnonzero(~model.seen_):
             if (answer == c).any():
                 now[c] = z[answer == c].mean(0)
-    return np.asarray(whitened(model, tests) @ now.T - (now**2).sum(1) / 2 - lowered)
+    return np.asarray(whitened(model, tests) @ now.T - (now**2).sum(1) / 2 - penalty)
 
 
 def spreading(model: ZeroShotClassifier, pool: Rows, tests: Rows) -> Rows:

@@ -31,13 +31,13 @@ def problem(n=300, seed=0):
 @pytest.mark.parametrize("factor", [0.0, 0.5, -0.3])
 def test_accuracies_are_scikit_learns_balanced_accuracy(factor):
     scores, labels = problem()
-    lowered = scores.copy()
-    lowered[:, SEEN] -= factor
-    lowered[:, 2] = -np.inf
+    calibrated = scores.copy()
+    calibrated[:, SEEN] -= factor
+    calibrated[:, 2] = -np.inf
     unseen = np.isin(labels, UNSEEN)
-    u = 100 * balanced_accuracy_score(labels[unseen], lowered[unseen].argmax(1))
-    s = 100 * balanced_accuracy_score(labels[~unseen], lowered[~unseen].argmax(1))
-    zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[lowered[unseen][:, UNSEEN].argmax(1)])
+    u = 100 * balanced_accuracy_score(labels[unseen], calibrated[unseen].argmax(1))
+    s = 100 * balanced_accuracy_score(labels[~unseen], calibrated[~unseen].argmax(1))
+    zsl = 100 * balanced_accuracy_score(labels[unseen], np.array(UNSEEN)[calibrated[unseen][:, UNSEEN].argmax(1)])
     assert metrics.generalized(scores, labels, SEEN, UNSEEN, factor) == pytest.approx((u, s, 2 * u * s / (u + s)))
     mask = np.isin(np.arange(8), UNSEEN)
     assert metrics.zsl(scores.tolist(), labels.tolist(), mask) == metrics.zsl(scores, labels, UNSEEN[::-1])

@@ -45,12 +45,12 @@ def test_each_list_has_all_that_hold_no_more(made, command):
 
 
 def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
-    keeper = made / "authority"
-    assert refused("certs", "--renew", "c", "--authority", keeper, "--out", made / "new") == (
-        f"{keeper} has signed nothing for 'c': it knows a, b"
+    signer = made / "authority"
+    assert refused("certs", "--renew", "c", "--authority", signer, "--out", made / "new") == (
+        f"{signer} has signed nothing for 'c': it knows a, b"
     )
     assert refused("certs", "--renew", "a", "--authority", made / "kits", "--out", made / "new").startswith(
         f"{made / 'kits'} is not an authority's folder"
     )
     assert not (made / "new").exists()
-    assert json.loads((keeper / "authority.json").read_text())["engine"] == "flower"
+    assert json.loads((signer / "authority.json").read_text())["engine"] == "flower"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.phases import SGD, Step
 from fedunseen.core.random import stream
-from fedunseen.core.shelf import Shelved
+from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
@@ -703,7 +703,7 @@ def test_few_of_many_clients_in_a_round_keep_their_updates_in_memory_and_their_s
     state = federation.strategy.init(federation.first, 5)
     result = federation.engine.round(0, state, federation.first, {}, [1, 3])
     assert [type(reply.update) for reply in result.replies] == [dict, dict]
-    assert {client: type(own) for client, own in result.client_states.items()} == {1: Shelved, 3: Shelved}
+    assert {client: type(own) for client, own in result.client_states.items()} == {1: StoredTensors, 3: StoredTensors}
 
 
 def replaced(result):

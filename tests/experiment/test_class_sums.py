@@ -174,8 +174,8 @@ def test_sums_of_another_run_are_refused(done, party, tmp_path, change, what):
 def test_sums_made_before_a_run_learnt_classes_still_fit(done, party, tmp_path):
     file = tmp_path / "sums.safetensors"
     write_class_sums(done, party[0], file)
-    grown = done.learn({"unicorn": done.space.semantics[5] + done.space.semantics[62]})
-    assert set(read_class_sums(grown, file)[0]) == {"okapi"}
+    expanded = done.learn({"unicorn": done.space.semantics[5] + done.space.semantics[62]})
+    assert set(read_class_sums(expanded, file)[0]) == {"okapi"}
 
 
 def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedunseen.experiment import assemble
-from fedunseen.experiment.dataset_checks import doubts, foreign_names
+from fedunseen.experiment.dataset_checks import foreign_names, remarks
 
 
 @pytest.fixture
@@ -27,14 +27,14 @@ def classes(tmp_path):
 
 
 def test_a_copy_and_a_picture_saved_again_are_found_across_classes(classes):
-    assert doubts(classes) == []
+    assert remarks(classes) == []
     copy, again = classes["owl"][0].parent / "copy.png", classes["yak"][0].parent / "again.jpg"
     shutil.copy(classes["fox"][0], copy)
     with Image.open(classes["fox"][1]) as picture:
         picture.resize((120, 96)).save(again, quality=80)
     classes["owl"].append(copy)
     classes["yak"].append(again)
-    assert [tuple(one) for one in doubts(classes)] == [
+    assert [tuple(one) for one in remarks(classes)] == [
         ("look at fox and owl", f"a picture lies in both: {classes['fox'][0]} and {copy}"),
         ("look at fox and yak", f"a picture lies in both: {classes['fox'][1]} and {again}"),
     ]
@@ -43,7 +43,7 @@ def test_a_copy_and_a_picture_saved_again_are_found_across_classes(classes):
 def test_a_copy_within_a_class_is_no_doubt(classes):
     copy = classes["owl"][0].parent / "copy.png"
     shutil.copy(classes["owl"][0], copy)
-    assert doubts({**classes, "owl": [*classes["owl"], copy]}) == []
+    assert remarks({**classes, "owl": [*classes["owl"], copy]}) == []
 
 
 def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
@@ -51,7 +51,7 @@ def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
     for i in range(2):
         paths.append(tmp_path / f"{i}.png")
         Image.new("RGB", (20, 20), (10 + i, 10, 10)).save(paths[-1])
-    assert doubts({"night": paths[:1], "cave": paths[1:]}) == []
+    assert remarks({"night": paths[:1], "cave": paths[1:]}) == []
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
     ],
 )
 def test_names_that_may_be_one(names, odd):
-    assert [one.what for one in doubts({name: [] for name in names})] == [f"look at {a} and {b}" for a, b in odd]
+    assert [one.what for one in remarks({name: [] for name in names})] == [f"look at {a} and {b}" for a, b in odd]
 
 
 def test_names_in_other_scripts():

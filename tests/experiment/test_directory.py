@@ -11,7 +11,7 @@ import torch
 from fedunseen import load_run, run
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
-from fedunseen.core.shelf import Shelf, read_records
+from fedunseen.core.tensor_store import TensorStore, read_records
 from fedunseen.federation import State
 from fedunseen.federation import run_directory as directory_module
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
@@ -327,41 +327,41 @@ def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):
 
 
 def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_path, monkeypatch):
-    directory, shelf = RunDirectory(tmp_path), Shelf()
+    directory, store = RunDirectory(tmp_path), TensorStore()
     monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
-    states, written = {k: shelf.put({"w": torch.full((3,), float(k))}) for k in range(10)}, []
+    states, written = {k: store.put({"w": torch.full((3,), float(k))}) for k in range(10)}, []
     for rounds in range(1, 9):
         if rounds > 1:
             for k in (rounds % 10, (rounds + 5) % 10):  # two of ten take part
-                states[k] = shelf.put({"w": torch.full((3,), 100.0 * rounds + k)})
+                states[k] = store.put({"w": torch.full((3,), 100.0 * rounds + k)})
         expected = {k: own["w"].tolist() for k, own in states.items()} | {99: [5.0]}
         directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, states | {99: {"v": torch.tensor([5.0])}}))
         if rounds == 3:
             directory.keep_checkpoint(3)
             kept = expected
         own = tmp_path / "checkpoints" / f"{rounds:06d}.clients"
-        written.append(len(read_records(own, Shelf())))
+        written.append(len(read_records(own, TensorStore())))
         again = RunDirectory(tmp_path)
         found = again.newest_checkpoint(torch.device("cpu"))
         assert {k: next(iter(one.values())).tolist() for k, one in found.clients.items()} == expected
         if rounds == 6:  # continue as a resume does: the first checkpoint after it is whole
             directory, states = again, {k: one for k, one in found.clients.items() if k != 99}
-            shelf = Shelf()
+            store = TensorStore()
     assert written == [10, 2, 2, 2, 2, 10, 10, 2]
     parts = {path.name for path in (tmp_path / "checkpoints").glob("*.clients")}
     assert parts == {"000001.clients", "000002.clients", "000003.clients", "000007.clients", "000008.clients"}
     _, path = directory.kept_checkpoint(3)  # the state kept for good still has all its parts
     found = {}
     for part in parts_of(path):
-        found |= read_records(part, Shelf())
+        found |= read_records(part, TensorStore())
     assert {k: own["w"].tolist() for k, own in found.items()} == {k: v for k, v in kept.items() if k != 99}
 
 
 def test_a_lost_part_of_a_checkpoint_costs_a_round(tmp_path, monkeypatch):
-    directory, shelf = RunDirectory(tmp_path), Shelf()
+    directory, store = RunDirectory(tmp_path), TensorStore()
     monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
     for rounds in (1, 2):
-        own = {k: shelf.put({"w": torch.full((3,), float(rounds))}) for k in range(3)}
+        own = {k: store.put({"w": torch.full((3,), float(rounds))}) for k in range(3)}
         directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, own))
     part = tmp_path / "checkpoints" / "000002.clients"
     part.write_bytes(part.read_bytes()[:-1])

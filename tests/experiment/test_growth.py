@@ -24,9 +24,9 @@ CLOSED = {**GROWS, "method.name": "gaussian", "method.shrinkage": 0.1, "strategy
 
 
 @pytest.fixture(scope="module")
-def grown(make, tmp_path_factory):
+def expanded(make, tmp_path_factory):
     """A run of the closed form in which client 2 brings its classes in round 3."""
-    return run(make(CLOSED), tmp_path_factory.mktemp("grown") / "run")
+    return run(make(CLOSED), tmp_path_factory.mktemp("expanded") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +39,18 @@ def everything(experiment):
     return benchmark, partition_of(experiment, benchmark, 0)
 
 
-def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(grown):
+def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(expanded):
     """The slow way: one round in which everyone takes part and every class is known, in the order of their coming."""
-    benchmark, partition = everything(grown.experiment)
-    through = seen_through(benchmark, grown.space)
+    benchmark, partition = everything(expanded.experiment)
+    through = seen_through(benchmark, expanded.space)
     always = Partition.of(partition.clients).restricted_to(through.train)
-    federation = assemble(grown.experiment, through, always, scaler=grown.scaler, whole=False)
+    federation = assemble(expanded.experiment, through, always, scaler=expanded.scaler, whole=False)
     state, _ = federation.round(federation.start())
-    assert same(federation.models(state)[0], grown)
-    assert len(grown.space.names) == 12 > grown.metrics[0]["space"]["known"]
+    assert same(federation.models(state)[0], expanded)
+    assert len(expanded.space.names) == 12 > expanded.metrics[0]["space"]["known"]
 
 
-def test_the_report_shows_what_came_and_what_was_forgotten(trained, grown, tmp_path):
+def test_the_report_shows_what_came_and_what_was_forgotten(trained, expanded, tmp_path):
     page = write_report(trained).read_text("utf-8")
     assert page.count("Classes that came and went") == 1
     section = page.split("Classes that came and went")[1].split("</section>")[0]
@@ -114,8 +114,8 @@ def test_the_merged_model_stays_when_classes_come(trained, make, tmp_path):
     assert same(result.params, short)
 
 
-def test_accuracies_are_told_apart_by_when_classes_came(grown):
-    before, after = grown.metrics[1], grown.metrics[2]
+def test_accuracies_are_told_apart_by_when_classes_came(expanded):
+    before, after = expanded.metrics[1], expanded.metrics[2]
     assert before["stages"].keys() == {"old", "from round 1", "unseen"}
     assert after["stages"].keys() == {"old", "new", "from round 1", "from round 3", "unseen"}
     assert (after["space"]["since"], after["space"]["known"]) == (3, 12)
@@ -127,8 +127,8 @@ def test_accuracies_are_told_apart_by_when_classes_came(grown):
     new = len(after["space"]["gained"])
     mean = (after["stages"]["old"] * (seen - new) + after["stages"]["new"] * new) / seen
     assert mean == pytest.approx(after["gzsl_seen"])
-    fallen = before["stages"]["from round 1"] - grown.metrics[-1]["stages"]["from round 1"]
-    assert grown.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
+    fallen = before["stages"]["from round 1"] - expanded.metrics[-1]["stages"]["from round 1"]
+    assert expanded.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
 
 
 def test_a_described_class_is_unseen_until_somebody_holds_it(make, tmp_path):

@@ -61,7 +61,7 @@ def test_training_is_stable_below_twice_the_rate_and_not_above():
     )  # fmt: skip
     given = {"sce": 0.0, "consistency": 0.0, "kl": 2.0, "temperature": 100.0, "weight_decay": 0.0, "batch_size": 2}
 
-    def grown(times):
+    def growth(times):
         method = FedZSL.on(benchmark, **given)
         params = {name: torch.zeros_like(v).double() for name, v in method.init(np.random.default_rng(0)).items()}
         inputs = torch.full((2, 3), 5.0, dtype=torch.float64)
@@ -78,8 +78,8 @@ def test_training_is_stable_below_twice_the_rate_and_not_above():
             sgd.update(values, list(torch.autograd.grad(loss, list(leaves.values()))), state, step)
         return float(method.attributes(params, inputs).abs().max()) / 1e-3
 
-    assert grown(1.9) < 1e-2
-    assert grown(2.1) > 1e2
+    assert growth(1.9) < 1e-2
+    assert growth(2.1) > 1e2
 
 
 def test_features_a_thousand_times_as_long_give_the_same_model(tmp_path):

@@ -22,9 +22,9 @@ FEW = {
 def slowly(merits, patience):
     """Return after how many rounds a run stops: the definition, round by round."""
     best, since = None, 0
-    for done, merit in enumerate(merits, 1):
-        since = 0 if best is None or merit > best else since + 1
-        best = merit if best is None else max(best, merit)
+    for done, score in enumerate(merits, 1):
+        since = 0 if best is None or score > best else since + 1
+        best = score if best is None else max(best, score)
         if since == patience:
             return done
     return len(merits)
@@ -36,7 +36,7 @@ def test_the_rule_is_the_one_that_counts_round_by_round():
     for _ in range(200):
         merits = [(float(v), 0.0) for v in torch.randint(0, 12, (12,), generator=generator)]
         for patience in (1, 2, 3, 5):
-            loops = (Loop(None, 12, None, merits[:n], score=lambda merit: merit) for n in range(1, 13))
+            loops = (Loop(None, 12, None, merits[:n], score=lambda value: value) for n in range(1, 13))
             done = next((len(loop.history) for loop in loops if loop.rounds_since_best >= patience), 12)
             assert done == slowly(merits, patience)
             stops.add(done < 12)

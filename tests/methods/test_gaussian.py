@@ -246,9 +246,9 @@ def test_seen_classes_are_lowered_by_the_factor_alone(space):
     sums = method.statistics(x, labels)
     model = method.solve(sums)
     plain = Gaussian(GaussianSettings(), space, method.semantics, Backbone((WIDTH,))).solve(sums)
-    lowered = plain["bias"] - model["bias"]
-    torch.testing.assert_close(lowered[[0, 1, 3, 4]], model["offset"].expand(4))
-    assert not lowered[[2, 5, 6, 7]].any()
+    penalty = plain["bias"] - model["bias"]
+    torch.testing.assert_close(penalty[[0, 1, 3, 4]], model["offset"].expand(4))
+    assert not penalty[[2, 5, 6, 7]].any()
     assert plain["offset"] == 0
 
 

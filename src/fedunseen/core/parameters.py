@@ -16,7 +16,7 @@ Params = dict[str, Tensor]
 """Name -> tensor. Nothing may depend on the order of names: files do not keep it."""
 
 ClientStates = Mapping[int, Mapping[str, Tensor]]
-"""Client -> what it keeps; tensors may be on disk (``core.shelf``), and are read when they are asked for."""
+"""Client -> what it keeps; tensors may be on disk (``core.tensor_store``), and are read when they are asked for."""
 
 
 def difference(new: Mapping[str, Tensor], old: Mapping[str, Tensor], scale: float = 1.0) -> Params:

@@ -145,14 +145,14 @@ class Robust(Filter):
 
     def filter(self, view: RoundView) -> FilterResult:
         """Hand on what the defence leaves of the finite replies; keep what :meth:`notes` says of all of them."""
-        remembered, replies, norms = within("rule/", view.state), view.replies, view.norms
+        memory, replies, norms = within("rule/", view.state), view.replies, view.norms
         whole = [i for i, norm in enumerate(norms) if np.isfinite(norm)]
         kept = torch.zeros(len(replies), dtype=torch.float64)
         why = torch.full((len(replies),), REASONS.index(NOT_FINITE))
         judged = torch.full((len(replies),), torch.nan, dtype=torch.float64)
-        result = FilterResult((), [0.0] * len(whole), [REASONS.index(TOO_FEW)] * len(whole), state=remembered)
+        result = FilterResult((), [0.0] * len(whole), [REASONS.index(TOO_FEW)] * len(whole), state=memory)
         if whole and (defence := self.defence.among(len(whole))) is not None:
-            result = defence.filter(view.only(whole, remembered))
+            result = defence.filter(view.only(whole, memory))
         kept[whole] = torch.tensor(result.kept, dtype=torch.float64)
         why[whole] = torch.tensor(result.why, dtype=torch.int64)
         if result.judged is not None:

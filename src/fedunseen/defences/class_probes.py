@@ -70,13 +70,13 @@ class ClassProbes(Defence):
         ]
         left = [i for i, factor in enumerate(factors) if factor]
         why = [REASONS.index(TAKES_OVER if thief[i] else PULLS if puller[i] else "") for i in range(len(replies))]
-        remembered = {
+        memory = {
             "length": typical,
             "theft": _within_memory(float(np.median(stolen)), state.get("theft")),
             "pull": _within_memory(float(np.median(pulled)), state.get("pull")),
         }
-        # A theft of 0 is typical and remembered; a length or pull of 0 says nothing about typical ones.
-        typical_values = {name: value for name, value in remembered.items() if value or name == "theft"}
+        # A theft of 0 is typical and stored; a length or pull of 0 says nothing about typical ones.
+        typical_values = {name: value for name, value in memory.items() if value or name == "theft"}
         return FilterResult(
             shortened([replies[i] for i in left], [factors[i] for i in left]),
             factors,
@@ -164,13 +164,13 @@ def pull(before: NDArray[np.int64], after: NDArray[np.int64], classes: int) -> f
     return float((new - old).max(initial=0.0))
 
 
-def standing_out(values: NDArray[np.float64], remembered: Tensor | None, margin: float) -> NDArray[np.bool_]:
+def standing_out(values: NDArray[np.float64], memory: Tensor | None, margin: float) -> NDArray[np.bool_]:
     """Say (n,) which values exceed what is typical by more than a margin and more than five median deviations."""
-    middle = _within_memory(float(np.median(values)), remembered)
+    middle = _within_memory(float(np.median(values)), memory)
     spread = float(np.median(np.abs(values - np.median(values))))
     return np.asarray(values > middle + max(margin, _DEVIATIONS * spread))
 
 
-def _within_memory(middle: float, remembered: Tensor | None) -> float:
-    """Return a median, or twice the remembered one if that is less: a round may have more liars than honest ones."""
-    return middle if remembered is None else min(middle, 2.0 * float(remembered))
+def _within_memory(middle: float, memory: Tensor | None) -> float:
+    """Return a median, or twice the stored one if that is less: a round may have more liars than honest ones."""
+    return middle if memory is None else min(middle, 2.0 * float(memory))

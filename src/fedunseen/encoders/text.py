@@ -110,12 +110,12 @@ def _by_model(texts: Sequence[str], folder: Path) -> NDArray[np.float32]:
     except Exception as error:  # any fault in the files of a dozen kinds of tokenizers
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise DataError(f"{folder} has no tokenizer that can be loaded: {reason[0].rstrip('.')}") from None
-    longest = min(tokenizer.model_max_length, _LONGEST)
+    limit = min(tokenizer.model_max_length, _LONGEST)
     modules = folder / "modules.json"  # of sentence-transformers, which may end in a normalization
     unit = clip or siglip or (modules.is_file() and ".Normalize" in modules.read_text(encoding="utf-8"))
     # SigLIP was trained on texts of one length, whose padding it sees.
     padding: Any = "max_length" if siglip else True
-    length = min(longest, int(model.config.max_position_embeddings)) if siglip else longest
+    length = min(limit, int(model.config.max_position_embeddings)) if siglip else limit
     out = []
     with torch.inference_mode():
         for start in range(0, len(texts), _AT_ONCE):

@@ -31,7 +31,7 @@ class Remark(NamedTuple):
     why: str
 
 
-def doubts(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
+def remarks(classes: Mapping[str, Sequence[Path]]) -> list[Remark]:
     """Return what looks odd: the same picture in two classes' folders, two names that may be one."""
     pairs: dict[tuple[str, str], list[tuple[Path, Path]]] = defaultdict(list)
     for (one, path), (other, twin) in _twins(classes):

@@ -1,7 +1,7 @@
 """Where a finished run finds the weights of its encoders, of pictures and texts.
 
 The manifest keeps the SHA-256 of the files that a run's features were made with. Small ones travel in the run directory
-(``encoder.carry``); others are where they were, or where the user says. Features of other weights mean something else,
+(``encoder.copy_weights``); others are where they were, or where the user says. Features of other weights mean something else,
 so weights that have changed are never used in place of those that a run had.
 """
 
@@ -23,7 +23,7 @@ _FOLDERS = {"encoder": "encoder", "text_encoder": "text-encoder"}  # of a run di
 _MB = 10**6
 
 
-def remembered(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any]:
+def record_weights(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any]:
     """Return what a manifest says of encoders' weights.
 
     ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``, without an entry that
@@ -37,11 +37,11 @@ def remembered(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any
     return entries
 
 
-def carry(encoder: Encoder | None, data: DataSettings, settings: EncoderSettings, run: Path) -> None:
+def copy_weights(encoder: Encoder | None, data: DataSettings, settings: EncoderSettings, run: Path) -> None:
     """Copy weights that are small enough, and not part of every installation, into a run directory."""
     files = [] if encoder is None or encoder.installed else encoder.files()
     for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
-        if sum(path.stat().st_size for path in paths) <= getattr(settings, "carry", CARRIED_MB) * _MB:
+        if sum(path.stat().st_size for path in paths) <= getattr(settings, "copy_weights", CARRIED_MB) * _MB:
             for path in paths:
                 with replacing(run / folder / path.name) as temporary:
                     shutil.copyfile(path, temporary)
@@ -68,7 +68,7 @@ def found(
     """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
 
     Args:
-        entry: what :func:`remembered` returned under ``encoder``; None for runs that need no file.
+        entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no file.
         run: the run directory.
         stated: the file or folder that the experiment names, None if it names none.
         files: those that the experiment's settings lead to on this machine; none if they lead nowhere.

@@ -36,7 +36,7 @@ from fedunseen.data.class_table import class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
 from fedunseen.data.names import check_collisions, plain
-from fedunseen.experiment.dataset_checks import Remark, doubts, foreign_names
+from fedunseen.experiment.dataset_checks import Remark, foreign_names, remarks
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
 _FEW = 8  # seen classes; a fifth of them is one class, too few to measure unseen ones
@@ -182,7 +182,7 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     described, encoder = _descriptions(folder, choices)
     lines += described
     listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
-    choices += doubts(classes)
+    choices += remarks(classes)
     if pool := len(list_images(folder / UNLABELLED)):
         lines.append(("unlabelled", True, f"{pool} pictures without a label"))
         choices.append(Remark(f"{pool} unlabelled pictures", "the trained model is adapted to them"))

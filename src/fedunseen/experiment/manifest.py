@@ -24,7 +24,7 @@ from fedunseen.core.registry import announced
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import PartyStatus
-from fedunseen.experiment.encoder_files import carry, remembered
+from fedunseen.experiment.encoder_files import copy_weights, record_weights
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.traits import traits
@@ -58,7 +58,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         "input_shape": list(benchmark.features.shape[1:]),
         **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
-        **remembered(encoder_of(experiment, benchmark), experiment.data),
+        **record_weights(encoder_of(experiment, benchmark), experiment.data),
         "versions": versions,
         **({"plugins": files} if (files := announced()) else {}),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -79,7 +79,7 @@ def bring_home(
         content = manifest(experiment, benchmark.fingerprint(), benchmark)
         write_json(partial / "manifest.json", {**content, "brought_home": True})
         write_inputs(scaler, benchmark.space, partial)
-        carry(encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial)
+        copy_weights(encoder_of(experiment, benchmark), experiment.data, experiment.encoder, partial)
         write_tensors(partial / "model.safetensors", params)
         write_json(partial / "result.json", {**result, "run": str(out)})
 

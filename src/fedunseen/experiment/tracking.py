@@ -70,13 +70,13 @@ class _MLflow:
 
     def log(self, stage: str, round: int, numbers: Mapping[str, float]) -> None:
         if not self.run:
-            self.run = self._begin()
+            self.run = self._start()
         prefix = "" if stage == "training" else f"{stage}/".replace(":", "")
         now = int(time.time() * 1000)
         metrics = [self.metric(prefix + name, value, now, round) for name, value in numbers.items()]
         self.client.log_batch(self.run, metrics=metrics)
 
-    def _begin(self) -> str:
+    def _start(self) -> str:
         """Return the id of the MLflow run, which is found or made once the run directory exists."""
         # Without a server MLflow writes plain files, which it refuses unless this variable allows it.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite
-from fedunseen.core.shelf import write_models
+from fedunseen.core.tensor_store import write_models
 from fedunseen.engines import Distributed, InProcess, Worker
 from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured

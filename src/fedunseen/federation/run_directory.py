@@ -24,7 +24,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import holding, is_occupied, parse_json, write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
-from fedunseen.core.shelf import Shelf, Shelved, read_records, write_records
+from fedunseen.core.tensor_store import TensorStore, StoredTensors, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.evaluation.diagnosis import diagnose
@@ -49,7 +49,7 @@ class RunDirectory:
         self.parties_path = path / "parties.json"
         self.checkpoints = path / "checkpoints"
         self.spaces = path / "spaces"
-        self._written: Mapping[int, Shelved] = {}  # what the files of clients' states hold
+        self._written: Mapping[int, StoredTensors] = {}  # what the files of clients' states hold
         self._parts: list[str] = []  # their names
         self._since = 0  # records in all of them but the first
 
@@ -207,30 +207,32 @@ class RunDirectory:
     def save_checkpoint(self, state: State) -> None:
         """Write the state after a round, then drop the oldest.
 
-        What clients keep is a part of the checkpoint's file where it is in memory. Where it is on a shelf (many
+        What clients keep is a part of the checkpoint's file where it is in memory. Where it is on a store (many
         clients), only what has changed is written, to a file beside it; the checkpoint says which of these files make
         up the whole, the latest last.
         """
         tensors = {f"params/{name}": value for name, value in state.params.items()}
         tensors |= {f"state/{name}": value for name, value in state.server.items()}
-        shelved: dict[int, Shelved] = {}
+        stored: dict[int, StoredTensors] = {}
         for client, values in state.clients.items():
-            if isinstance(values, Shelved) and (not shelved or values.layout == next(iter(shelved.values())).layout):
-                shelved[client] = values
+            if isinstance(values, StoredTensors) and (
+                not stored or values.layout == next(iter(stored.values())).layout
+            ):
+                stored[client] = values
             else:
                 tensors |= {f"client/{client}/{name}": value for name, value in values.items()}
         metadata = {}
-        if shelved:
-            changed = {client: values for client, values in shelved.items() if self._written.get(client) is not values}
-            if len(changed) + self._since >= len(shelved):  # what is out of date would take as much room as what is not
-                changed, self._parts, self._since = shelved, [], 0
+        if stored:
+            changed = {client: values for client, values in stored.items() if self._written.get(client) is not values}
+            if len(changed) + self._since >= len(stored):  # what is out of date would take as much room as what is not
+                changed, self._parts, self._since = stored, [], 0
             else:
                 self._since += len(changed)
             if changed:
                 name = f"{state.round:06d}.clients"
                 write_records(self.checkpoints / name, changed)
                 self._parts = [*self._parts, name]
-            self._written = shelved
+            self._written = stored
             metadata = {_PARTS: json.dumps(self._parts)}
         write_tensors(self.checkpoints / f"{state.round:06d}.safetensors", tensors, metadata)
         for old in _numbered(self.checkpoints, "safetensors")[:-_KEPT]:
@@ -301,16 +303,16 @@ class RunDirectory:
     def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> State:
         """Read a checkpoint, and the files beside it."""
         tensors = load_params(path, device)
-        states = {**self._shelved(path, device), **of_each_client(tensors)}
+        states = {**self._stored(path, device), **of_each_client(tensors)}
         return State(rounds, within("state/", tensors), within("params/", tensors), states)
 
-    def _shelved(self, path: Path, device: torch.device) -> dict[int, Shelved]:
+    def _stored(self, path: Path, device: torch.device) -> dict[int, StoredTensors]:
         """Read what clients keep from the files beside a checkpoint."""
-        shelf, records = Shelf(device), dict[int, Shelved]()
+        store, records = TensorStore(device), dict[int, StoredTensors]()
         parts = parts_of(path)
         for part in parts:
             try:
-                records |= read_records(part, shelf)
+                records |= read_records(part, store)
             except (OSError, SafetensorError, ValueError) as error:
                 raise RunDirectoryError(f"{part} cannot be read ({error})") from None
         self._written, self._parts, self._since = records, [part.name for part in parts], len(records)

@@ -320,7 +320,7 @@ def numbers(facts: Facts) -> dict[str, Any]:
     return {"headline": headline, "choices": [proven, parts.choice(facts, words["choice"])]}
 
 
-def holdings(facts: Facts) -> Content:
+def data_distribution(facts: Facts) -> Content:
     """Return who holds which classes and how many samples; parties keep that to themselves."""
     if facts.parties:
         return None

@@ -206,11 +206,11 @@ def holdings_map(
     if counted:
         marks += _cell_counts(counts, _LEFT, top, (across, down))
     totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
-    longest = max(int(totals.max()), 1)
+    largest = max(int(totals.max()), 1)
     for i in range(rows):
         y = top + (i + 0.5) * down
         words = f"{clients[i]}: {classes[i]} classes, {totals[i]} samples"
-        marks.append(rect(right + 12, y - down * 0.3, 44 * totals[i] / longest, down * 0.6, words, css="bar"))
+        marks.append(rect(right + 12, y - down * 0.3, 44 * totals[i] / largest, down * 0.6, words, css="bar"))
         if i % every == 0:
             marks.append(text(right + 62, y + 4, f"{totals[i]:,}"))
     marks.append(text(right + 12, top - 8, "samples"))

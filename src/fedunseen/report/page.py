@@ -50,7 +50,7 @@ def _sections(view: ModuleType) -> tuple[Sections, Sections]:
     shown = (
         ("header", view.header), ("warnings", _warnings), ("later", unusual.later), ("summary", view.summary),
         ("numbers", view.numbers), ("seeds", view.seeds), ("classes", view.classes), view.SAMPLES,
-        ("parties", _parties), ("data_distribution", view.holdings), ("chosen", chosen),
+        ("parties", _parties), ("data_distribution", view.data_distribution), ("chosen", chosen),
         ("reproducibility", reproducibility),
     )  # fmt: skip
     folded = (

@@ -90,7 +90,7 @@ def _images(facts: Facts) -> Content:
     return {"images": {"cards": cards, "right": sum(card["right"] for card in cards)}}
 
 
-def holdings(facts: Facts) -> Content:
+def data_distribution(facts: Facts) -> Content:
     """Return who holds which classes, and who covers which attributes; parties keep that to themselves."""
     if facts.parties:
         return None

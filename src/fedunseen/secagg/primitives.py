@@ -126,14 +126,14 @@ def seal(key: bytes, text: bytes, associated: bytes) -> bytes:
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, associated)
 
 
-def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
+def unseal(key: bytes, encrypted: bytes, associated: bytes) -> bytes:
     """Return what :func:`seal` encrypted.
 
     Raises:
         SecAggError: the key, the associated data or the text differ.
     """
     try:
-        return ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], associated)
+        return ChaCha20Poly1305(key).decrypt(encrypted[:12], encrypted[12:], associated)
     except (InvalidTag, ValueError):
         raise SecAggError("an encrypted share does not open") from None
 

@@ -247,8 +247,8 @@ class SecAggServer:
             return
         try:
             key = exchanged(secret, self.keys[dealer], "seal", SEALING)
-            sealed = bytes.fromhex(self.shares[dealer]["encrypted_shares"][name])
-            share = unseal(key, sealed, associated(self.rho, dealer, name))
+            sent = bytes.fromhex(self.shares[dealer]["encrypted_shares"][name])
+            share = unseal(key, sent, associated(self.rho, dealer, name))
             good = self.shares[dealer]["share_commitments"][name] == share_commitment(self.rho, dealer, name, share)
         except SecAggError:
             good = False

@@ -13,7 +13,7 @@ from fedunseen.core.registry import find, names
 from fedunseen.core.toml import toml_text
 from fedunseen.data import BENCHMARKS
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.experiment.dataset_checks import doubts
+from fedunseen.experiment.dataset_checks import remarks
 from fedunseen.experiment.init_template import class_folders, start
 from fedunseen.experiment.parsing import validated
 
@@ -59,7 +59,7 @@ def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool
         facts |= found
     facts["doubts"] = []
     if name == "images" and "kind" in facts:
-        facts["doubts"] = [f"{one.what}: {one.why}" for one in doubts(class_folders(root))]
+        facts["doubts"] = [f"{one.what}: {one.why}" for one in remarks(class_folders(root))]
     whole = "kind" in facts and not facts["part"]
     if whole and facts["kind"] == "images" and not facts["attributes"] and "size" in kind.Settings.model_fields:
         data.setdefault("size", 64)  # pixels; a network trained from scratch on a processor wants small images

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import ClientStates, Params, size_in_bytes, wire_size
 from fedunseen.core.settings import NamedSettings
-from fedunseen.core.shelf import Shelf
+from fedunseen.core.tensor_store import TensorStore
 from fedunseen.engines.local.worker import Work, Worker
 from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, hidden_sum, not_finite, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
@@ -55,9 +55,9 @@ class InProcess:
         self.strategy, self.worker, self.drop_non_finite, self.masks = strategy, worker, drop_non_finite, masks
 
     @cached_property
-    def shelf(self) -> Shelf:
+    def store(self) -> TensorStore:
         """Where updates and states of many clients are."""
-        return Shelf(self.worker.device)
+        return TensorStore(self.worker.device)
 
     def connect(self, meeting: object) -> None:
         """Do nothing: all clients are in this process."""
@@ -101,7 +101,7 @@ class InProcess:
                 if self.drop_non_finite and (why := self.strategy.check(replace(reply, update=update))):
                     dropped[reply.client] = why
                     continue
-                replies.append(replace(reply, update=self.shelf.put(update) if many else update))
+                replies.append(replace(reply, update=self.store.put(update) if many else update))
                 if own:
                     states[reply.client] = self.kept(own)
         down = len(clients) * bytes_sent(self.strategy, instruction)
@@ -113,7 +113,7 @@ class InProcess:
 
     def kept(self, own: Params) -> Mapping[str, Tensor]:
         """Return what a client keeps as it is kept until its next round: on disk where there are many clients."""
-        return self.shelf.put(own) if len(self.worker.samples) > _MANY else own
+        return self.store.put(own) if len(self.worker.samples) > _MANY else own
 
     def _part(
         self, clients: Sequence[int], instruction: Instruction, client_states: ClientStates, round: int

@@ -114,8 +114,8 @@ class Worker:
         """
         if not self.method.trained:
             for work in works:
-                reply, remembered = self.finish(work, self._sums(work))
-                yield self.strategy.released(reply, round), remembered
+                reply, kept = self.finish(work, self._sums(work))
+                yield self.strategy.released(reply, round), kept
             return
         tasks = [self.task(work, round) for work in works]
         if not self._batched(tasks):

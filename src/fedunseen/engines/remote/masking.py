@@ -278,7 +278,7 @@ class SecAggSession:
     def exchange(self, ask_keys: Callable[[Mapping[str, Message]], Iterable[tuple[str, Any]]], length: int) -> Exchange:
         """Return what carries the messages of a sum."""
 
-        def carry(stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Any]]:
+        def send(stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Any]]:
             if stage == "keys":
                 yield from ask_keys(requests)
                 return
@@ -296,7 +296,7 @@ class SecAggSession:
                     content = header.get("told")
                     yield name, content if isinstance(content, dict) else None
 
-        return carry
+        return send
 
     def sum(
         self,
@@ -326,7 +326,7 @@ class SecAggSession:
             return self.masks.layout(self.strategy, expected, extra)
 
         most = 8 * (layout(()).length + 4 * _LOSSES * len(self.names))
-        carry = self.exchange(ask_keys, most)
+        send = self.exchange(ask_keys, most)
         if total is None or (total.plan, total.k) != (plan.digest, round):
             tensors = {f"params/{k}": v for k, v in instruction.params.items()}
             tensors |= {f"extras/{k}": v for k, v in instruction.extras.items()}
@@ -334,7 +334,7 @@ class SecAggSession:
             total = gather(
                 lambda attempt: SecAggServer(self.enrolment, plan.digest, round, attempt, instructed, quorum),
                 names,
-                carry,
+                send,
                 lambda extra: layout(extra).length,
                 left_out,
             )
@@ -343,7 +343,7 @@ class SecAggSession:
         for attempt in range(ATTEMPTS):
             wait([place[n] for n in total.roster], total.threshold)
             try:
-                elements = open_total(total, carry)
+                elements = open_total(total, send)
                 break
             except SecAggError:
                 if total.enough or attempt + 1 == ATTEMPTS:

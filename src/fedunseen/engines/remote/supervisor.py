@@ -69,15 +69,15 @@ class Progress:
         self.used = 0.0
 
     @property
-    def stalled(self) -> bool:
+    def no_progress(self) -> bool:
         """Whether it has made no progress for as long as the patience lasts."""
         now = time.monotonic()
         if now - self.since <= self.patience:
             return False
         used = processor_time(self.child.process.pid)
-        stalled = used - self.used < self.patience / 100 or now - self.began > 10 * self.patience
+        no_progress = used - self.used < self.patience / 100 or now - self.began > 10 * self.patience
         self.since, self.used = now, used
-        return stalled
+        return no_progress
 
 
 class Kept:
@@ -105,7 +105,7 @@ class Kept:
         while not true():
             if progress.child is not self.child:
                 progress = Progress(self.child, patience)
-            if self.failures > 2 or progress.stalled:
+            if self.failures > 2 or progress.no_progress:
                 return False
             time.sleep(0.02)
         return True

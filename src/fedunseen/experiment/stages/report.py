@@ -9,7 +9,7 @@ from typing import Any
 from fedunseen.core.files import write_tensors
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.deployed import notes
-from fedunseen.experiment.encoder_files import carry
+from fedunseen.experiment.encoder_files import copy_weights
 from fedunseen.experiment.manifest import encoder_of, write_inputs
 from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.setup import Setup
@@ -37,7 +37,7 @@ def report(setup: Setup) -> Setup:
     if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
         result["misplaced"] = groups
     write_inputs(federation.scaler, setup.benchmark.space, directory.path)
-    carry(encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path)
+    copy_weights(encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path)
     params = load_params(directory.model_path, federation.device) if federation.strategy.one_model else {}
     write_tensors(directory.path / "evaluation.safetensors", setup.evaluator.summary(params, result))
     directory.finish(result)

@@ -65,7 +65,9 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
     folder, coordinator = _folder(out / name), out / "coordinator"
     own = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _begin(subject, own.public_key(), root.subject, top, root.not_valid_before_utc, root.not_valid_after_utc)
+    builder = _builder(
+        subject, own.public_key(), root.subject, top, root.not_valid_before_utc, root.not_valid_after_utc
+    )
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
     certificate = builder.sign(top, hashes.SHA256())
     public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
@@ -163,14 +165,14 @@ def _certificates(
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
     end = start + datetime.timedelta(days=days, hours=1)
     names = [_general(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
-    own = _begin(subject, key.public_key(), issuer, top, start, end)
+    own = _builder(subject, key.public_key(), issuer, top, start, end)
     own = own.add_extension(x509.SubjectAlternativeName(names), False)
     own = own.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    root = _begin(issuer, top.public_key(), issuer, top, start, end, authority=True)
+    root = _builder(issuer, top.public_key(), issuer, top, start, end, authority=True)
     return root.sign(top, hashes.SHA256()), own.sign(top, hashes.SHA256()), key
 
 
-def _begin(
+def _builder(
     name: x509.Name,
     public: ec.EllipticCurvePublicKey,
     issuer: x509.Name,

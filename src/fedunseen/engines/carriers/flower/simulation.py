@@ -46,9 +46,9 @@ def simulated(place: Simulate) -> Iterator[Link]:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         environment = {**os.environ, **RAY, **port.environment, PLACE: json.dumps(settings)}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
-        keeper = Kept(lambda: Child(command, path, environment))
-        stack.callback(keeper.stop)
-        if not keeper.ready(lambda: len(board.present()) == place.parties, START):
+        supervisor = Kept(lambda: Child(command, path, environment))
+        stack.callback(supervisor.stop)
+        if not supervisor.ready(lambda: len(board.present()) == place.parties, START):
             raise FedUnseenError(f"Flower's simulation did not start: {path} says why")
         yield board
 
@@ -77,7 +77,7 @@ def _carry(channel: Channel, grid: Grid, parties: int) -> None:
     """Carry messages and answers until our process ends."""
     names = [str(party) for party in range(parties)]
 
-    def settle(number: int, done: Future[bytes]) -> None:
+    def resolve(number: int, done: Future[bytes]) -> None:
         error = done.exception()
         if error is None:
             channel.send({"id": number}, done.result())
@@ -95,4 +95,4 @@ def _carry(channel: Channel, grid: Grid, parties: int) -> None:
         while True:
             head, body = channel.receive()
             if "to" in head:  # Flower takes nothing back, and keeps an answer until it is fetched
-                link.ask(head["to"], body).add_done_callback(functools.partial(settle, head["id"]))
+                link.ask(head["to"], body).add_done_callback(functools.partial(resolve, head["id"]))

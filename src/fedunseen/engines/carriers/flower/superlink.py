@@ -261,7 +261,7 @@ class SuperLink:
             return future
         if self.last.get(name) != message:  # a party that is asked again may send no more
             self.last[name], self.gate.budget[name] = message, _allowed(message)
-        run, task = self._begin()
+        run, task = self._start()
         self.gate.busy[name] += 1
         number = self._store(run, node, presence.token, message)
         self.open[run] = ask = _Ask(name, presence.token, run, task, number or "", _allowed(message), future)
@@ -321,7 +321,7 @@ class SuperLink:
             self.state.cleanup_run(ask.run)
             complete(ask.future, result)
 
-    def _begin(self) -> tuple[int, int]:
+    def _start(self) -> tuple[int, int]:
         """Start a Flower run for one exchange. When the run is removed, late answers are removed with it."""
         run = self.state.create_run(
             None, None, None, {}, private.NOOP_FEDERATION_ID, None, private.NOOP_FLWR_AID, private.TaskType.SERVER_APP

@@ -1,6 +1,6 @@
 """Tensors of thousands of clients on disk: what they reply in a round, and what they keep, one at a time in memory.
 
-A shelf is a file without a name, gone with the process. What is put there comes back as a mapping that reads a tensor
+A store is a file without a name, gone with the process. What is put there comes back as a mapping that reads a tensor
 when it is asked for; once no one holds the mapping any more, its place is used again.
 """
 
@@ -49,7 +49,7 @@ class _Reading:
             self.size += size
 
 
-class Shelf:
+class TensorStore:
     """A file of records."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
@@ -63,12 +63,12 @@ class Shelf:
         """The file, made with the first record."""
         return tempfile.TemporaryFile(prefix="fedunseen-")
 
-    def put(self, params: Mapping[str, Tensor]) -> Shelved:
+    def put(self, params: Mapping[str, Tensor]) -> StoredTensors:
         """Keep tensors."""
         return self.put_record(*_record(params))
 
-    def put_record(self, layout: Layout, record: bytes) -> Shelved:
-        """Keep a record as :meth:`Shelved.record` returns it."""
+    def put_record(self, layout: Layout, record: bytes) -> StoredTensors:
+        """Keep a record as :meth:`StoredTensors.record` returns it."""
         known = self.free.get(len(record))
         place = known.pop() if known else self.end
         try:
@@ -83,20 +83,20 @@ class Shelf:
         reading = self.layouts.get(layout)
         if reading is None:
             reading = self.layouts[layout] = _Reading(layout)
-        return Shelved(self, place, reading)
+        return StoredTensors(self, place, reading)
 
 
-class Shelved(Mapping[str, Tensor]):
-    """Tensors on a shelf, each read when it is asked for."""
+class StoredTensors(Mapping[str, Tensor]):
+    """Tensors on a store, each read when it is asked for."""
 
-    def __init__(self, shelf: Shelf, place: int, reading: _Reading) -> None:
-        self.shelf, self.place, self.reading = shelf, place, reading
+    def __init__(self, store: TensorStore, place: int, reading: _Reading) -> None:
+        self.store, self.place, self.reading = store, place, reading
         self.layout, self.size = reading.layout, reading.size
 
     def __getitem__(self, name: str) -> Tensor:
         start, size, dtype, shape = self.reading.places[name]
         if not size:
-            return torch.empty(shape, dtype=dtype, device=self.shelf.device)
+            return torch.empty(shape, dtype=dtype, device=self.store.device)
         return self._read(start, size, dtype).view(shape)
 
     def items(self) -> ItemsView[str, Tensor]:
@@ -109,9 +109,9 @@ class Shelved(Mapping[str, Tensor]):
 
     def _read(self, start: int, size: int, dtype: torch.dtype) -> Tensor:
         read = bytearray(size)
-        os.preadv(self.shelf.file.fileno(), [read], self.place + start)
+        os.preadv(self.store.file.fileno(), [read], self.place + start)
         tensor = torch.frombuffer(read, dtype=dtype)
-        return tensor if self.shelf.device == "cpu" else tensor.to(self.shelf.device)
+        return tensor if self.store.device == "cpu" else tensor.to(self.store.device)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.reading.places)
@@ -120,11 +120,11 @@ class Shelved(Mapping[str, Tensor]):
         return len(self.reading.places)
 
     def __del__(self) -> None:
-        self.shelf.free.setdefault(self.size, []).append(self.place)
+        self.store.free.setdefault(self.size, []).append(self.place)
 
     def record(self) -> bytes:
         """Return all tensors as they lie in the file."""
-        return os.pread(self.shelf.file.fileno(), self.size, self.place)
+        return os.pread(self.store.file.fileno(), self.size, self.place)
 
 
 def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
@@ -137,18 +137,18 @@ def _record(params: Mapping[str, Tensor]) -> tuple[Layout, bytes]:
         return layout, b"".join([value.numpy().data for value in host])
 
 
-def write_records(path: Path, shelved: Mapping[int, Shelved]) -> None:
+def write_records(path: Path, stored: Mapping[int, StoredTensors]) -> None:
     """Write what clients keep to a safetensors file, a client at a time: ``clients``, ``records``, and their layout."""
-    first = next(iter(shelved.values()))
+    first = next(iter(stored.values()))
     layout = [[name, str(dtype).removeprefix("torch."), shape] for name, dtype, shape in first.layout]
-    ids = np.array(list(shelved), dtype="<i8")
+    ids = np.array(list(stored), dtype="<i8")
     count, size = len(ids), first.size
     header = {
         "__metadata__": {"layout": json.dumps(layout)},
         "clients": {"dtype": "I64", "shape": [count], "data_offsets": [0, ids.nbytes]},
         "records": {"dtype": "U8", "shape": [count, size], "data_offsets": [ids.nbytes, ids.nbytes + count * size]},
     }
-    _write(path, header, chain([ids.tobytes()], (one.record() for one in shelved.values())))
+    _write(path, header, chain([ids.tobytes()], (one.record() for one in stored.values())))
 
 
 def write_models(path: Path, clients: Sequence[int], models: Sequence[Mapping[str, Tensor]]) -> None:
@@ -178,8 +178,8 @@ def _write(path: Path, header: Mapping[str, Any], parts: Iterable[bytes]) -> Non
             file.write(part)
 
 
-def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
-    """Put what a file of :func:`write_records` holds on a shelf."""
+def read_records(path: Path, store: TensorStore) -> dict[int, StoredTensors]:
+    """Put what a file of :func:`write_records` holds on a store."""
     with safe_open(path, "pt") as file:
         listed = parse_json((file.metadata() or {}).get("layout", "null")) or ()
         try:
@@ -191,4 +191,4 @@ def read_records(path: Path, shelf: Shelf) -> dict[int, Shelved]:
         clients, records = file.get_tensor("clients").tolist(), file.get_slice("records")
         if records.get_shape() != [len(clients), _Reading(layout).size]:
             raise ValueError("its records are not as long as it says")
-        return {client: shelf.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}
+        return {client: store.put_record(layout, records[i].numpy().tobytes()) for i, client in enumerate(clients)}

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import under
-from fedunseen.core.shelf import Shelf, read_records, write_models, write_records
+from fedunseen.core.tensor_store import TensorStore, read_records, write_models, write_records
 
 PARAMS = {
     "w": torch.arange(6.0).reshape(2, 3).T,  # not contiguous
@@ -29,8 +29,8 @@ def same(found, expected):
 
 
 def test_tensors_come_back_and_a_change_of_what_was_read_changes_nothing():
-    shelf = Shelf()
-    first, second = shelf.put(PARAMS), shelf.put({name: value + 1 for name, value in PARAMS.items()})
+    store = TensorStore()
+    first, second = store.put(PARAMS), store.put({name: value + 1 for name, value in PARAMS.items()})
     first["w"].zero_()
     same(first, PARAMS)
     same(second, {name: value + 1 for name, value in PARAMS.items()})
@@ -42,9 +42,9 @@ def test_tensors_come_back_and_a_change_of_what_was_read_changes_nothing():
 def test_all_tensors_read_at_once_are_those_read_one_by_one(types):
     all_of_them = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25)}
     put = {name: all_of_them[name] for name in types}
-    shelf = Shelf()
-    shelf.put(PARAMS)
-    kept = shelf.put(put)
+    store = TensorStore()
+    store.put(PARAMS)
+    kept = store.put(put)
     read = dict(kept.items())
     assert list(read) == types
     same(read, put)
@@ -55,13 +55,13 @@ def test_all_tensors_read_at_once_are_those_read_one_by_one(types):
 
 @pytest.mark.slow
 def test_room_is_used_again_once_nobody_reads_it():
-    shelf = Shelf()
-    kept = shelf.put({"w": torch.ones(3)})
+    store = TensorStore()
+    kept = store.put({"w": torch.ones(3)})
     for i in range(10):
-        one = shelf.put({"w": torch.full((3,), float(i))})
+        one = store.put({"w": torch.full((3,), float(i))})
         del one
         gc.collect()
-    assert os.fstat(shelf.file.fileno()).st_size == 2 * 12
+    assert os.fstat(store.file.fileno()).st_size == 2 * 12
     same(kept, {"w": torch.ones(3)})
 
 
@@ -76,9 +76,9 @@ def test_models_of_clients_are_written_one_at_a_time_as_safetensors_would(tmp_pa
 
 
 def test_records_go_to_a_file_and_back(tmp_path):
-    shelf = Shelf()
-    write_records(tmp_path / "clients", {9: shelf.put(PARAMS), 2: shelf.put({n: v * 2 for n, v in PARAMS.items()})})
-    found = read_records(tmp_path / "clients", Shelf())
+    store = TensorStore()
+    write_records(tmp_path / "clients", {9: store.put(PARAMS), 2: store.put({n: v * 2 for n, v in PARAMS.items()})})
+    found = read_records(tmp_path / "clients", TensorStore())
     assert list(found) == [9, 2]
     same(found[9], PARAMS)
     same(found[2], {name: value * 2 for name, value in PARAMS.items()})
@@ -96,7 +96,7 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path, layout, why):
     tensors = {"clients": torch.tensor([1]), "records": torch.zeros(1, 4, dtype=torch.uint8)}
     save_file(tensors, tmp_path / "clients", None if layout is None else {"layout": layout})
     with pytest.raises(ValueError, match=why):
-        read_records(tmp_path / "clients", Shelf())
+        read_records(tmp_path / "clients", TensorStore())
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):
@@ -105,4 +105,4 @@ def test_a_full_disk_is_one_sentence(monkeypatch):
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"):
-        Shelf().put(PARAMS)
+        TensorStore().put(PARAMS)
