@@ -1,7 +1,7 @@
 """Where a finished run finds the weights of its encoders, of pictures and texts.
 
 The manifest keeps the SHA-256 of the files that a run's features were made with. Small ones travel in the run directory
-(``encoder.copy_weights``); others are where they were, or where the user says. Features of other weights mean something else,
+(``encoder.carry``); others are where they were, or where the user says. Features of other weights mean something else,
 so weights that have changed are never used in place of those that a run had.
 """
 
@@ -41,7 +41,7 @@ def copy_weights(encoder: Encoder | None, data: DataSettings, settings: EncoderS
     """Copy weights that are small enough, and not part of every installation, into a run directory."""
     files = [] if encoder is None or encoder.installed else encoder.files()
     for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
-        if sum(path.stat().st_size for path in paths) <= getattr(settings, "copy_weights", CARRIED_MB) * _MB:
+        if sum(path.stat().st_size for path in paths) <= getattr(settings, "carry", CARRIED_MB) * _MB:
             for path in paths:
                 with replacing(run / folder / path.name) as temporary:
                     shutil.copyfile(path, temporary)

@@ -24,7 +24,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.core.files import holding, is_occupied, parse_json, write_json, write_tensors, write_text
 from fedunseen.core.parameters import Params, of_each_client, within
 from fedunseen.core.runs import read_json, read_manifest, read_result
-from fedunseen.core.tensor_store import TensorStore, StoredTensors, read_records, write_records
+from fedunseen.core.tensor_store import StoredTensors, TensorStore, read_records, write_records
 from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.evaluation.diagnosis import diagnose
