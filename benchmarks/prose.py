@@ -1,4 +1,4 @@
-"""List words that this project does not use, and sentences that are too long.
+"""List words and names of variables that this project does not use, and sentences that are too long.
 
 Pages for users, the templates of pages and messages, and the comments, docstrings and messages of the package are read.
 Code in pages, research notes and strings without a space (settings, names of random streams) are skipped::
@@ -10,6 +10,7 @@ Code in pages, research notes and strings without a space (settings, names of ra
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import json
 import re
@@ -34,6 +35,12 @@ SKIPPED = (
     r"(?s)<script>.*?</script>|<style>.*?</style>",
     r"(?s)\{[%#].*?[%#]\}|\{\{.*?\}\}",
     r"<[^>]*>|`[^`\n]*`|\{[^{}\n]*\}",
+)
+OLD_NAMES = re.compile(  # of variables, functions and classes
+    r"_*(?:told|holdings|doubts?|lowered|settled?|obey|remembered|known_first|merit|stalled|sworn|sealed|blurred|faded|"
+    r"forgiving|mirrors|each_alone|sift(?:ed)?|widened|grown|student|errands?|hearing|shel(?:f|ved)|impossible|keeper|"
+    r"switchboard|sight)_*",
+    re.IGNORECASE,
 )
 WORDS = re.compile(rf"\b(?:{DIALECT}|{BRITISH})\b", re.IGNORECASE)
 
@@ -75,6 +82,26 @@ def package() -> list[tuple[str, int, str]]:
     return [(p.relative_to(ROOT).as_posix(), line, text) for p in files for line, text in prose_of_code(p)]
 
 
+def old_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line, name) of each variable, parameter, function and class of a module that has a listed name."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+                pass
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                pass
+            case _:
+                continue
+        if OLD_NAMES.fullmatch(name):
+            yield node.lineno, name
+
+
+def modules() -> list[Path]:
+    """Return the modules of the package, the tests, the benchmarks, the examples and the site."""
+    folders = ("src", "tests", "benchmarks", "examples", "docs")
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
 def found_words(texts: list[tuple[str, int, str]]) -> list[str]:
     """Return ``place:line: word`` for each word of the list."""
     return [
@@ -102,6 +129,7 @@ def main() -> None:
     results = {
         "words in pages": found_words([(place, 1, text) for place, text in written.items()]),
         "words in the package": found_words(package()),
+        "names in code": [f"{p.relative_to(ROOT)}:{line}: {name}" for p in modules() for line, name in old_names(p)],
         "long sentences in pages": [f"{place}: {s}" for place, text in written.items() for s in long_sentences(text)],
     }
     for name, places in results.items():

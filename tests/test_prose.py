@@ -1,4 +1,4 @@
-"""Pages for users and the package have no word of the list of words that this project does not use."""
+"""Pages for users and the package have no word, and code has no name, of the lists of those that are not used."""
 
 import runpy
 from pathlib import Path
@@ -30,3 +30,11 @@ def test_templates_are_read_without_their_code(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<style>\n.nobody {}</style>\n{% set nobody = 1 %}{{ nobody }}\n<p>Nobody `nobody`</p>\n")
     assert PROSE["found_words"]([("page", n, text) for n, text in PROSE["prose_of_code"](page)]) == ["page:4: Nobody"]
+
+
+def test_names_are_found_where_they_are_bound(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text(
+        'import re as sight\ndef told(_merit): pass\nfor shelf in []: print(shelf)\nx.told = {"told": told}\n'
+    )
+    assert sorted(PROSE["old_names"](module)) == [(1, "sight"), (2, "_merit"), (2, "told"), (3, "shelf")]

@@ -258,8 +258,9 @@ def errors() -> str:
 
 
 def blanks(text: str) -> str:
-    """Return a rule's text with dots for what the experiment fills in."""
-    return re.sub(r"\{[^}]*\}", "...", text).replace("[", r"\[").replace("*", r"\*")
+    """Return a rule's text with dots for settings, and with names in capitals for what else the experiment fills in."""
+    filled = re.sub(r"\{(\w+)[^.}]*\}", lambda found: found[1].upper(), text)
+    return re.sub(r"\{[^}]*\}", "...", filled).replace("[", r"\[").replace("*", r"\*")
 
 
 def entries(thing: str) -> list[str]:

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, ATTRIBUTES = 12, 30
 MAP = (2, 2, 3)  # the same twelve numbers as a map of two channels
 # Who holds which classes, and how many samples of each: batches of 8, from less than one to five an epoch.
-HOLDINGS = [({0: 3}), ({1: 9, 2: 8}), ({3: 20, 4: 15, 5: 5}), ({6: 8}), ({7: 1, 8: 12})]
+COUNTS = [({0: 3}), ({1: 9, 2: 8}), ({3: 20, 4: 15, 5: 5}), ({6: 8}), ({7: 1, 8: 12})]
 UNSEEN = [9, 10]
 VARIANTS = [  # settings that between them use all that our methods have
     ("fedzsl", {}),
@@ -76,12 +76,12 @@ def space():
 def data():
     """Give inputs, labels and who holds which samples; a class's samples lie around a point of its own."""
     rng = np.random.default_rng(1)
-    labels = np.array([c for held in HOLDINGS for c, count in held.items() for _ in range(count)])
-    owner = np.array([k for k, held in enumerate(HOLDINGS) for count in held.values() for _ in range(count)])
+    labels = np.array([c for held in COUNTS for c, count in held.items() for _ in range(count)])
+    owner = np.array([k for k, held in enumerate(COUNTS) for count in held.values() for _ in range(count)])
     order = rng.permutation(len(labels))
     labels, owner = labels[order], owner[order]
     inputs = rng.normal(size=(11, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH))
-    samples = [np.flatnonzero(owner == k) for k in range(len(HOLDINGS))]
+    samples = [np.flatnonzero(owner == k) for k in range(len(COUNTS))]
     return torch.from_numpy(inputs.astype(np.float32)), torch.from_numpy(labels), samples
 
 
@@ -289,7 +289,7 @@ def test_fedavg_is_the_weighted_mean_of_models_trained_by_hand(mode):
     federation = Federation(strategy="fedavg", mode=mode)
     start, samples = start_of(federation), data()[2]
     models = [by_hand(own, 1, start, k) for k, own in enumerate(samples)]
-    shares = [len(held) / 9 for held in HOLDINGS]  # of the 9 seen classes
+    shares = [len(held) / 9 for held in COUNTS]  # of the 9 seen classes
     expected = {name: sum(s * m[name] for s, m in zip(shares, models, strict=True)) for name in start}
     torch.testing.assert_close(federation.run(1)[0], expected, rtol=1e-4, atol=1e-5)
 
@@ -364,7 +364,7 @@ class ByHand:
     def __init__(self, start):
         self.start = {name.removeprefix("head."): value for name, value in start.items()}
         self.inputs, self.labels, self.samples = data()
-        self.shares = [len(held) / 9 for held in HOLDINGS]
+        self.shares = [len(held) / 9 for held in COUNTS]
 
     def loss(self, layer, rows):
         return F.cross_entropy(layer(self.inputs[rows]), self.labels[rows])

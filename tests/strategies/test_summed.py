@@ -89,8 +89,8 @@ def test_what_cannot_be_is_refused():
 
 
 def test_sums_that_no_samples_can_have_are_refused_by_the_name_of_the_client():
-    doubt = {3.0: "they are odd"}
-    strategy = Summed(FedAvg(), NOTHING, validate=lambda sums: doubt.get(float(sums["total"].flatten()[0]), ""))
+    reasons = {3.0: "they are odd"}
+    strategy = Summed(FedAvg(), NOTHING, validate=lambda sums: reasons.get(float(sums["total"].flatten()[0]), ""))
     first = {
         name: torch.full_like(value, 3.0) if value.is_floating_point() else value for name, value in NOTHING.items()
     }

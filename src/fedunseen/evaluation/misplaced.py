@@ -106,12 +106,12 @@ def _mixture(
     widths = [max(1.4826 * float(np.median(np.abs(x - m))), 1e-9) for x, m in ((here, middle), (there, far))]
     if far <= middle:
         return 0.0, np.zeros(len(own))
-    ratio = _student((here - far) / widths[1]) / widths[1] / (_student((here - middle) / widths[0]) / widths[0])
+    ratio = _t_density((here - far) / widths[1]) / widths[1] / (_t_density((here - middle) / widths[0]) / widths[0])
     gains = np.log(1 - SHARES[:, None] + SHARES[:, None] * ratio).sum(1)
     share = SHARES[gains.argmax()]
     return float(gains.max()), share * ratio / (1 - share + share * ratio)
 
 
-def _student(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def _t_density(x: NDArray[np.float64]) -> NDArray[np.float64]:
     density: NDArray[np.float64] = (1 + x * x / FREEDOM) ** (-(FREEDOM + 1) / 2)
     return density

@@ -32,12 +32,12 @@ def write_changed(
         learned.space.save(partial / "classes.csv")
         write_tensors(partial / "model.safetensors", learned.params)
         if not run.brought_home:
-            drawn = drawn or _widened(run.evaluation, len(run.space.names), len(learned.space.names))
+            drawn = drawn or _expanded(run.evaluation, len(run.space.names), len(learned.space.names))
             write_tensors(partial / "evaluation.safetensors", drawn)
         RunDirectory(partial).finish({**result, "run": str(folder)})
 
 
-def _widened(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:
+def _expanded(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:
     """Add empty places for new classes to what the report draws: no one trained on them and no test had them."""
     found = dict(tensors)
     for name, value in tensors.items():

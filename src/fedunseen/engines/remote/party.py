@@ -230,7 +230,7 @@ class Party:
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
         folder = self.state / str(joined.greeting[0]["run"])
-        before = self._remembered(folder, after, engine.worker.device)
+        before = self._saved_state(folder, after, engine.worker.device)
         reply, now, seconds = _timed_update(engine, client, sent, before or {}, round)
         # A file is written even if nothing is remembered: one that is missing later has been lost.
         write_tensors(folder / f"after-{round:06d}.safetensors", now | {_ROUND: torch.tensor(round)})
@@ -284,7 +284,7 @@ class Party:
         finally:
             self.done.set()
 
-    def _remembered(self, folder: Path, after: int, device: torch.device) -> Params | None:
+    def _saved_state(self, folder: Path, after: int, device: torch.device) -> Params | None:
         """Return the client's state after the last of its rounds that was merged; None if it is lost."""
         path = folder / f"after-{after:06d}.safetensors"
         try:

@@ -169,7 +169,7 @@ class RelayServer:
         try:
             channel.send({"id": number, "to": name}, message)
         except ENDED:
-            self._settle(number, PartyGone(name))
+            self._resolve(number, PartyGone(name))
         return future
 
     def _drop(self, number: int) -> None:
@@ -180,7 +180,7 @@ class RelayServer:
             with contextlib.suppress(*ENDED):
                 channel.send({"id": number, "drop": True})
 
-    def _settle(self, number: int, result: bytes | Exception) -> None:
+    def _resolve(self, number: int, result: bytes | Exception) -> None:
         with self.lock:
             found = self.open.pop(number, None)  # a late answer finds nothing
         if found is not None:
@@ -191,7 +191,7 @@ class RelayServer:
             self.connected = present
             gone = [(number, name) for number, (name, token, _) in self.open.items() if present.get(name) != token]
         for number, name in gone:
-            self._settle(number, PartyGone(name))
+            self._resolve(number, PartyGone(name))
 
     def serve(self, channel: Channel) -> None:
         """Run a connection to a relay until it ends."""
@@ -205,7 +205,7 @@ class RelayServer:
                 if "parties" in head:
                     self._now({str(name): str(token) for name, token in head["parties"].items()})
                 else:
-                    self._settle(head["id"], PartyGone("its carrier lost it") if head.get("lost") else body)
+                    self._resolve(head["id"], PartyGone("its carrier lost it") if head.get("lost") else body)
         finally:
             with self.lock:
                 last = self.channel is channel

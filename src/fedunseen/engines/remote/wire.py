@@ -35,7 +35,7 @@ SEMANTICS = "space/semantics"
 _HEADER = 2**20  # bytes that a header may have at most
 _SAME = "same"  # header key: name -> name of the same tensor, which travels once
 _WIDE = "int64"  # header key: names of int64 tensors that travel in 32 bits
-_HOLDINGS = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
+_CLASSES_SENT = 2**26  # bytes of what a party says of its classes: 1,000 of 8,000 attributes
 _SPARE = 2**16  # bytes that the names of tensors may take beside their numbers
 _ENTRIES, _NAME = 256, 200  # how many losses or notes a reply may tell, and how much of a name is shown
 _WARNINGS = 20  # warnings that a farewell may tell
@@ -143,7 +143,7 @@ def read_holdings(
     answer: bytes, growing: Mapping[str, Any]
 ) -> tuple[int, int, tuple[str, ...], dict[str, NDArray[np.float64]]]:
     """Read what a party says it holds where the class space grows."""
-    header, tensors = unpack_answer(answer, _HOLDINGS)
+    header, tensors = unpack_answer(answer, _CLASSES_SENT)
     held, brings, samples = header.get("held"), header.get("brings"), header.get("samples")
     for names in (held, brings):
         if not isinstance(names, list) or not all(isinstance(name, str) and 0 < len(name) <= _NAME for name in names):

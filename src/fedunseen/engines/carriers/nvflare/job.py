@@ -150,16 +150,16 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
             if "body" in reply:
                 answer, most = reply["body"], max(ALLOWED, TIMES * len(body))
                 if isinstance(answer, bytes | bytearray | memoryview) and memoryview(answer).nbytes <= most:
-                    self._settle(number, {"id": number}, answer)
+                    self._resolve(number, {"id": number}, answer)
                     self._call(site, {"do": "taken", "id": key})
                     return
                 self.logger.warning(f"an answer of {name!r} is too large, or not bytes, and is thrown away")
                 break
             if not reply.get("known"):
                 time.sleep(0.2)
-        self._settle(number, {"id": number, "lost": True})
+        self._resolve(number, {"id": number, "lost": True})
 
-    def _settle(self, number: int, head: Mapping[str, Any], body: bytes | bytearray | memoryview = b"") -> None:
+    def _resolve(self, number: int, head: Mapping[str, Any], body: bytes | bytearray | memoryview = b"") -> None:
         if number in self.open:
             self.open.discard(number)
             with contextlib.suppress(*ENDED):
