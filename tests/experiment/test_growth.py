@@ -52,8 +52,8 @@ def test_the_model_of_classes_that_came_late_is_that_of_all_from_the_start(expan
 
 def test_the_report_shows_what_came_and_what_was_forgotten(trained, expanded, tmp_path):
     page = write_report(trained).read_text("utf-8")
-    assert page.count("Classes that came and went") == 1
-    section = page.split("Classes that came and went")[1].split("</section>")[0]
+    assert page.count("Classes that joined and left") == 1
+    section = page.split("Classes that joined and left")[1].split("</section>")[0]
     last, fallen = trained.result["stages"], trained.result["forgetting"]
     for name, value in last.items():
         assert f'<th scope="row">{name}</th>' in section
