@@ -51,7 +51,7 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
 
     from fedunseen.engines.carriers.flower.private import FleetHttpClient
 
-    calls = ("PullMessages", "PullObject", "ConfirmMessageReceived", "PushMessages", "PushObject")
+    calls = ("PullMessages", "PullObject", "PushMessages", "PushObject")
     breaks = dict.fromkeys(calls, 0)
 
     def breaking(name):
@@ -78,7 +78,7 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
                 breaks[name] = times
                 # An hour: whoever waited for the time-out would not end before the test's own guard.
                 assert list(exchange(link, {"north": body}, 3600)) == [("north", b"north:" + body)]
-                assert breaks[name] < times
+                until(lambda: breaks[name] < times)  # noqa: B023  (the answer may be there before the call returns)
                 breaks[name] = 0
         assert len(set(asked)) == 2 * len(calls)
 

@@ -11,9 +11,10 @@ from fedunseen.engines.carriers import flower
 
 flwr = pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, RecordDict  # noqa: E402
 
 from fedunseen.engines.carriers.flower import private  # noqa: E402
+from fedunseen.engines.carriers.flower.content import record_of  # noqa: E402
 
 
 def query(body=b"x" * 100):
@@ -35,10 +36,10 @@ def taken_apart():
 
 
 def put_together():
-    _, number, tree, pieces = taken_apart()
+    _, _, tree, pieces = taken_apart()
     assert {node.object_id for node in private.iterate_object_tree(tree)} == pieces.keys()
-    back = private.inflate_object_from_contents(number, pieces)
-    return isinstance(back, Message) and back.content["body"]["bytes"].data == b"x" * 100
+    record = private.inflate_object_from_contents(record_of(tree).object_id, pieces)
+    return isinstance(record, ArrayRecord) and record["bytes"].data == b"x" * 100
 
 
 def read_array():
@@ -91,7 +92,7 @@ def headers():
 
 def called():
     calls = ("RegisterNode", "ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages")
-    calls += ("PullObject", "PushObject", "ConfirmMessageReceived")
+    calls += ("PullObject", "PushObject")
     return all("request" in parameters(getattr(private.FleetHttpClient, call)) for call in calls)
 
 
@@ -101,7 +102,6 @@ def parameters(function):
 
 FIELDS = {  # of protobuf messages
     "ActivateNodeRequest": {"public_key", "heartbeat_interval"},
-    "ConfirmMessageReceivedRequest": {"node", "run_id", "message_object_id"},
     "DeactivateNodeRequest": {"node_id"},
     "Node": {"node_id"},
     "PullMessagesRequest": {"node"},

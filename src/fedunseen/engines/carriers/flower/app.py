@@ -146,7 +146,7 @@ class GridLink:
         try:
             if reply.has_error():
                 raise ValueError(reply.error.reason)
-            complete(future, unpacked(reply))
+            complete(future, unpacked(reply.content["body"]))
         except (KeyError, ValueError) as error:
             _log.warning("%s could not answer: %s", name, error)
             complete(future, PartyGone(f"{name}: {error}"))
@@ -183,7 +183,7 @@ def client_app(party: str, simulated: str, argument: str = "1") -> ClientApp:
         if "body" not in message.content:
             who = ConfigRecord({"name": str(place.get("name", ""))})
             return Message(RecordDict({"who": who}), reply_to=message)
-        body = unpacked(message)
+        body = unpacked(message.content["body"])
         if "data" in place:
             reply = _ask_party(party, place, body)
         else:

@@ -27,7 +27,7 @@ from flwr.app import Message, RecordDict
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.flower import kit, private
-from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.carriers.flower.content import PARTY, SILENCE, TOKEN, packed, record_of, unpacked
 from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
@@ -194,25 +194,20 @@ class Connection:
                 done.wait(PAUSE)
                 continue
             message = private.message_from_proto(response.messages_list[0])
-            tree = response.message_object_trees[0]
             if message.metadata.group_id != self.token:
                 continue  # meant for an earlier process of this party
-            body = self._fetched(message, [node.object_id for node in private.iterate_object_tree(tree)])
+            body = self._fetched(message, response.message_object_trees[0])
             if body is not None:
                 self._deliver(message, answer(body))
 
-    def _fetched(self, message: Message, pieces: list[str]) -> bytes | None:
+    def _fetched(self, message: Message, tree: Any) -> bytes | None:
         """Fetch the body of a message; None if the coordinator has taken it back."""
-        run, number = message.metadata.run_id, message.metadata.message_id
-        pull = private.make_pull_object_fn_protobuf(self.client.PullObject, self.node, run)
+        pull = private.make_pull_object_fn_protobuf(self.client.PullObject, self.node, message.metadata.run_id)
         try:
+            body = record_of(tree)
+            pieces = [node.object_id for node in private.iterate_object_tree(body)]
             contents = self._called(lambda: private.pull_objects(pieces, pull, max_time=FETCH, initial_backoff=0.05))
-            request = private.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=number)
-            self._called(lambda: self.client.ConfirmMessageReceived(request))
-            whole = private.inflate_object_from_contents(number, contents)
-            if not isinstance(whole, Message):
-                raise TypeError("not a message")
-            return unpacked(whole)
+            return unpacked(private.inflate_object_from_contents(body.object_id, contents))
         except (_Lost, httpx.TransportError):
             raise
         except Exception as error:  # taken back, or not from a coordinator of FedUnseen
@@ -230,10 +225,10 @@ class Connection:
                 messages_list=[private.message_to_proto(private.remove_content_from_message(reply))],
                 message_object_trees=[private.get_object_tree(reply)],
             )
-            self._push(message, request, private.get_all_nested_objects(reply))
+            self._push(message, request, private.get_all_nested_objects(reply.content["body"]))
 
     def _push(self, message: Message, request: private.PushMessagesRequest, objects: dict[str, Any]) -> None:
-        """Send a message, and then its objects."""
+        """Send a message, and then the objects of its body, which are all that the coordinator reads."""
         try:
             response = self._called(lambda: self.client.PushMessages(request))
             push = private.make_push_object_fn_protobuf(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord
 
 TOKEN, PARTY = "fedunseen-token", "fedunseen-party"  # headers of a party: this process of it; its name, if plain text
 SILENCE = 8.0  # seconds after which a party that says nothing is gone
@@ -19,14 +21,23 @@ def packed(body: bytes) -> ArrayRecord | ConfigRecord:
     return ArrayRecord({"bytes": Array("uint8", (len(body),), "bytes", body)})
 
 
-def unpacked(message: Message) -> bytes:
-    """Take bytes out again; raises KeyError or ValueError if something else is in the message."""
-    if "body" in message.content.config_records:
-        whole = message.content.config_records["body"]["bytes"]
-        if not isinstance(whole, bytes):
-            raise ValueError("no bytes")
+def unpacked(record: object) -> bytes:
+    """Take bytes out again; raises KeyError or ValueError if it is another record."""
+    if isinstance(record, ConfigRecord) and isinstance(whole := record["bytes"], bytes):
         return whole
-    array = message.content.array_records["body"]["bytes"]
+    if not isinstance(record, ArrayRecord):
+        raise ValueError("no bytes")
+    array = record["bytes"]
     if len(array.data) != array.shape[0]:
         raise ValueError("incomplete bytes")
     return array.data
+
+
+def record_of(tree: Any) -> Any:
+    """Return the part of a message's tree of objects that is its one record; raises ValueError if it has not just one.
+
+    The objects above it say nothing that both sides do not know, and each is a request that costs Flower milliseconds.
+    """
+    (content,) = tree.children
+    (record,) = content.children
+    return record

@@ -18,7 +18,6 @@ from flwr.proto.fleet_pb2 import (
     RegisterNodeFleetRequest,
 )
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node
 from flwr.server.superlink.linkstate import LinkState
 from flwr.supercore.constant import (

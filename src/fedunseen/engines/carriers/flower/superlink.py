@@ -29,7 +29,7 @@ from flwr.app import Array, Message, RecordDict
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.flower import kit, private
-from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, unpacked
+from fedunseen.engines.carriers.flower.content import HOLD, PARTY, SILENCE, TOKEN, packed, record_of, unpacked
 from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
@@ -39,7 +39,7 @@ LARGEST = 16 * 2**20  # bytes of a request; Flower cuts what is larger into piec
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
 GRACE = 1.5  # seconds for a party to say something after its connection broke
 _KEPT = 30 * 86400.0  # seconds for which Flower keeps a message
-FETCHED = ("pull-messages", "pull-object", "confirm-message-received", "push-messages", "push-object")
+FETCHED = ("pull-messages", "pull-object", "push-messages", "push-object")
 PATHS = frozenset(f"/v1/fleet/{name}" for name in ("activate-node", "deactivate-node", "send-node-heartbeat", *FETCHED))
 
 Scope = MutableMapping[str, Any]
@@ -349,29 +349,27 @@ class SuperLink:
         with private.no_object_id_recompute():
             number: str = message.object_id
             message.metadata.__dict__["_message_id"] = number
-            tree, objects = private.get_object_tree(message), private.get_all_nested_objects(message)
+            tree, objects = private.get_object_tree(message), private.get_all_nested_objects(message.content["body"])
             session = self.state.start_session(run)
             bare = private.make_message(metadata=metadata, content=RecordDict())
             stored, missing = self.state.store_message_and_object_tree(bare, tree, session)
-            for item in missing if stored else ():
+            for item in objects.keys() & missing if stored else ():
                 self.state.store_object(run, session, item, objects[item].deflate())
         return number if stored else None
 
     def _body(self, run: int, number: str, most: int) -> bytes | None:
         """Return an answer of ``most`` bytes at most, once all its pieces are there."""
-        tree = self.state.object_store.get_object_tree(number)
+        body = record_of(self.state.object_store.get_object_tree(number))
         pieces: dict[str, bytes] = {}
-        for node in private.iterate_object_tree(tree):
+        for node in private.iterate_object_tree(body):
             piece = self.state.get_object(run, node.object_id)
             if not piece:
                 return None
             pieces[node.object_id] = piece
         _check_inflated(pieces, most)
-        message = private.inflate_object_from_contents(number, pieces)
+        record = private.inflate_object_from_contents(body.object_id, pieces)
         self.state.object_store.delete(number)
-        if not isinstance(message, Message):
-            raise TypeError("not a message")
-        return unpacked(message)
+        return unpacked(record)
 
 
 def _allowed(body: bytes) -> int:
