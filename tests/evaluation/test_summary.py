@@ -36,6 +36,20 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert summarize(RESULT, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1].endswith(
         "seen ones from 95.0 to 50.0 %."
     )
+    worse = {
+        **RESULT,
+        "uncalibrated_gzsl_unseen": 40.0,
+        "gzsl_unseen": 30.0,
+        "uncalibrated_gzsl_seen": 40.0,
+        "gzsl_seen": 60.0,
+    }
+    assert (
+        "falls" not in summarize(worse, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1]
+    )
+    worse["gzsl_unseen"] = 10.0  # 2 x 10 x 60 / 70 = 17.1
+    assert summarize(worse, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1].endswith(
+        " Their harmonic mean falls from 40.0 to 17.1 %: give more seen classes to calibrate on."
+    )
     guesses = summarize(RESULT, {**answers, "uncalibrated_answers": calibrated}, NAMES, np.array([2, 3]), False)
     assert (guesses["weak_unseen"], len(guesses["text"])) == ([], 1)  # without descriptions, seen classes alone count
     assert summarize({"few_shot": 1.0}, answers, NAMES, np.array([2, 3]), True) == {}

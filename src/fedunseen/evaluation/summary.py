@@ -111,11 +111,15 @@ def summarize(
 
 def _cost(result: Mapping[str, Any], falls: Sequence[Fall]) -> str:
     """Say what calibration brings unseen classes and costs seen ones."""
-    u, s = (
-        f"{result[f'uncalibrated_gzsl_{side}']:.1f} to {result[f'gzsl_{side}']:.1f} %" for side in ("unseen", "seen")
-    )
+    sides = [(result[f"uncalibrated_gzsl_{side}"], result[f"gzsl_{side}"]) for side in ("unseen", "seen")]
+    u, s = (f"{old:.1f} to {new:.1f} %" for old, new in sides)
+    before, after = (metrics.harmonic_mean(*pair) for pair in zip(*sides, strict=True))
     named = [f"{item.name} ({item.before:.0f} to {item.after:.0f} %)" for item in falls]
     most = f" It costs most: {listed(named)}." if named else ""
+    if before - after >= GAIN:
+        most += (
+            f" Their harmonic mean falls from {before:.1f} to {after:.1f} %: give more seen classes to calibrate on."
+        )
     return f"Calibration moves unseen classes from {u} and seen ones from {s}.{most}"
 
 
