@@ -1,4 +1,4 @@
-"""How fast a round's local updates are: batched, one at a time, a plain hand-written loop and pfl's simulation.
+"""How fast a round's local updates are: batched, one at a time, a plain hand-written loop, pfl's simulation and FedJAX.
 
 Every way starts from the same parameters, takes the same batches in the same order and must end at the same weights
 (checked). Ours is :class:`fedunseen.engines.Worker`, which a run uses: its time includes drawing the batches and making
@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,11 @@ try:  # pip install 'pfl[pytorch]'; only this benchmark uses it
     from pfl.model.pytorch import PyTorchModel
 except ImportError:
     SimulatedBackend = None
+try:  # pip install fedjax
+    import fedjax
+    import jax
+except ImportError:
+    fedjax = None
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-5
 TOLERANCE, BF16_TOLERANCE = 1e-4, 2e-2
@@ -213,6 +219,46 @@ class Federation:
 
         return round
 
+    def fedjax(self) -> Way:
+        """Return a round of FedJAX's compiled ``for_each_client``; its batches are cut out beforehand."""
+        start = [value.detach().numpy() for value in self.net().parameters()]
+        semantics = self.semantics[: len(self.space.seen)].numpy()
+        clients = [
+            (k, [{"x": self.inputs[chosen].numpy(), "y": self.labels[chosen].numpy()} for chosen in rows], None)
+            for k, rows in enumerate(self.rows)
+        ]
+
+        def loss(params: Any, batch: Any) -> Any:
+            hidden = batch["x"]
+            for i in range(0, len(params), 2):
+                hidden = (jax.nn.relu(hidden) if i else hidden) @ params[i].T + params[i + 1]
+            logs = jax.nn.log_softmax(hidden @ semantics.T)
+            return -logs[jax.numpy.arange(len(batch["y"])), batch["y"]].mean()
+
+        def step(state: Any, batch: Any) -> Any:
+            params, gradient = state["params"], jax.grad(loss)(state["params"], batch)
+            old = zip(state["pushes"], gradient, params, strict=True)
+            pushes = [MOMENTUM * push + g + WEIGHT_DECAY * p for push, g, p in old]
+            return {"pushes": pushes, "params": [p - LR * m for p, m in zip(params, pushes, strict=True)]}
+
+        def begin(shared: Any, _: Any) -> Any:
+            return {"pushes": [jax.numpy.zeros_like(p) for p in shared], "params": shared}
+
+        def end(shared: Any, state: Any) -> Any:
+            return [new - old for new, old in zip(state["params"], shared, strict=True)]
+
+        with fedjax.for_each_client_backend("jit"):
+            train = fedjax.for_each_client(begin, step, end)
+
+        def round() -> Updates:
+            updates = [update for _, update in train(start, clients)]
+            return [
+                dict(zip(self.params, (torch.from_numpy(np.array(value)) for value in update), strict=True))
+                for update in updates
+            ]
+
+        return round
+
 
 def _load(net: nn.Module, params: Params) -> None:
     with torch.no_grad():
@@ -271,6 +317,8 @@ def measure(case: Case, repeats: int, clock: Callable[[], float]) -> tuple[Feder
     ways["auto"] = federation.ours("auto")
     if SimulatedBackend is not None:
         ways["pfl"] = federation.pfl()
+    if fedjax is not None:
+        ways["fedjax"] = federation.fedjax()
     if case.bf16:
         ways["bf16"] = federation.ours("auto", bf16=True)
     reference = plain()
@@ -288,9 +336,10 @@ def measure(case: Case, repeats: int, clock: Callable[[], float]) -> tuple[Feder
 def row(case: Case, chosen: str, measured: Mapping[str, Measured]) -> list[str]:
     """Return a line of the table."""
     base = statistics.median(value for one in measured.values() for value in one.plain)
-    cells = [str(measured[name]) if name in measured else "" for name in ("pfl", "one", "batched", "auto", "bf16")]
-    cells[0] = cells[0] or "not installed"
-    cells[3] += f" {chosen}"
+    shown = ("pfl", "fedjax", "one", "batched", "auto", "bf16")
+    cells = [str(measured[name]) if name in measured else "" for name in shown]
+    cells[:2] = [cell or "not installed" for cell in cells[:2]]
+    cells[4] += f" {chosen}"
     error = max(one.error for name, one in measured.items() if name != "bf16")
     errors = f"{error:.0e}" + (f"; bf16 {measured['bf16'].error:.0e}" if "bf16" in measured else "")
     return [case.name, f"{base * 1e3:.1f} ms", *cells, f">= {case.target:g}x", errors]
@@ -300,6 +349,7 @@ HEADER = (
     "clients x batch x steps, widths",
     "plain loop",
     "pfl",
+    "FedJAX",
     "one at a time",
     "batched",
     "auto",
@@ -346,6 +396,8 @@ def main() -> int:
     torch.set_num_threads(args.threads)
     clock = time.perf_counter if args.clock == "wall" else time.process_time
     logging.getLogger("pfl").setLevel(logging.ERROR)
+    if args.threads == 1:  # read when JAX computes first
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     numbers = [int(text) for text in args.cases.split(",")] if args.cases else range(1, len(cases) + 1)
     if not set(numbers) <= set(range(1, len(cases) + 1)):
         parser.error(f"--cases are numbers from 1 to {len(cases)}")
