@@ -1,102 +1,261 @@
-"""How fast the service answers: one digit-pairs picture a request, over HTTP on loopback, to a process of its own.
+"""How fast the service answers and learns, over HTTP on loopback, each server as a process of its own.
 
-Requests are sent at a fixed rate, each at its own time whether or not the one before has been answered, by a few
-connections that stay open. A request's time runs from when it was due, so that waiting in a queue counts.
+``answers`` compares it with a bare handler of FastAPI and NumPy that decodes and scores the same, with vectors as JSON
+and with one digit-pairs picture a request. Some clients each send their next request when the last is answered. Both
+servers run at once, are asked in turns, and the medians over the turns count.
 
-    python benchmarks/serving.py [--run RUN] [--rate 50] [--seconds 20] [--connections 8]
+``classes`` adds a class to a run of many classes, by a description and by five examples.
 
-Without ``--run`` a small model is trained first.
+    python benchmarks/serving.py answers [--requests 1500] [--turns 7]
+    python benchmarks/serving.py classes [--classes 10000] [--turns 15]
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
+import asyncio
+import io
 import json
-import queue
 import signal
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, UploadFile
+from PIL import Image
+from pydantic import BaseModel
+
+from fedunseen import Experiment, load_run, run
 
 PICTURE = Path(__file__).parents[1] / "examples" / "digit-pairs" / "47.png"
-HEADERS = {"Content-Type": "multipart/form-data; boundary=edge"}
+CLIENTS = (1, 8, 64)
+SMALL = {"evaluation.selection": "last", "evaluation.embedding": False, "data.train_per_class": 20}
 
 
-def body() -> bytes:
-    """Return the form of one request."""
+class Body(BaseModel):
+    """Vectors as the bare handler takes them."""
+
+    features: list[list[float]]
+
+
+def bare(path: Path, port_file: Path) -> None:
+    """Serve a run of digit-pairs-gaussian as one would without this package's service."""
+    model = load_run(path)
+    params, names, scaler = {k: v.numpy() for k, v in model.params.items()}, model.space.names, model.scaler
+    seen = np.isin(np.arange(len(names)), model.space.seen)
+    bias = params["bias"] - float(model.result["calibration_factor"]) * seen
+    app = FastAPI()
+
+    def answer(rows: np.ndarray) -> dict[str, Any]:
+        scores = (scaler(rows).astype(np.float64) - params["centre"]) @ params["weight"].T + bias
+        odds = np.exp(scores - scores.max(1, keepdims=True))
+        odds /= odds.sum(1, keepdims=True)
+        best = np.argsort(-scores, axis=1)[:, :5]
+        return {
+            "answers": [
+                [{"name": names[c], "score": float(s[c]), "probability": float(o[c])} for c in b]
+                for s, o, b in zip(scores, odds, best, strict=True)
+            ]
+        }
+
+    @app.post("/vectors")
+    async def vectors(body: Body) -> dict[str, Any]:
+        return answer(np.asarray(body.features, dtype=np.float32))
+
+    @app.post("/pictures")
+    async def pictures(files: list[UploadFile]) -> dict[str, Any]:
+        rows = []
+        for file in files:
+            with Image.open(io.BytesIO(await file.read())) as picture:
+                grey = picture.convert("RGB").convert("L").resize((16, 8), Image.Resampling.BOX)
+            image = np.asarray(grey, dtype=np.float32) / np.float32(255)
+            border = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
+            rows.append((1 - image if np.median(border) > 0.5 else image).reshape(-1))
+        return answer(np.stack(rows))
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port_file.write_text(str(listening.getsockname()[1]))
+        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
+
+
+def request(path: str, kind: str, body: bytes, method: str = "POST") -> bytes:
+    """Return a whole request."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def as_json(path: str, value: Any) -> bytes:
+    """Return a request with a JSON body."""
+    return request(path, "application/json", json.dumps(value).encode())
+
+
+def picture(path: str) -> bytes:
+    """Return a request with the picture in a form."""
     head = b'--edge\r\nContent-Disposition: form-data; name="files"; filename="47.png"\r\n\r\n'
-    return head + PICTURE.read_bytes() + b"\r\n--edge--\r\n"
+    return request(path, "multipart/form-data; boundary=edge", head + PICTURE.read_bytes() + b"\r\n--edge--\r\n")
 
 
-def measure(port: int, rate: float, seconds: float, connections: int) -> list[float]:
+class Client:
+    """A connection that stays open."""
+
+    async def open(self, port: int) -> Client:
+        """Connect."""
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port)
+        return self
+
+    async def ask(self, message: bytes) -> tuple[float, bytes]:
+        """Return the milliseconds until the whole answer is there, and its body."""
+        began = time.perf_counter()
+        self.writer.write(message)
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").lower().split("\r\n")
+        length = next((int(line[15:]) for line in lines if line.startswith("content-length:")), 0)
+        body = await self.reader.readexactly(length)
+        taken = 1000 * (time.perf_counter() - began)
+        if lines[0].split()[1][0] != "2":
+            raise SystemExit(f"a request was refused: {lines[0]} {body.decode()}")
+        return taken, body
+
+
+async def load(port: int, message: bytes, clients: int, requests: int) -> list[float]:
     """Return the milliseconds of every request."""
-    due: queue.Queue[float | None] = queue.Queue()
     taken: list[float] = []
-    failed: list[str] = []
-    form = body()
 
-    def ask() -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        while (moment := due.get()) is not None:
-            connection.request("POST", "/predict?top=5", form, HEADERS)
-            reply = connection.getresponse()
-            result = reply.read()
-            if reply.status != 200:
-                failed.append(result.decode())
-            taken.append(1000 * (time.perf_counter() - moment))
+    async def ask(client: Client) -> None:
+        while len(taken) < requests:
+            taken.append((await client.ask(message))[0])
 
-    threads = [threading.Thread(target=ask) for _ in range(connections)]
-    for thread in threads:
-        thread.start()
-    began = time.perf_counter()
-    for i in range(int(rate * seconds)):
-        moment = began + i / rate
-        time.sleep(max(0.0, moment - time.perf_counter()))
-        due.put(moment)
-    for _ in threads:
-        due.put(None)
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise SystemExit(f"{len(failed)} requests were refused: {failed[0]}")
-    return taken
+    opened = [await Client().open(port) for _ in range(clients)]
+    await asyncio.gather(*map(ask, opened))
+    for client in opened:
+        client.writer.close()
+    return sorted(taken)
+
+
+@contextmanager
+def served(line: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process and end it."""
+    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+@contextmanager
+def our_service(path: Path) -> Iterator[int]:
+    """Serve a run with the command, and yield its port once it is ready."""
+    with served([sys.executable, "-m", "fedunseen", "serve", str(path), "--port", "0", "--json"]) as process:
+        assert process.stdout is not None
+        yield int(json.loads(process.stdout.readline())["url"].rstrip("/").rpartition(":")[2])
+
+
+def answers(path: Path, requests: int, turns: int) -> None:
+    """Print p50 and p99 of both servers."""
+    port_file = path.parent / "port"
+    rows = load_run(path).read(PICTURE)
+    with our_service(path) as ours, served([sys.executable, __file__, "bare", str(path), str(port_file)]):
+        while not (port_file.exists() and port_file.read_text()):
+            time.sleep(0.1)
+        bare_port = int(port_file.read_text())
+        for kind, mine, other in (
+            (
+                "vectors",
+                as_json("/predict", {"features": rows.tolist()}),
+                as_json("/vectors", {"features": rows.tolist()}),
+            ),
+            ("pictures", picture("/predict"), picture("/pictures")),
+        ):
+            check_same(ours, mine, bare_port, other)
+            for clients in CLIENTS:
+                found: list[list[list[float]]] = [[], []]
+                for turn in range(turns):
+                    for side in (0, 1) if turn % 2 else (1, 0):
+                        port, message = ((ours, mine), (bare_port, other))[side]
+                        found[side].append(asyncio.run(load(port, message, clients, requests)))
+                print(
+                    f"{kind}, {clients} clients:", *(line(found, part) for part in (0.5, 0.99)), sep="\n  ", flush=True
+                )
+
+
+def check_same(ours: int, mine: bytes, bare_port: int, other: bytes) -> None:
+    """Ask both once and more, and compare their answers."""
+
+    async def ask(port: int, message: bytes) -> Any:
+        client = await Client().open(port)
+        return json.loads([await client.ask(message) for _ in range(50)][-1][1])["answers"][0]
+
+    one, two = asyncio.run(ask(ours, mine))["classes"], asyncio.run(ask(bare_port, other))
+    assert [item["name"] for item in one] == [item["name"] for item in two], (one, two)
+    assert np.allclose([item["score"] for item in one], [item["score"] for item in two])
+
+
+def line(found: list[list[list[float]]], part: float) -> str:
+    """Say a quantile of both sides, and the median of the ratios."""
+    ours, bare_ = ([taken[int(part * (len(taken) - 1))] for taken in side] for side in found)
+    ratio = statistics.median(one / two for one, two in zip(ours, bare_, strict=True))
+    return (
+        f"p{100 * part:g} {statistics.median(ours):.2f} ms, bare {statistics.median(bare_):.2f} ms, ratio {ratio:.2f}"
+    )
+
+
+def classes(path: Path, count: int, turns: int) -> None:
+    """Print how long adding a class takes."""
+    model, rng = load_run(path), np.random.default_rng(0)
+    more = rng.random((count - len(model.space.names), model.space.attributes))
+    grown = model.learn({f"class {i}": row.tolist() for i, row in enumerate(more)}, out=path.parent / "grown")
+    five = (model.read(PICTURE) + 0.1 * rng.random((5, 128))).clip(0, 1)
+    known, taken = (
+        rng.random(model.space.attributes).tolist(),
+        {"a description": [], "five examples": [], "an answer": []},
+    )
+
+    async def ask(port: int) -> None:
+        client = await Client().open(port)
+        for turn in range(turns):
+            for kind, value in (
+                ("a description", {"attributes": known}),
+                ("five examples", {"features": five.tolist()}),
+            ):
+                name = f"new {kind} {turn}"
+                taken[kind].append((await client.ask(as_json("/classes", {"name": name, **value})))[0])
+            taken["an answer"].append((await client.ask(picture("/predict")))[0])
+
+    with our_service(grown.path) as port:
+        asyncio.run(ask(port))
+    for kind, times in taken.items():
+        print(f"{count} classes, {kind}: median {statistics.median(times):.1f} ms, longest {max(times):.1f} ms")
 
 
 def main() -> None:
-    """Train if there is no run, serve it, ask it, and print what it took."""
+    """Train, serve, ask, and print what it took."""
+    if sys.argv[1:2] == ["bare"]:
+        return bare(Path(sys.argv[2]), Path(sys.argv[3]))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, help="a run of digit-pairs")
-    parser.add_argument("--rate", type=float, default=50, help="requests a second")
-    parser.add_argument("--seconds", type=float, default=20)
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--smallest", action="store_true", help="a second, to see that it works")
+    parser.add_argument("what", nargs="?", choices=("answers", "classes"), default="answers")
+    parser.add_argument("--requests", type=int, default=1500, help="a turn")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--classes", type=int, default=10_000)
+    parser.add_argument("--smallest", action="store_true", help="a few requests, to see that it works")
     chosen = parser.parse_args()
-    seconds = 1.0 if chosen.smallest else chosen.seconds
+    if chosen.smallest:
+        chosen.requests, chosen.turns, chosen.classes = 70, 1, 120
     with tempfile.TemporaryDirectory() as folder:
-        path = chosen.run
-        if path is None:
-            from fedunseen import Experiment, run
-
-            quick = {"strategy.rounds": 2, "evaluation.selection": "last", "method.kl": 0, "evaluation.theory": False}
-            quick |= {"evaluation.embedding": False, "data.train_per_class": 10, "data.test_per_class": 2}
-            path = run(Experiment.load("digit-pairs", quick), Path(folder) / "run").path
-        line = [sys.executable, "-m", "fedunseen", "serve", str(path), "--port", "0", "--json"]
-        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            assert process.stdout is not None
-            port = int(json.loads(process.stdout.readline())["url"].rstrip("/").rpartition(":")[2])
-            measure(port, 10, 1, 2)  # what is loaded with the first request
-            taken = sorted(measure(port, chosen.rate, seconds, chosen.connections))
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-    print(f"{len(taken)} requests at {chosen.rate:g} a second, {chosen.connections} connections")
-    print(f"median {statistics.median(taken):.1f} ms, 95 % within {taken[int(0.95 * (len(taken) - 1))]:.1f} ms")
+        path = run(Experiment.load("digit-pairs-gaussian", SMALL), Path(folder) / "run").path
+        if chosen.what == "answers" or chosen.smallest:
+            answers(path, chosen.requests, chosen.turns)
+        if chosen.what == "classes" or chosen.smallest:
+            classes(path, chosen.classes, chosen.turns)
 
 
 if __name__ == "__main__":
