@@ -16,6 +16,8 @@ import argparse
 import asyncio
 import io
 import json
+import math
+import os
 import signal
 import socket
 import statistics
@@ -153,18 +155,25 @@ def served(line: list[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def our_service(path: Path) -> Iterator[int]:
-    """Serve a run with the command, and yield its port once it is ready."""
+def our_service(path: Path) -> Iterator[tuple[int, int]]:
+    """Serve a run with the command, and yield its port and process once it is ready."""
     with served([sys.executable, "-m", "fedunseen", "serve", str(path), "--port", "0", "--json"]) as process:
         assert process.stdout is not None
-        yield int(json.loads(process.stdout.readline())["url"].rstrip("/").rpartition(":")[2])
+        yield int(json.loads(process.stdout.readline())["url"].rstrip("/").rpartition(":")[2]), process.pid
+
+
+def processor_time(process: int) -> float:
+    """Return the seconds that a process has taken of the processor."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def answers(path: Path, requests: int, turns: int) -> None:
     """Print p50 and p99 of both servers."""
     port_file = path.parent / "port"
     rows = load_run(path).read(PICTURE)
-    with our_service(path) as ours, served([sys.executable, __file__, "bare", str(path), str(port_file)]):
+    line = [sys.executable, __file__, "bare", str(path), str(port_file)]
+    with our_service(path) as (ours, our_process), served(line) as other_process:
         while not (port_file.exists() and port_file.read_text()):
             time.sleep(0.1)
         bare_port = int(port_file.read_text())
@@ -179,13 +188,16 @@ def answers(path: Path, requests: int, turns: int) -> None:
             check_same(ours, mine, bare_port, other)
             for clients in CLIENTS:
                 found: list[list[list[float]]] = [[], []]
+                work: list[list[float]] = [[], []]
                 for turn in range(turns):
                     for side in (0, 1) if turn % 2 else (1, 0):
-                        port, message = ((ours, mine), (bare_port, other))[side]
+                        port, message, pid = ((ours, mine, our_process), (bare_port, other, other_process.pid))[side]
+                        before = processor_time(pid)
                         found[side].append(asyncio.run(load(port, message, clients, requests)))
-                print(
-                    f"{kind}, {clients} clients:", *(line(found, part) for part in (0.5, 0.99)), sep="\n  ", flush=True
-                )
+                        work[side].append(1000 * (processor_time(pid) - before) / len(found[side][-1]))
+                numbers = [say(f"p{100 * part:g}", quantiles(found, part)) for part in (0.5, 0.99)]
+                numbers.append(say("processor a request", work))
+                print(f"{kind}, {clients} clients:", *numbers, sep="\n  ", flush=True)
 
 
 def check_same(ours: int, mine: bytes, bare_port: int, other: bytes) -> None:
@@ -200,13 +212,16 @@ def check_same(ours: int, mine: bytes, bare_port: int, other: bytes) -> None:
     assert np.allclose([item["score"] for item in one], [item["score"] for item in two])
 
 
-def line(found: list[list[list[float]]], part: float) -> str:
-    """Say a quantile of both sides, and the median of the ratios."""
-    ours, bare_ = ([taken[int(part * (len(taken) - 1))] for taken in side] for side in found)
-    ratio = statistics.median(one / two for one, two in zip(ours, bare_, strict=True))
-    return (
-        f"p{100 * part:g} {statistics.median(ours):.2f} ms, bare {statistics.median(bare_):.2f} ms, ratio {ratio:.2f}"
-    )
+def quantiles(found: list[list[list[float]]], part: float) -> list[list[float]]:
+    """Return a quantile of every turn of both sides."""
+    return [[taken[int(part * (len(taken) - 1))] for taken in side] for side in found]
+
+
+def say(what: str, found: list[list[float]]) -> str:
+    """Say the medians over the turns of both sides, and the median of their ratios."""
+    ratio = statistics.median(one / two if two else math.nan for one, two in zip(*found, strict=True))
+    ours, other = map(statistics.median, found)
+    return f"{what} {ours:.2f} ms, bare {other:.2f} ms, ratio {ratio:.2f}"
 
 
 def classes(path: Path, count: int, turns: int) -> None:
@@ -231,7 +246,7 @@ def classes(path: Path, count: int, turns: int) -> None:
                 taken[kind].append((await client.ask(as_json("/classes", {"name": name, **value})))[0])
             taken["an answer"].append((await client.ask(picture("/predict")))[0])
 
-    with our_service(grown.path) as port:
+    with our_service(grown.path) as (port, _):
         asyncio.run(ask(port))
     for kind, times in taken.items():
         print(f"{count} classes, {kind}: median {statistics.median(times):.1f} ms, longest {max(times):.1f} ms")

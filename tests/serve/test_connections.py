@@ -63,6 +63,15 @@ def test_half_a_head_is_cut_off(port, monkeypatch):
         assert answer.startswith(b"HTTP/1.1 200")
 
 
+def test_a_head_without_end_is_cut_off(port):
+    """Alone, and behind a request whose answer is under way."""
+    for before in (b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+            one.sendall(before + HEAD)
+            with pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
+                one.sendall(b"x" * 2**29)
+
+
 @pytest.mark.parametrize("name", ["Host", "Origin"])
 def test_an_address_that_is_none(client, features, name):
     assert client(features).get("/health", headers={name: "http://[" if name == "Origin" else "["}).status_code == 400

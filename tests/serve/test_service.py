@@ -48,6 +48,30 @@ def npy(array):
     return file.getvalue()
 
 
+def test_classes_that_are_added_one_by_one_are_those_of_a_model_built_anew(any_shot):
+    """By descriptions, by examples, or by both, in any order."""
+    model, rng = Recognizer(load_run(any_shot)), np.random.default_rng(3)
+    asked = rng.random((40, 128)).astype(np.float32)
+    for turn in range(12):
+        attributes = None if turn % 3 == 1 else rng.random(20)
+        examples = None if turn % 3 == 0 else rng.random((5, 128)).astype(np.float32)
+        model.add(Added(f"new {turn}", attributes, examples))
+        if turn == 7:
+            model.remove("new 4")
+    grown, anew = model._known, model._rebuilt(model.added)
+    assert (grown.growing is None, anew.growing is None) == (False, True)
+    assert grown.names != anew.names  # which has those with descriptions first
+    for among in ("all", "given"):
+        found = []
+        for model._known in (grown, anew):
+            names, scores, seen = model._scores(asked, among)
+            order = np.argsort(names)
+            found.append((sorted(names), scores[:, order], seen[order]))
+        assert found[0][0] == found[1][0]
+        np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-9, atol=1e-9)
+        assert (found[0][2] == found[1][2]).all()
+
+
 @pytest.mark.slow
 def test_answers_are_the_run_s_own_predictions(digits, client):
     asked = client(digits)

@@ -1,5 +1,6 @@
 """Slow clients and a slow model: each is told so in time, and the service continues."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -12,6 +13,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 from fedunseen.serve.guard import Limits
+from fedunseen.serve.inference_queue import InferenceQueue
 
 ROWS = json.dumps({"features": [[0.0] * 9]}).encode()
 HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
@@ -172,3 +174,23 @@ def metrics(port):
             found += part
     lines = found.partition(b"\r\n\r\n")[2].decode().splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+
+
+def test_the_loop_asks_small_questions_while_they_are_quick():
+    line = InferenceQueue(4)
+
+    def asked(seconds_before, small=True):
+        line._small = seconds_before
+        return asyncio.run(line.ask(lambda: threading.current_thread().name, 60, small))
+
+    here = threading.current_thread().name
+    assert [asked(0.0), asked(0.0, small=False), asked(1.0)] == [here, "model", "model"]
+    assert line._small == pytest.approx(0.8, abs=0.01)  # it took no time
+    with line._asking:  # a question is being answered
+        waiting, line._small = line.put(lambda: None), 0.0
+        with pytest.raises(TimeoutError):
+            asyncio.run(line.ask(lambda: None, 0.05, small=True))
+    waiting.result(60)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(line.ask(lambda: 1 // 0, 60, small=True))
+    assert asked(0.0) == here

@@ -31,6 +31,7 @@ from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_text
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound="Samples")
 _FILES = 256  # in one request
+_SMALL = 2**16  # bytes of a request that should be answered as fast as other small ones
 
 
 class Answer(BaseModel):
@@ -122,11 +123,11 @@ class Service:
     """It asks for a token, which the guard has checked before any request comes here."""
     about: dict[str, Any]
 
-    async def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the model in its thread when it is our turn."""
+    async def ask(self, question: Callable[[], _T], size: int = _SMALL) -> _T:
+        """Ask the model when it is our turn; ``size``: bytes of the request."""
         try:
             with self.measured.waiting.track_inprogress():
-                return await self.queue.ask(question, self.limits.answer)
+                return await self.queue.ask(question, self.limits.answer, size < _SMALL)
         except QueueFullError:
             raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
@@ -145,6 +146,33 @@ async def _service(request: Request) -> Service:
 
 Served = Annotated[Service, Depends(_service)]
 routes = APIRouter()
+
+
+@routes.post("/predict", openapi_extra=_takes(Samples), response_model=Answers)
+async def predict(
+    request: Request,
+    served: Served,
+    among: Annotated[Among, Query(description="Rank all classes, unseen and added ones, or added ones.")] = "all",
+    top: Annotated[int, Query(ge=1, description="How many classes of each ranking.")] = 5,
+    explain: Annotated[
+        bool, Query(description="For one sample, list the attributes that count for and against a class.")
+    ] = False,
+) -> Response:
+    """Rank classes for files, numbers or texts."""
+    model, (body, files) = served.model, await _read(request, Samples)
+
+    def answer() -> list[Answer]:
+        names, samples = _samples(model, body, files)
+        rankings = model.rank(samples, among, top)
+        answers = [Answer(input=name, classes=ranking) for name, ranking in zip(names, rankings, strict=True)]
+        if explain and len(samples) == 1:
+            answers[0].why = model.explain(samples, [item.name for item in rankings[0][:3]])
+        return answers
+
+    size = int(request.headers.get("content-length", _SMALL))  # the guard has read it
+    answers = await served.ask(answer, size)
+    served.measured.samples.inc(len(answers))
+    return Response(Answers(answers=answers).model_dump_json(exclude_none=True), media_type="application/json")
 
 
 @routes.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -184,32 +212,6 @@ async def list_classes(served: Served, attributes: bool = False) -> Classes:
     return Classes.model_validate({"classes": await served.ask(lambda: served.model.classes(attributes))})
 
 
-@routes.post("/predict", openapi_extra=_takes(Samples), response_model_exclude_none=True)
-async def predict(
-    request: Request,
-    served: Served,
-    among: Annotated[Among, Query(description="Rank all classes, unseen and added ones, or added ones.")] = "all",
-    top: Annotated[int, Query(ge=1, description="How many classes of each ranking.")] = 5,
-    explain: Annotated[
-        bool, Query(description="For one sample, list the attributes that count for and against a class.")
-    ] = False,
-) -> Answers:
-    """Rank classes for files, numbers or texts."""
-    model, (body, files) = served.model, await _read(request, Samples)
-
-    def answer() -> list[Answer]:
-        names, samples = _samples(model, body, files)
-        rankings = model.rank(samples, among, top)
-        answers = [Answer(input=name, classes=ranking) for name, ranking in zip(names, rankings, strict=True)]
-        if explain and len(samples) == 1:
-            answers[0].why = model.explain(samples, [item.name for item in rankings[0][:3]])
-        return answers
-
-    answers = await served.ask(answer)
-    served.measured.samples.inc(len(answers))
-    return Answers(answers=answers)
-
-
 @routes.post("/classes", status_code=201, openapi_extra=_takes(NewClass), response_model_exclude_none=True)
 async def add_class(request: Request, served: Served) -> ClassEntry:
     """Add a class by its attributes, a few words, or examples; until the service ends, or lasting."""
@@ -226,12 +228,13 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
             words = body.name
         if attributes is None and words is not None:
             attributes = model.imagine(words)
-        model.add(Added(body.name, attributes, examples, body.lasting))
-        return model.classes()[-1]
+        added = Added(body.name, attributes, examples, body.lasting)
+        model.add(added)
+        return model.entry(added)
 
-    added = await served.ask(add)
+    entry = await served.ask(add)
     served.measured.added.set(len(model.added))
-    return ClassEntry.model_validate(added)
+    return ClassEntry.model_validate(entry)
 
 
 @routes.delete("/classes/{name}", status_code=204)

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 with a time-out for the head of a request, and room for new clients when all connections are taken."""
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with limits for the head of a request, and room for new clients when all connections are taken."""
 
     head_seconds = 10.0
+    head_bytes = 2**16
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection, and drop another where there would be too many."""
         super().connection_made(transport)
-        self._begun = time.monotonic()
+        self._begun, self._head = time.monotonic(), 0
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency // 2:
             waiting = [
                 connection
@@ -41,7 +42,11 @@ class BoundedProtocol(H11Protocol):
         """Take what the client sends."""
         if self._timer is None:
             self._watch_head()
+        before, in_body = self.cycle, self.cycle is not None and self.cycle.more_body
         super().data_received(data)
+        self._head = 0 if in_body or self.cycle is not before else self._head + len(data)
+        if self._head > self.head_bytes:
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""

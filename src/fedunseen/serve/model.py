@@ -11,19 +11,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import write_tensors
+from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.class_descriptions import semantics_of_names
+from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import load_params
+from fedunseen.methods import Method
+from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.growing import Growing
 from fedunseen.methods.closed_form.unlabelled import Arriving
-from fedunseen.tasks import shares
-from fedunseen.tasks.zero_shot import added_classes
+from fedunseen.tasks.any_shot import summed
+from fedunseen.tasks.base import ClassSum, scaled, softmax
+from fedunseen.tasks.zero_shot import ZeroShotPredictor, added_classes, class_scores
 
 Among = Literal["all", "unseen", "given"]
 Kind = Literal["pictures", "text", "features"]
@@ -65,6 +72,38 @@ class Added:
     lasting: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What scores the classes of a run and then the added ones: of arrays, because there may be many classes.
+
+    Attributes:
+        names: their names.
+        seen: (C,) which ones had training samples.
+        described: (C, attributes) scaled semantics.
+        growing: what adds the next class, made when one was added.
+    """
+
+    names: list[str]
+    seen: NDArray[np.bool_]
+    described: Tensor
+    params: Params
+    method: Method
+    growing: Growing | None = None
+
+    def with_class(self, name: str, described: NDArray[np.float32] | None, shown: ClassSum | None) -> _Known:
+        """Add a class, without solving for the others again; see :class:`~fedunseen.methods.closed_form.growing`."""
+        row = self.described.new_zeros(1, self.described.shape[1]) if described is None else torch.from_numpy(described)
+        grown = self.growing
+        if "dual_coefficients" in self.params:
+            grown = grown or Growing.of(self.params, self.described)
+            shown = shown or ClassSum(0.0, torch.zeros_like(self.params["centre"]))
+            grown = grown.add(None if described is None else row[0], shown.count, shown.total)
+        return replace(
+            self, names=[*self.names, name], seen=np.append(self.seen, False), growing=grown,
+            described=torch.cat([self.described, row]), params=grown.params if grown else self.params,
+        )  # fmt: skip
+
+
 class Recognizer:
     """A run's model, and the classes that were added to it."""
 
@@ -81,7 +120,8 @@ class Recognizer:
         own = loader.read.__func__ is not BenchmarkLoader.read.__func__  # type: ignore[attr-defined]
         self.kind: Kind = "text" if hasattr(loader, "read_texts") else "pictures" if own else "features"
         self.added: dict[str, Added] = {}
-        self._asked: Run = self.run  # with the added classes in its model, where examples are a part of that
+        self._own = {plain(name): name for name in (() if self.from_examples_alone else self.run.space.names)}
+        self._known: _Known | None = self._rebuilt({})  # None: the task ranks classes itself
         self._path = run.path / LASTING
         if self._path.exists():
             self._restore()
@@ -124,19 +164,23 @@ class Recognizer:
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
         """List the classes of the model: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
+        seen, undescribed = set(space.seen.tolist()), set(space.undescribed.tolist())
         entries: list[dict[str, Any]] = []
         for c, name in enumerate(() if self.from_examples_alone else space.names):
-            described = attributes and c not in space.undescribed
+            described = attributes and c not in undescribed
             more = {"attributes": space.semantics[c].tolist()} if described else {}
-            entries.append({"name": name, "kind": "seen" if c in space.seen else "unseen", "lasting": True, **more})
-        for added in self.added.values():
-            item: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
-            if added.examples is not None:
-                item["examples"] = len(added.examples)
-            if attributes and added.attributes is not None:
-                item["attributes"] = added.attributes.tolist()
-            entries.append(item)
-        return entries
+            entries.append({"name": name, "kind": "seen" if c in seen else "unseen", "lasting": True, **more})
+        return entries + [self.entry(added, attributes) for added in self.added.values()]
+
+    @staticmethod
+    def entry(added: Added, attributes: bool = False) -> dict[str, Any]:
+        """Return what :meth:`classes` lists of an added class."""
+        item: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
+        if added.examples is not None:
+            item["examples"] = len(added.examples)
+        if attributes and added.attributes is not None:
+            item["attributes"] = added.attributes.tolist()
+        return item
 
     def imagine(self, words: str) -> NDArray[np.float64]:
         """Return what the run's text encoder makes of a class's name or a few words (attributes,)."""
@@ -169,9 +213,8 @@ class Recognizer:
             raise DataError(
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
             )
-        for other in (*(() if self.from_examples_alone else self.run.space.names), *self.added):
-            if plain(other) == plain(name):
-                raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
+        if other := {**self._own, **{plain(other): other for other in self.added}}.get(plain(name)):
+            raise DataError(f"there is a class {other!r} already: choose another name, or take that one away first")
         if len(self.added) >= ADDED:
             raise DataError(f"{ADDED} classes have been added, which is the most: take one away first")
         for given, able, instead, how in (
@@ -183,17 +226,16 @@ class Recognizer:
                 raise ExperimentError(f"method.name = {self.run.method_name!r} learns classes {how}")
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
-        if added.attributes is not None:  # the run's own check: scaling must leave something of it
-            self.run.scaled_semantics(np.concatenate([self.run.space.semantics, added.attributes[None]]))
-        self._keep({**self.added, name: added}, added.lasting)
+        both = {**self.added, name: added}
+        self._keep(both, added.lasting, self._grown(added) or self._rebuilt(both))
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
-        self._keep({key: added for key, added in self.added.items() if key != name}, self.added[name].lasting)
+        left = {key: added for key, added in self.added.items() if key != name}
+        self._keep(left, self.added[name].lasting, self._rebuilt(left))
 
-    def _keep(self, added: dict[str, Added], lasting: bool) -> None:
+    def _keep(self, added: dict[str, Added], lasting: bool, known: _Known | None) -> None:
         """Take these as the added classes; write those that last if one of them came or went."""
-        asked = self._with(added)
         if lasting:
             tensors: dict[str, NDArray[Any]] = {}
             for i, item in enumerate(item for item in added.values() if item.lasting):
@@ -201,15 +243,32 @@ class Recognizer:
                     if values is not None:
                         tensors[f"{i:04d}/{what}/{item.name}"] = values
             write_tensors(self._path, tensors or {"none": np.zeros(1)})
-        self.added, self._asked = added, asked
+        self.added, self._known = added, known
 
-    def _with(self, added: dict[str, Added]) -> Run:
-        """Return the run that is asked with these classes: one that has learned them, where it learns in both ways."""
-        if self.from_examples_alone or not self.by_examples or not added:
-            return self.run
-        described = _described(added)
-        shown = {item.name: item.examples for item in added.values() if item.examples is not None}
-        return self.run.learn(described, shown or None)
+    def _rebuilt(self, added: dict[str, Added]) -> _Known | None:
+        """Return what knows the run's classes and these, made from the run itself."""
+        run, described = self.run, _described(added)
+        if not issubclass(task_of(run.experiment).predictor, ZeroShotPredictor) or run.method.generates:
+            return None
+        if added and self.by_examples:
+            shown = {item.name: item.examples for item in added.values() if item.examples is not None}
+            run, described = run.learn(described, shown or None), None
+        names, semantics, seen, _ = added_classes(run.space, described)
+        rows = run.method.semantics if described is None else torch.from_numpy(run.scaled_semantics(semantics))
+        return _Known(names, seen, rows, run.params, run.method)
+
+    def _grown(self, added: Added) -> _Known | None:
+        """Return what knows one more class; None where it must be built anew."""
+        if self._known is None or (added.examples is not None and "dual_coefficients" not in self.run.params):
+            return None
+        rows = None if added.attributes is None else self.run.scaled_semantics(added.attributes[None])
+        if rows is not None and not rows.any():
+            return None  # which says what is wrong
+        shown, method = None, self._known.method
+        if added.examples is not None:
+            assert isinstance(method, Gaussian)
+            shown = summed(self.run, method, added.name, added.examples)
+        return self._known.with_class(added.name, rows, shown)
 
     def _restore(self) -> None:
         """Read the lasting classes of an earlier service."""
@@ -222,7 +281,7 @@ class Recognizer:
             given: dict[str, Any] = {what: tensor.numpy()}
             if what in ("attributes", "examples"):
                 self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
-        self._asked = self._with(self.added)
+        self._known = self._rebuilt(self.added)
 
     def read(self, path: Path) -> NDArray[Any]:
         """Read a file as samples (n, ...), as the run takes them."""
@@ -241,6 +300,23 @@ class Recognizer:
 
     def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[ClassScore]]:
         """Rank the classes for each sample, best first; at equal scores an added class comes first."""
+        names, scores, seen = self._scores(samples, among)
+        if self._arriving is not None:
+            self._adapt(self._arriving, samples)
+        odds = softmax(scores)
+        own = np.array([name in self.added for name in names])
+        answers = []
+        for row, share in zip(scores, odds, strict=True):
+            best = np.lexsort((~own, -row))[:top].tolist()
+            answers.append([
+                ClassScore(name=names[c], score=row[c], probability=share[c],
+                           kind="added" if own[c] else "seen" if seen[c] else "unseen")
+                for c in best
+            ])  # fmt: skip
+        return answers
+
+    def _scores(self, samples: NDArray[Any], among: Among) -> tuple[list[str], NDArray[Any], NDArray[np.bool_]]:
+        """Return the names of the classes that compete, their scores (n, C), and which ones are seen."""
         if self.from_examples_alone:
             if among != "all":
                 raise ExperimentError(f"among {among}: this run learns all classes from examples: leave it out")
@@ -248,30 +324,24 @@ class Recognizer:
                 raise ExperimentError(
                     f"this run learns classes from examples, and there are {len(self.added)}: add at least two first"
                 )
+        elif among == "given" and not self.added:
+            raise ExperimentError("among given: no class has been added yet")
+        run, known = self.run, self._known
+        if known is None:
             support = {item.name: item.examples for item in self.added.values() if item.examples is not None}
-            rankings = self.run.predict(samples, support=support)
-        else:
-            if among == "given" and not self.added:
-                raise ExperimentError("among given: no class has been added yet")
-            if self._asked is self.run:
-                rankings = self.run.predict(samples, _described(self.added), among=among)
-            else:  # its added classes are unseen ones of its own
-                rankings = self._asked.predict(samples, among="all" if among == "all" else "unseen")
-                if among == "given":
-                    rankings = [[item for item in ranking if item.name in self.added] for ranking in rankings]
-        if self._arriving is not None:
-            self._adapt(self._arriving, samples)
-        seen = {self.run.space.names[c] for c in self.run.space.seen}
-        answers = []
-        for ranking in rankings:
-            ranked = sorted(zip(ranking, shares(ranking), strict=True),
-                            key=lambda pair: (-pair[0].score, pair[0].name not in self.added))  # fmt: skip
-            answers.append([
-                ClassScore(name=item.name, score=item.score, probability=share,
-                           kind="added" if item.name in self.added else "seen" if item.name in seen else "unseen")
-                for item, share in ranked[:top]
-            ])  # fmt: skip
-        return answers
+            rankings = run.predict(samples, _described(self.added), among=among, support=support or None)
+            names = [one.name for one in rankings[0]]
+            by_name = [dict(ranking) for ranking in rankings]
+            own = set() if self.from_examples_alone else {run.space.names[c] for c in run.space.seen}
+            return names, np.array([[r[n] for n in names] for r in by_name]), np.array([n in own for n in names])
+        kept = np.arange(len(known.names))
+        if among != "all":
+            kept = np.flatnonzero(~known.seen) if among == "unseen" else kept[len(known.names) - len(self.added) :]
+        seen = known.seen[kept]
+        rows = scaled(run, run.read_inputs(samples))
+        scores = class_scores(known.method, known.params, rows, known.described, bool(seen.any()))
+        scores = (scores - float(run.result["calibration_factor"]) * known.seen)[:, kept]
+        return [known.names[c] for c in kept.tolist()], scores, seen
 
     def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
         """Count samples; the next question is answered by the model with them."""
@@ -280,7 +350,7 @@ class Recognizer:
         factor = arriving.offset * content.offset_share
         self.run = replace(self._trained, result={**self._trained.result, "calibration_factor": factor})
         vars(self.run).update(params=content.params)
-        self._asked = self._with(self.added)
+        self._known = self._rebuilt(self.added)
 
     def explain(self, sample: NDArray[Any], names: Sequence[str], most: int = 6) -> dict[str, list[AttributeEffect]]:
         """Say which attributes speak most for or against classes, given one sample (1, ...).

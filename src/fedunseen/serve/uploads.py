@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -37,15 +38,17 @@ def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
     suffix = PurePath(name).suffix.lower()
     if suffix not in FEATURE_SUFFIXES:
         suffix = ".txt" if model.kind == "text" else f".{_format(shown, content)}"
-    with tempfile.TemporaryDirectory(prefix="fedunseen-") as folder:
-        path = Path(folder) / f"upload{suffix}"
-        path.write_bytes(content)
-        try:
-            if suffix in (".npy", ".npz") and (size := declared_bytes(path)) > MOST_BYTES:
-                raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
-            return checked(model.read(path))
-        except DataError as error:
-            raise error.reworded(str(error).replace(str(path), shown)) from None
+    number, place = tempfile.mkstemp(suffix, "fedunseen-")
+    try:
+        with open(number, "wb") as file:
+            file.write(content)
+        if suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
+            raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
+        return checked(model.read(Path(place)))
+    except DataError as error:
+        raise error.reworded(str(error).replace(place, shown)) from None
+    finally:
+        os.unlink(place)
 
 
 def _format(shown: str, content: bytes) -> str:

@@ -34,11 +34,15 @@ class Prediction(NamedTuple):
 
 def shares(ranking: Sequence[Prediction]) -> list[float]:
     """Return the softmax of a ranking's scores: how the classes that compete share 100 %, not how often it is right."""
-    scores = np.array([one.score for one in ranking])
+    return list(softmax(np.array([one.score for one in ranking])).tolist())
+
+
+def softmax(scores: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the softmax of finite scores (..., C)."""
     if not np.isfinite(scores).all():
         raise DataError("the model's scores of a sample are not finite: its numbers are too large")
-    odds = np.exp(scores - scores.max(initial=-np.inf))
-    return list((odds / odds.sum()).tolist())
+    odds = np.exp(scores.astype(np.float64) - scores.max(-1, keepdims=True, initial=-np.inf))
+    return np.asarray(odds / odds.sum(-1, keepdims=True))
 
 
 Inputs = NDArray[Any] | str | Path | Sequence[str | Path]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
@@ -201,7 +202,7 @@ class ZeroShotPredictor(Predictor):
             _check_descriptions(run, "predict")
         allowed = candidates(question, seen, given)
         rows = scaled(run, run.read_inputs(question.inputs))
-        scaled_semantics = torch.from_numpy(run.scaled_semantics(semantics))
+        described = torch.from_numpy(run.scaled_semantics(semantics))
         params, factor = run.params, float(run.result["calibration_factor"])
         if method.generates and question.classes is not None:  # its classifiers know only the run's classes
             if run.pooled and seen[allowed].any():
@@ -212,13 +213,8 @@ class ZeroShotPredictor(Predictor):
                     stacklevel=3,
                 )
             ids = np.arange(len(names))
-            params = method.fit_heads(
-                params, Candidates(names, scaled_semantics, ids[seen], ids[~seen]), run.manifest["seed"]
-            )
-        with torch.no_grad():
-            score = method.scores if seen[allowed].any() else method.unseen_scores
-            blocks = [score(params, part, scaled_semantics) for part in torch.split(rows, _BLOCK)]
-            scores = torch.cat(blocks).numpy()
+            params = method.fit_heads(params, Candidates(names, described, ids[seen], ids[~seen]), run.manifest["seed"])
+        scores = class_scores(method, params, rows, described, bool(seen[allowed].any()))
         return ranked(names, scores - factor * seen, allowed, question.top)
 
     @classmethod
@@ -265,6 +261,15 @@ class ZeroShot(Task):
         return f"ZSL {zsl}   GZSL unseen {unseen}  seen {seen}  harmonic {harmonic}{triggers}"
 
 
+def class_scores(method: Method, params: Params, rows: Tensor, described: Tensor, seen: bool) -> NDArray[Any]:
+    """Return the scores (n, C) of classes with these scaled semantics; ``seen``: seen ones compete."""
+    score = method.scores if seen else method.unseen_scores
+    with torch.no_grad():
+        blocks = torch.split(rows, _BLOCK) if len(rows) > _BLOCK else (rows,)
+        scores = [score(params, part, described) for part in blocks]
+        return (torch.cat(scores) if len(scores) > 1 else scores[0]).numpy()
+
+
 def candidates(question: Question, seen: NDArray[np.bool_], given: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which classes (C,) are ranked."""
     among = question.among
@@ -304,11 +309,13 @@ def added_classes(
     if classes is None:
         return names, semantics, seen, np.zeros(len(names), dtype=bool)
     new, rows = _described(space, classes)
-    names += [name for name in new if name not in space.names]
-    added = len(names) - len(space.names)
+    place = {name: c for c, name in enumerate(names)}
+    places = [place.setdefault(name, len(place)) for name in new]
+    added = len(place) - len(names)
+    names = list(place)
     semantics = np.concatenate([semantics, np.zeros((added, space.attributes))])
-    semantics[[names.index(name) for name in new]] = rows
-    given = np.isin(np.arange(len(names)), [names.index(name) for name in new])
+    semantics[places] = rows
+    given = np.isin(np.arange(len(names)), places)
     return names, semantics, np.concatenate([seen, np.zeros(added, dtype=bool)]), given
 
 

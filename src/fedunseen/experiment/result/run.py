@@ -191,7 +191,11 @@ class Run:
 
     def scaled_semantics(self, semantics: NDArray[np.float64]) -> NDArray[np.float32]:
         """Scale the semantics (C, attributes) of classes as those of the run were scaled."""
-        return fit_semantics(self.space, self.experiment.data.semantics)(semantics)
+        return self._semantic_scaler(semantics)
+
+    @cached_property
+    def _semantic_scaler(self) -> Scaler:
+        return fit_semantics(self.space, self.experiment.data.semantics)
 
     def predict(
         self,

@@ -213,6 +213,8 @@ class Gaussian(ClosedForm):
         """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset."""
         weight, bias = params["weight"], params["bias"]
         features = self.backbone(params, inputs).to(weight.dtype)
+        if len(semantics) == len(weight) and (semantics is self.semantics or len(weight) > len(self.semantics)):
+            return torch.addmm(bias, features - params["centre"], weight.T)  # its own classes
         known = min(len(weight), len(semantics))
         mine = self.semantics.to(semantics)
         same = (semantics[:known] == mine[:known]).all(1) if known <= len(mine) else torch.ones(known, dtype=torch.bool)
@@ -237,7 +239,7 @@ class Gaussian(ClosedForm):
         own = (here | (close & ~here.any(1, keepdim=True))).double()
         own = own / own.sum(1, keepdim=True).clamp(min=1.0)
         cross = torch.where(params["described"] > 0, variance * torch.exp(distances / (-2 * width)), 0.0)
-        weight, bias = _discriminants(_from_prior(params, cross @ params["dual_coefficients"], s), params["precision"])
+        weight, bias = _discriminants(from_prior(params, cross @ params["dual_coefficients"], s), params["precision"])
         mine = close.any(1)
         weight = torch.where(mine[:, None], own @ params["weight"], weight)
         bias = torch.where(mine, (own @ params["bias"][:, None])[:, 0], bias)
@@ -255,7 +257,7 @@ class Gaussian(ClosedForm):
         known = self.semantics.to(params["dual_coefficients"])
         cross = self._kernel(params)(squared_distances(semantics.to(known), known))
         cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
-        apart = _from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
+        apart = from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
         return _discriminants(apart, params["precision"])
 
     def extend(
@@ -284,20 +286,20 @@ class Gaussian(ClosedForm):
         # the class means of before, from what they had effected, under the descriptions of before
         old = torch.nonzero(params["count"] > 0)[:, 0]
         known = self.semantics.double().cpu()[old]
-        a = _covariance(kernel, known, params["described"][old])
+        a = covariance_with(kernel, known, params["described"][old], torch.arange(len(old)))
         a.diagonal().add_(1 / params["count"][old])
         apart = torch.zeros(classes, width, dtype=torch.float64)
-        apart[old] = _from_prior(params, a @ params["dual_coefficients"][old], known, params["described"][old])
+        apart[old] = from_prior(params, a @ params["dual_coefficients"][old], known, params["described"][old])
         has = empty.clone()
         has[:before] = params["count"]
         samples = has + count
         now = torch.nonzero(samples > 0)[:, 0]
         means = apart * has[:, None] + total - count[:, None] * params["centre"]
         means = means[now] / samples[now][:, None]
-        a = _covariance(kernel, semantics[now], told[now])
+        a = covariance_with(kernel, semantics[now], told[now], torch.arange(len(now)))
         a.diagonal().add_(1 / samples[now])
         dual = torch.zeros(classes, width, dtype=torch.float64)
-        means = _from_prior(params, means, semantics[now], told[now], sign=-1.0)
+        means = from_prior(params, means, semantics[now], told[now], sign=-1.0)
         dual[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
         seen_mask = empty.clone()
         seen_mask[:before] = params["seen_mask"]
@@ -312,8 +314,8 @@ class Gaussian(ClosedForm):
     def prototypes(self, model: Params, semantics: Tensor) -> Tensor:
         """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the centre."""
         observed = torch.nonzero(model["count"] > 0)[:, 0]
-        cross = _covariance(self._kernel(model), semantics, model["described"])[:, observed]
-        return _from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
+        cross = covariance_with(self._kernel(model), semantics, model["described"], observed)
+        return from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in order of ids."""
@@ -361,7 +363,7 @@ def _slope(semantics: Tensor, means: Tensor) -> Tensor:
     return ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
 
 
-def _from_prior(
+def from_prior(
     model: Params, apart: Tensor, semantics: Tensor, described: Tensor | None = None, sign: float = 1.0
 ) -> Tensor:
     """Return ``apart`` (T, d), prototypes less their prior means, as prototypes less the centre; or back (-1)."""
@@ -371,17 +373,20 @@ def _from_prior(
     return apart + (prior if described is None else torch.where(described[:, None] > 0, prior, 0.0))
 
 
-def _covariance(kernel: Kernel, semantics: Tensor, described: Tensor) -> Tensor:
-    """Return K (C, C) among different classes; one without a description has to do with itself alone."""
-    both = described[:, None] * described[None]
-    both.fill_diagonal_(1.0)
-    return kernel.within(torch.where(described[:, None] > 0, semantics, torch.zeros_like(semantics))) * both
+def covariance_with(kernel: Kernel, semantics: Tensor, described: Tensor, among: Tensor) -> Tensor:
+    """Return K (C, A) of C classes with A of them; one without a description has to do with itself alone."""
+    rows = torch.where(described[:, None] > 0, semantics, torch.zeros_like(semantics))
+    same = torch.zeros(len(rows), len(among), dtype=rows.dtype)
+    same[among, torch.arange(len(among))] = 1.0
+    both = torch.maximum(described[:, None] * described[among], same)
+    return kernel(squared_distances(rows, rows[among]), same) * both
 
 
 def _posterior_of(kernel: Kernel, model: Params, semantics: Tensor) -> Posterior:
     observed = torch.nonzero(model["count"] > 0)[:, 0]
-    k = _covariance(kernel, semantics, model["described"])
-    return posterior(k[observed][:, observed], k[:, observed], k.diagonal(), model["count"][observed])
+    k = covariance_with(kernel, semantics, model["described"], observed)
+    own = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
+    return posterior(k[observed], k, own, model["count"][observed])
 
 
 def _discriminants(apart: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
