@@ -48,7 +48,7 @@ def npy(array):
     return file.getvalue()
 
 
-def test_classes_that_are_added_one_by_one_are_those_of_a_model_built_anew(any_shot):
+def test_classes_that_are_added_one_by_one_are_those_of_a_rebuilt_model(any_shot):
     """By descriptions, by examples, or by both, in any order."""
     model, rng = Recognizer(load_run(any_shot)), np.random.default_rng(3)
     asked = rng.random((40, 128)).astype(np.float32)
@@ -58,12 +58,12 @@ def test_classes_that_are_added_one_by_one_are_those_of_a_model_built_anew(any_s
         model.add(Added(f"new {turn}", attributes, examples))
         if turn == 7:
             model.remove("new 4")
-    grown, anew = model._known, model._rebuilt(model.added)
-    assert (grown.growing is None, anew.growing is None) == (False, True)
-    assert grown.names != anew.names  # which has those with descriptions first
+    grown, rebuilt = model._known, model._rebuilt(model.added)
+    assert (grown.growing is None, rebuilt.growing is None) == (False, True)
+    assert grown.names != rebuilt.names  # which has those with descriptions first
     for among in ("all", "given"):
         found = []
-        for model._known in (grown, anew):
+        for model._known in (grown, rebuilt):
             names, scores, seen = model._scores(asked, among)
             order = np.argsort(names)
             found.append((sorted(names), scores[:, order], seen[order]))

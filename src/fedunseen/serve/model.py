@@ -258,7 +258,7 @@ class Recognizer:
         return _Known(names, seen, rows, run.params, run.method)
 
     def _grown(self, added: Added) -> _Known | None:
-        """Return what knows one more class; None where it must be built anew."""
+        """Return what knows one more class; None where all must be built again."""
         if self._known is None or (added.examples is not None and "dual_coefficients" not in self.run.params):
             return None
         rows = None if added.attributes is None else self.run.scaled_semantics(added.attributes[None])
