@@ -87,13 +87,15 @@ class CodedRows:
 
 
 def _place(rows: Tensor | slice) -> NDArray[Any] | slice:
-    """Return positions for numpy; neighbors in order as a slice, which copies nothing."""
-    if isinstance(rows, slice):
-        return rows
-    places = rows.cpu().numpy()
+    """Return positions for NumPy."""
+    return rows if isinstance(rows, slice) else slice_of(rows.cpu().numpy())
+
+
+def slice_of(places: NDArray[Any]) -> NDArray[Any] | slice:
+    """Return positions; neighbors in order as a slice, which copies nothing."""
     if places.ndim == 1 and len(places) and (np.diff(places) == 1).all():
         return slice(int(places[0]), int(places[-1]) + 1)
-    return np.asarray(places)
+    return places
 
 
 Inputs = Tensor | Samples | ScaledSamples

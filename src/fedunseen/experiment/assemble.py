@@ -17,7 +17,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
-from fedunseen.core.samples import Inputs, Samples, ScaledSamples
+from fedunseen.core.samples import Inputs, Samples, ScaledSamples, slice_of
 from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semantics
 from fedunseen.data.scaling import FITTED
 from fedunseen.defences import Defence, Robust, Scores
@@ -157,7 +157,7 @@ def _some_inputs(benchmark: Benchmark, steps: tuple[Scaling, ...], asked: bool) 
         known = vectors and steps[-1:] == ("l2",)
         return torch.eye(int(known), int(np.prod(benchmark.features.shape[1:]))).view(-1, *benchmark.features.shape[1:])
     rows = benchmark.features[benchmark.sketch()]
-    return torch.from_numpy(Scaler.fit(benchmark.features[train], steps)(rows) if vectors else np.array(rows))
+    return torch.from_numpy(Scaler.fit(benchmark.features[slice_of(train)], steps)(rows) if vectors else np.array(rows))
 
 
 def find_device(choice: str) -> torch.device:
@@ -311,7 +311,7 @@ def _inputs(
     if scaler is None:
         steps = experiment.data.features or ()
         fits = any(step in FITTED for step in steps)
-        scaler = Scaler.fit(benchmark.features[benchmark.train] if fits else benchmark.features[:1], steps)
+        scaler = Scaler.fit(benchmark.features[slice_of(benchmark.train)] if fits else benchmark.features[:1], steps)
         quantization = _quantization(experiment, benchmark, scaler)
         scaler = scaler if quantization is None else scaler.quantized(quantization)
     if scaler.quantization is not None:
@@ -328,8 +328,8 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
         method.release = release_of(experiment.privacy)
     task_of(experiment).prepare(method, benchmark)
     if method.frozen and method.trained and len(benchmark.train):
-        train = torch.from_numpy(benchmark.train)
-        method.check_inputs(inputs.host[train] if isinstance(inputs, Samples) else inputs[train.to(device)])
+        rows, train = inputs.host if isinstance(inputs, Samples) else inputs, slice_of(benchmark.train)
+        method.check_inputs(rows[train if isinstance(train, slice) else torch.from_numpy(train).to(rows.device)])
     return method
 
 
