@@ -202,6 +202,24 @@ def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
         read_image(folder / FILES[0], 8, 9)
 
 
+def test_an_interrupt_leaves_nothing_half_decoded(folder, own_cache, monkeypatch):
+    right, _ = decode(folder, FILES, 8, 9)
+    shutil.rmtree(own_cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedunseen.data.io.images.BLOCK", 4)  # the first block is written, the second is stopped
+
+        def stop(path):
+            if path == folder / FILES[6]:
+                raise KeyboardInterrupt
+            return Image.open(path)
+
+        patch.setattr("fedunseen.data.io.images.open_image", stop)
+        with pytest.raises(KeyboardInterrupt):
+            decode(folder, FILES, 8, 9)
+    assert [path for path in own_cache.rglob("*") if path.is_file()] == []
+    np.testing.assert_array_equal(decode(folder, FILES, 8, 9)[0], right)
+
+
 def test_a_missing_picture_is_never_left_out(folder):
     (folder / FILES[1]).unlink()
     (folder / FILES[4]).unlink()
