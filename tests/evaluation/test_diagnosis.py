@@ -41,7 +41,7 @@ def never(answers, labels=THREE, kind="unseen"):
 @pytest.mark.parametrize(
     ("find", "end"),
     [
-        (lambda: at_chance(THREE, np.full(120, 6), 3), "33.3 ± 2.0 % of them right, guessing 33.3 %."),
+        (lambda: at_chance(THREE, np.full(120, 6), 3), "33.3 ± 2.0 % of them, guessing 33.3 %."),
         (lambda: growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)), "grew from 562 to 4,786 in 4 rounds."),
         (lambda: growing_loss(lines(1.0, 2.0, float("inf"))), "grew from 1 to inf in 3 rounds."),
         (lambda: worse_than_guessing(lines(418986.9, 4084.0, 3899.3, 4100.7), 100),  # digit-pairs at learning rate 20

@@ -26,7 +26,7 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     assert len(result["text"]) == 4
     assert result["text"][0].endswith("Describe by attributes what is visible, or show examples of each.")
     assert result["text"][1].endswith(
-        "(20 %; most often it said orca). Check their labels, and give more samples of them."
+        "(20 %; most often predicted as orca). Check their labels, and give more samples of them."
     )
     assert result["text"][2] == (
         "Calibration moves unseen classes from 20.0 to 60.0 % and seen ones from 95.0 to 50.0 %. It costs most: cow "

@@ -150,7 +150,7 @@ def say_forgotten(done: Run, as_json: bool) -> None:
     from fedunseen.report import write_card
 
     write_card(done)
-    say(f"forgotten: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
+    say(f"removed: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
     if "sums_sha256" in done.result:
         say("note: an observer of the sums from before and after learns exactly the sums of what was removed")
     print_json(as_json, done.result)

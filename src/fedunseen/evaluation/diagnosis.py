@@ -142,7 +142,7 @@ def at_chance(labels: Ids, answers: Ids, classes: int, trained: bool = True, sca
     if value - half > chance:
         return None
     return Finding(
-        f"The model does not beat guessing on unseen classes: it names {value:.1f} ± {half:.1f} % of them right, "
+        f"The model does not beat guessing on unseen classes: it recognizes {value:.1f} ± {half:.1f} % of them, "
         f"guessing {chance:.1f} %.",
         "Nothing that it learned from the seen classes helps with the unseen ones.",
         ("L" if scaled else f"Set {_SCALED}, l") + "ower method.lr, or train for more rounds (strategy.rounds)."

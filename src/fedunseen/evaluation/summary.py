@@ -53,7 +53,7 @@ def weak_words(weak: Sequence[Weak], of: int, kind: str) -> str:
     """Name the weak classes in a sentence."""
     if not weak:
         return f"None of the {of} {kind}: each has at least half of its samples right."
-    named = [f"{item.name} ({item.accuracy:.0f} %; most often it said {item.instead})" for item in weak]
+    named = [f"{item.name} ({item.accuracy:.0f} %; most often predicted as {item.instead})" for item in weak]
     verb, whose = ("has", "its") if len(weak) == 1 else ("have", "their")
     remedy = _REMEDIES.get(kind, "")
     return f"{len(weak)} of {of} {kind} {verb} less than half of {whose} samples right: {listed(named)}.{remedy}"
