@@ -32,6 +32,11 @@ def test_templates_are_read_without_their_code(tmp_path):
     assert PROSE["found_words"]([("page", n, text) for n, text in PROSE["prose_of_code"](page)]) == ["page:4: Nobody"]
 
 
+def test_variables_have_plain_names():
+    found = [(path.name, *one) for path in PROSE["modules"]() for one in PROSE["old_names"](path)]
+    assert [one for one in found if one[0] != "gaussian.py"] == []
+
+
 def test_names_are_found_where_they_are_bound(tmp_path):
     module = tmp_path / "module.py"
     module.write_text(

@@ -15,9 +15,9 @@ def record(text, **more):
 
 def asked(command, folder):
     done = command("health", folder, "--json")
-    told = json.loads(done.out)
-    assert done.code == (0 if told["healthy"] else 1)
-    return told["healthy"], told["what"].rpartition(" (")[0]
+    result = json.loads(done.out)
+    assert done.code == (0 if result["healthy"] else 1)
+    return result["healthy"], result["what"].rpartition(" (")[0]
 
 
 def test_a_party_is_well_while_it_is_connected(command, tmp_path):

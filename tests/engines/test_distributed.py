@@ -152,8 +152,8 @@ def spoil(name, header, answer):
     """Let client 1 lie in round 1 (counted from 0)."""
     if (name, header["round"]) != ("1", 1):
         return answer
-    told, tensors = unpack(answer)
-    return pack(told, {**tensors, "update/g.weight": tensors["update/g.weight"][:, :-1]})
+    content, tensors = unpack(answer)
+    return pack(content, {**tensors, "update/g.weight": tensors["update/g.weight"][:, :-1]})
 
 
 def test_a_refused_reply_is_left_out_and_named(adapter, tmp_path, caplog):
@@ -170,11 +170,11 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tm
     sizes = []
 
     def lie(name, header, answer):
-        told, tensors = unpack(answer)
+        content, tensors = unpack(answer)
         sizes.append(len(answer))
         if (name, header["round"]) != ("1", 1):
             return answer
-        return pack(told, {**tensors, "update/g.weight:index": tensors["update/g.weight:index"].flip(0)})
+        return pack(content, {**tensors, "update/g.weight:index": tensors["update/g.weight:index"].flip(0)})
 
     adapter.link = Inline(3, lie)
     short = {"compression__name": "top-k", "compression__keep": 0.05, "method__hidden": [200]}
@@ -189,8 +189,8 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tm
 
 
 def diverge(name, header, answer):
-    told, tensors = unpack(answer)
-    return pack(told, {key: value * torch.nan for key, value in tensors.items()})
+    content, tensors = unpack(answer)
+    return pack(content, {key: value * torch.nan for key, value in tensors.items()})
 
 
 def test_divergence_ends_a_simulation_as_it_does_in_process(adapter, tmp_path):
@@ -228,9 +228,9 @@ def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter
 @pytest.mark.parametrize("lengths", [{}, {"g.weight": 1.0}, 0.0, -1.0])
 def test_step_lengths_that_would_break_the_merge_are_refused(lengths, adapter, tmp_path):
     def claim(name, header, answer):
-        told, tensors = unpack(answer)
-        every = lengths if isinstance(lengths, dict) else dict.fromkeys(told["step_lengths"], lengths)
-        return pack({**told, "step_lengths": every}, tensors) if name == "1" else answer
+        content, tensors = unpack(answer)
+        every = lengths if isinstance(lengths, dict) else dict.fromkeys(content["step_lengths"], lengths)
+        return pack({**content, "step_lengths": every}, tensors) if name == "1" else answer
 
     adapter.link = Inline(3, claim)
     done = run(experiment(engine__name="nvflare", strategy__name="fednova"), tmp_path / "run")
@@ -239,10 +239,10 @@ def test_step_lengths_that_would_break_the_merge_are_refused(lengths, adapter, t
 
 def test_a_merge_that_is_not_finite_is_not_kept(adapter, tmp_path):
     def tiny(name, header, answer):
-        told, tensors = unpack(answer)
+        content, tensors = unpack(answer)
         if name == "1" and header["round"] == 1:
-            told["step_lengths"] = dict.fromkeys(told["step_lengths"], 1e-45)
-        return pack(told, tensors)
+            content["step_lengths"] = dict.fromkeys(content["step_lengths"], 1e-45)
+        return pack(content, tensors)
 
     adapter.link = Inline(3, tiny)
     scaffold = experiment(engine__name="nvflare", strategy__name="scaffold")
@@ -318,7 +318,7 @@ class Slow(Inline):
         return future
 
     def work(self, name, message):
-        header, told = unpack(message)
+        header, instruction = unpack(message)
         if header["round"] == 2:
             self.third.set()
             if name == "1":
@@ -328,7 +328,7 @@ class Slow(Inline):
         answer = self.answer(name, message)
         self.sent[name, header["round"]] = unpack(answer)[1]
         if header["round"] == 0:
-            self.first = told
+            self.first = instruction
         return answer
 
 
@@ -368,9 +368,9 @@ def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
 
 def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):
     adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
-    told = experiment(engine__name="nvflare", engine__buffer=3, engine__patience=2.0)
+    variant = experiment(engine__name="nvflare", engine__buffer=3, engine__patience=2.0)
     with pytest.raises(QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"):
-        run(told, tmp_path / "run")
+        run(variant, tmp_path / "run")
     assert len(adapter.link.asked) == 2 + coordinator._ATTEMPTS
     adapter.link = Inline(3, spoil)
     done = run(experiment(engine__name="nvflare", engine__buffer=3), tmp_path / "run", resume=True)

@@ -235,10 +235,10 @@ def test_a_class_told_in_scores_is_the_class_of_that_description(space):
     model = method.solve(method.statistics(x, labels))
     scores = method.scores(model, x, method.semantics)
     longer = torch.cat([method.semantics, method.semantics[5:6], method.semantics[6:7] * 0.5])
-    told = method.scores(model, x, longer)
-    torch.testing.assert_close(told[:, :8], scores)
-    torch.testing.assert_close(told[:, 8], scores[:, 5])
-    assert not torch.allclose(told[:, 9], scores[:, 6])
+    extended = method.scores(model, x, longer)
+    torch.testing.assert_close(extended[:, :8], scores)
+    torch.testing.assert_close(extended[:, 8], scores[:, 5])
+    assert not torch.allclose(extended[:, 9], scores[:, 6])
 
 
 def test_seen_classes_are_lowered_by_the_factor_alone(space):
@@ -353,8 +353,8 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     wanted = prior + gain @ (means - prior[ids])
     found = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
-    told = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))
-    torch.testing.assert_close(told[:, 12], told[:, 2])
+    extended = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))
+    torch.testing.assert_close(extended[:, 12], extended[:, 2])
 
 
 def test_texts_of_another_space_are_refused(space):

@@ -120,8 +120,8 @@ class Gaussian(ClosedForm):
             return self._unshown(semantics)
         found = moments(sums)
         own, some = semantics[torch.from_numpy(found.classes)], len(found.classes)
-        told = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        prior = told["slope"] * (own - told["middle"]) if told else None
+        fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
+        prior = fit["slope"] * (own - fit["middle"]) if fit else None
         unseen = len(self.space.unseen) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
         best: tuple[Whitened, Kernel, float] | None = None
@@ -155,7 +155,7 @@ class Gaussian(ClosedForm):
         }
         if s.calibration:
             model["expected"] = torch.tensor([expected.zsl, expected.harmonic], dtype=torch.float64)
-        model |= _prototypes(kernel, semantics, sums, told)
+        model |= _prototypes(kernel, semantics, sums, fit)
         return model | self._linear(model, semantics)
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
@@ -166,10 +166,10 @@ class Gaussian(ClosedForm):
         if bool(sums["count"][out].any()):
             return super().left_out_scores(model, sums, inputs, out)
         s, semantics = self.settings, self.semantics.double().cpu()
-        told = _description_prior(semantics, sums) if s.prior == "semantics" else {}
+        fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         width = s.width * median_distance(semantics[sums["count"] > 0])
         kernel = Kernel(s.variance, s.nugget, width)
-        less = model | _prototypes(kernel, semantics, sums, told)
+        less = model | _prototypes(kernel, semantics, sums, fit)
         less["kernel"] = torch.tensor([s.variance, s.nugget, width, s.shrinkage], dtype=torch.float64)
         weight, bias = self.describe(less, semantics[out])
         return torch.addmm(bias, inputs.double() - less["centre"], weight.T)
@@ -340,7 +340,7 @@ def _description_prior(semantics: Tensor, sums: Params) -> Params:
     return {"slope": _slope(own, means), "middle": own.mean(0)}
 
 
-def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, told: Params) -> Params:
+def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
     """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers."""
     there = sums["count"] > 0
     own, count = semantics[there], sums["count"][there]
@@ -349,11 +349,11 @@ def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, told: Params) -
     a = kernel.within(own)
     a.diagonal().add_(1 / count)
     apart = means - centre
-    if told:
-        apart = apart - told["slope"] * (own - told["middle"])
+    if fit:
+        apart = apart - fit["slope"] * (own - fit["middle"])
     dual = torch.zeros_like(sums["total"])
     dual[there] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
-    return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **told}
+    return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
 
 
 def _slope(semantics: Tensor, means: Tensor) -> Tensor:

@@ -100,9 +100,9 @@ def host(place: Host) -> Iterator[Link]:
     folder.mkdir(parents=True, exist_ok=True)
     jobs = _Jobs(place.parties)
     with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
-        keeper = Kept(lambda: _server(place, folder, port))
-        stack.callback(keeper.stop)
-        _check_started(keeper.ready(lambda: jobs.registry is not None, START), folder)
+        supervisor = Kept(lambda: _server(place, folder, port))
+        stack.callback(supervisor.stop)
+        _check_started(supervisor.ready(lambda: jobs.registry is not None, START), folder)
         threading.Thread(target=jobs.manage, daemon=True).start()
         stack.callback(jobs.ended.set)
         yield jobs
@@ -417,7 +417,7 @@ def simulate(place: Simulate) -> Iterator[Link]:
         names = ",".join(f"process-{k}" for k in range(processes))
         command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
         command += ["-c", names, "-n", str(processes), "-t", str(processes)]
-        keeper = Kept(lambda: Child(command, folder / "output.txt", environment, folder))
-        stack.callback(keeper.stop)
-        _check_started(keeper.ready(lambda: board.channel is not None, START), folder)
+        supervisor = Kept(lambda: Child(command, folder / "output.txt", environment, folder))
+        stack.callback(supervisor.stop)
+        _check_started(supervisor.ready(lambda: board.channel is not None, START), folder)
         yield board
