@@ -38,7 +38,7 @@ SKIPPED = (
 )
 OLD_NAMES = re.compile(  # of variables, functions and classes
     r"_*(?:told|holdings|doubts?|lowered|settled?|obey|remembered|known_first|merit|stalled|sworn|sealed|blurred|faded|"
-    r"forgiving|mirrors|each_alone|sift(?:ed)?|widened|grown|student|errands?|hearing|shel(?:f|ved)|impossible|keeper|"
+    r"forgiving|mirrors|each_alone|sift(?:ed)?|widened|student|errands?|hearing|shel(?:f|ved)|impossible|keeper|"
     r"switchboard|sight)_*",
     re.IGNORECASE,
 )

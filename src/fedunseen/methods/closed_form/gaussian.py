@@ -280,8 +280,8 @@ class Gaussian(ClosedForm):
             raise DataError("the examples hold numbers that are not finite: leave those out")
         semantics, count, total = semantics.double().cpu(), count.double(), total.double()
         empty = torch.zeros(classes, dtype=torch.float64)
-        told = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
-        told[:before] = torch.maximum(told[:before], params["described"])
+        flags = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
+        flags[:before] = torch.maximum(flags[:before], params["described"])
         kernel = self._kernel(params)
         # the class means of before, from what they had effected, under the descriptions of before
         old = torch.nonzero(params["count"] > 0)[:, 0]
@@ -296,17 +296,17 @@ class Gaussian(ClosedForm):
         now = torch.nonzero(samples > 0)[:, 0]
         means = apart * has[:, None] + total - count[:, None] * params["centre"]
         means = means[now] / samples[now][:, None]
-        a = covariance_with(kernel, semantics[now], told[now], torch.arange(len(now)))
+        a = covariance_with(kernel, semantics[now], flags[now], torch.arange(len(now)))
         a.diagonal().add_(1 / samples[now])
         dual = torch.zeros(classes, width, dtype=torch.float64)
-        means = from_prior(params, means, semantics[now], told[now], sign=-1.0)
+        means = from_prior(params, means, semantics[now], flags[now], sign=-1.0)
         dual[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
         seen_mask = empty.clone()
         seen_mask[:before] = params["seen_mask"]
         model = params | {
             "dual_coefficients": dual,
             "count": samples,
-            "described": told.double(),
+            "described": flags.double(),
             "seen_mask": seen_mask,
         }
         return model | self._linear(model, semantics)
