@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.core.memory import free_pages, keep_pages, libraries_set_aside
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.memory import enough_memory, free_pages, keep_pages, libraries_set_aside
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only the GNU C library can keep pages")
@@ -70,3 +71,17 @@ def test_pages_of_a_view_of_a_file_are_given_back(tmp_path):
     free_pages(rows)
     assert of_files() - before < 8 * 1024
     free_pages(np.ones(3))  # of no file
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError("no room"), torch.OutOfMemoryError("no room"), RuntimeError("you tried to allocate memory: no room")],
+)
+def test_too_little_memory_is_one_sentence(error):
+    with (
+        pytest.raises(FedUnseenError, match=r"more memory than there is \(.*no room\): take less"),
+        enough_memory("take less"),
+    ):
+        raise error
+    with pytest.raises(RuntimeError, match="something else"), enough_memory("take less"):
+        raise RuntimeError("something else")
