@@ -61,3 +61,17 @@ def test_help_loads_neither_pytorch_nor_what_draws_boxes():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
     assert "run an experiment" in done.stdout.lower()
+
+
+def test_a_run_of_one_round_and_its_report_load_neither_scipy_nor_scikit_learn(tmp_path):
+    words = ["fedunseen", "run", "digit-pairs", "--out", str(tmp_path / "run")]
+    for setting in ("strategy.rounds=1", "evaluation.selection=last", "data.train_per_class=2", "method.kl=0"):
+        words += ["--set", setting]
+    script = f"import sys\nfrom fedunseen.cli.main import main\nsys.argv = {words!r}\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert {"torch", "jinja2"} <= loaded
+    assert not loaded & {"scipy", "sklearn"}
+    assert (tmp_path / "run" / "report.html").exists()

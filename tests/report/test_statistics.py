@@ -2,6 +2,8 @@ import math
 
 import numpy as np
 import pytest
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
 
 from fedunseen.report.statistics import (
     agreement,
@@ -24,6 +26,15 @@ def test_leaf_order_puts_alike_classes_together_and_unknown_ones_last():
     assert order[-1] == 4
     assert np.count_nonzero(np.diff(group[order[:-1]])) == 2  # three runs, one a group
     assert leaf_order(np.eye(2)).tolist() == [0, 1]
+
+
+def test_every_cluster_of_scipy_s_average_linkage_stands_together():
+    alike = np.corrcoef(np.random.default_rng(0).normal(size=(30, 6)))
+    place = np.argsort(leaf_order(alike))
+    clusters = [[c] for c in range(30)]
+    for i, j, _, size in linkage(squareform(1 - alike, checks=False), "average"):
+        clusters.append(clusters[int(i)] + clusters[int(j)])
+        assert np.ptp(place[clusters[-1]]) == size - 1
 
 
 def test_agreement_uses_only_what_both_know():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 _PAIRED = 1000  # rows that are compared with each other
-_OPTIMAL_LEAVES = 150  # above this many classes, ordering the leaves optimally takes seconds
 
 
 class Band(NamedTuple):
@@ -56,22 +56,32 @@ def bridged(values: Floats) -> Floats:
 
 
 def leaf_order(similarity: Floats) -> Ids:
-    """Order classes so that similar ones stand together: the leaves of average linkage on 1 - correlation."""
-    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
-    from scipy.spatial.distance import squareform
+    """Order classes so that similar ones stand together: the leaves of average linkage on 1 - correlation.
 
+    Of two clusters that merge, those ends meet that are most alike (Gruvaeus and Wainer 1972). SciPy has this, but
+    importing it takes a fifth as long as importing PyTorch.
+    """
     known = np.flatnonzero(~np.isnan(np.diag(similarity)))
     unknown = np.flatnonzero(np.isnan(np.diag(similarity)))
-    if len(known) < 3:
-        return np.concatenate([known, unknown]).astype(np.int64)
     block = similarity[np.ix_(known, known)].astype(np.float64)
-    distance = np.clip(1.0 - (block + block.T) / 2, 0.0, None)
-    np.fill_diagonal(distance, 0.0)
-    condensed = squareform(np.nan_to_num(distance, nan=1.0), checks=False)
-    tree = linkage(condensed, "average")
-    if len(known) <= _OPTIMAL_LEAVES:
-        tree = optimal_leaf_ordering(tree, condensed)
-    return np.concatenate([known[leaves_list(tree)], unknown]).astype(np.int64)
+    distance = np.nan_to_num(np.clip(1.0 - (block + block.T) / 2, 0.0, None), nan=1.0)
+    apart, clusters = distance.copy(), [[c] for c in range(len(known))]
+    np.fill_diagonal(apart, np.inf)
+    least = apart.min(axis=1, initial=np.inf)
+    for _ in range(len(known) - 1):
+        i = int(least.argmin())
+        j = int(apart[i].argmin())
+        one, other = clusters[i], clusters[j]
+        stale = ((apart[i] == least) | (apart[j] == least)) & (least < np.inf)
+        mean = (len(one) * apart[i] + len(other) * apart[j]) / (len(one) + len(other))
+        apart[j] = apart[:, j] = np.inf
+        apart[i] = apart[:, i] = mean
+        least[stale] = apart[stale].min(axis=1)
+        turned = itertools.product((one, one[::-1]), (other, other[::-1]))
+        left, right = min(turned, key=lambda pair: distance[pair[0][-1], pair[1][0]])
+        clusters[i] = left + right
+    order = max(clusters, key=len, default=[])
+    return np.concatenate([known[np.array(order, dtype=np.int64)], unknown]).astype(np.int64)
 
 
 def row_scaled(values: Floats) -> Floats:

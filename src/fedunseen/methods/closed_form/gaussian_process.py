@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -245,14 +246,22 @@ def zsl_of_left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
     """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its time."""
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
     everyone, right = torch.arange(len(count)), []
-    for out, rng in _left_out(len(count), classes):
+    for out, normal in _zsl_draws(len(count), classes):
         kept = everyone[~torch.isin(everyone, out)]
         mean, spread = _scores_of(found, k, count, kept, out, full.weights[out])
-        noise = torch.from_numpy(rng.standard_normal((len(out), _ZSL_DRAWS, len(out)), dtype=np.float32))
-        noise *= (1 + full.variance[out]).sqrt().float()[:, None, None]
+        noise = normal * (1 + full.variance[out]).sqrt().float()[:, None, None]
         scores = noise @ spread.T.float() + mean.float()[:, None]
         right.append(scores.argmax(2) == torch.arange(len(out))[:, None])
     return 100 * float(torch.stack(right).double().mean())
+
+
+@lru_cache(maxsize=1)
+def _zsl_draws(total: int, classes: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the classes that are left out, several times over, with normal draws: every shrinkage has the same."""
+    return [
+        (out, torch.from_numpy(rng.standard_normal((len(out), _ZSL_DRAWS, len(out)), dtype=np.float32)))
+        for out, rng in _left_out(total, classes)
+    ]
 
 
 def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Generator]]:
