@@ -96,18 +96,19 @@ def bench(out: Path, capabilities: Sequence[str]) -> None:
 
 def presets(out: Path, capabilities: Sequence[str], seeds: Sequence[int], names: Sequence[str], few: bool) -> None:
     """Run presets for each processor and seed, and print the spread of each number."""
-    head = " | ".join(f"{name}: mean (lowest to highest)" for name in capabilities)
-    print(f"| preset | | seeds | {head} | all runs | largest difference between processors, same seed |")
-    print(f"|---|---|--:|{'--:|' * (len(capabilities) + 2)}")
+    print(
+        "| preset | | seeds | processors | mean | lowest to highest | largest difference of a seed between processors |"
+    )
+    print("|---|---|--:|---|--:|--:|--:|", flush=True)
     for preset in names:
         found = {(one, seed): result(out, preset, one, seed, few) for one in capabilities for seed in seeds}
         for key in PRESETS[preset]:
             each = [[found[one, seed][key] for seed in seeds] for one in capabilities]
-            cells = [f"{sum(values) / len(values):.1f} ({min(values):.1f} to {max(values):.1f})" for values in each]
             every = [value for values in each for value in values]
             apart = max(max(same) - min(same) for same in zip(*each, strict=True))
-            whole = f"{min(every):.1f} to {max(every):.1f} | {apart:.1f}"
-            print(f"| `{preset}` | {TITLES[key]} | {len(seeds)} | {' | '.join(cells)} | {whole} |", flush=True)
+            cells = [f"{sum(every) / len(every):.1f}", f"{min(every):.1f} to {max(every):.1f}", f"{apart:.1f}"]
+            first = f"| `{preset}` | {TITLES[key]} | {len(seeds)} | {', '.join(capabilities)}"
+            print(f"{first} | {' | '.join(cells)} |", flush=True)
 
 
 def result(out: Path, preset: str, capability: str, seed: int, few: bool) -> dict[str, float]:
