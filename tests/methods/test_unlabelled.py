@@ -1,6 +1,7 @@
 """Unlabelled samples against a slow softmax and a dense posterior, and exactness of soft statistics."""
 
 import re
+import sys
 from fractions import Fraction
 from itertools import pairwise
 
@@ -23,15 +24,15 @@ from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, stretche
 CLASSES, WIDTH, SEEN = 12, 6, 9
 
 
-def problem(seed=0, **settings):
+def problem(seed=0, noise=12, **settings):
     """Return a method, its labeled model, and a function that draws 8-bit samples of given classes."""
     rng = np.random.default_rng(seed)
     semantics = rng.standard_normal((CLASSES, 4))
     means = 20 * semantics @ rng.standard_normal((4, WIDTH)) + 8 * rng.standard_normal((CLASSES, WIDTH))
 
     def draw(labels, seed=1):
-        noise = np.random.default_rng(seed).standard_normal((len(labels), WIDTH))
-        return torch.from_numpy(np.clip(np.rint(means[labels] + 12 * noise), -127, 127))
+        apart = np.random.default_rng(seed).standard_normal((len(labels), WIDTH))
+        return torch.from_numpy(np.clip(np.rint(means[labels] + noise * apart), -127, 127))
 
     space = ClassSpace(tuple("abcdefghijkl"), semantics, tuple("wxyz"), np.arange(SEEN), [], np.arange(SEEN, CLASSES))
     method = Gaussian(
@@ -148,6 +149,28 @@ def test_samples_of_something_else_are_refused():
     assert found.refused.nonzero()[:, 0].tolist() == list(range(SEEN, CLASSES))
     assert "'j', 'k', 'l'." in next(signs(adaptation_note(found, method.space.names))).what
     assert not adapt(method, model, [pool(draw)]).refused.any()
+
+
+@pytest.mark.parametrize(("of", "refused"), [(range(SEEN), True), (range(CLASSES), False)])
+def test_a_pool_that_shows_nothing_new_is_refused_as_a_whole(of, refused, monkeypatch):
+    """A slow reference: how far soft means leave the span of the prototypes, times their counts."""
+    monkeypatch.setattr(sys.modules[__name__], "WIDTH", 40)
+    method, model, draw = problem(noise=50)
+    rows = pool(draw, of=of)
+    sums = soft_statistics(scorer(model, every=True), rows)
+    soft = sums["count"].double().numpy() / LEVELS
+    root = np.linalg.cholesky(model["precision"].numpy())
+    apart = (sums["total"].numpy() / LEVELS / soft[:, None] - model["centre"].numpy()) @ root
+    span = (method.prototypes(model, method.semantics) @ torch.from_numpy(root)).numpy().T
+    left = apart.T - span @ np.linalg.lstsq(span, apart.T, rcond=None)[0]
+    beyond = soft * np.square(left).sum(0)
+    assert (beyond[SEEN:].max() < 1.2 * np.median(beyond[:SEEN])) == refused
+    found = adapt(method, model, rows.chunk(3))
+    assert found.refused.tolist() == [False] * SEEN + [refused] * (CLASSES - SEEN)
+    assert torch.equal(found.params["weight"], model["weight"]) == refused
+    assert torch.equal(found.params["weight"], adapt(method, model, [rows]).params["weight"])
+    assert not adapt(method, model, [rows], settings=Adaptation(guard=False)).refused.any()
+    assert not adapt(method, model, [rows], among="unseen").refused.all()
 
 
 @pytest.mark.parametrize(("after", "warns"), [(59.0, False), (40.0, True)])

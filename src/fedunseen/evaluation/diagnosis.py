@@ -99,7 +99,7 @@ def adapted(note: Mapping[str, Any]) -> Iterator[Finding]:
         more = f" and {len(refused) - LISTED} more classes" if len(refused) > LISTED else ""
         yield Finding(
             f"Unlabelled samples do not count for {', '.join(map(repr, refused[:LISTED]))}{more}.",
-            "They lie too far from where the descriptions put these classes.",
+            "They lie too far from where the descriptions put these classes, or show nothing that seen classes do not.",
             "Check that they are of these classes, and correct the descriptions.",
         )
     got = [0.0 if seen else samples for seen, samples in zip(table["seen"], table["samples"], strict=True)]

@@ -48,8 +48,14 @@ class Scorer:
         }
 
 
-def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization: Quantization | None = None) -> Scorer:
-    """Return the model's scores on the integer grid."""
+def scorer(
+    params: Params,
+    offset: float = 0.0,
+    among: str = "all",
+    quantization: Quantization | None = None,
+    every: bool = False,
+) -> Scorer:
+    """Return the model's scores on the integer grid; ``every``: statistics of seen classes are wanted too."""
     seen = params["seen_mask"] > 0
     if not bool((params["count"] > 0).any()):
         raise DataError("the model has no labeled sample, so that scores have no unit: train it on some first")
@@ -64,7 +70,7 @@ def scorer(params: Params, offset: float = 0.0, among: str = "all", quantization
     largest = float(weight.abs().max())
     step = 2.0 ** (math.ceil(math.log2(largest)) - _GRID) if largest > 0 else 1.0
     whole = (weight / step).round().int(), (bias / step).round()
-    return Scorer(*whole, torch.tensor(step).double(), torch.nonzero(~seen)[:, 0], unit)
+    return Scorer(*whole, torch.tensor(step).double(), torch.nonzero(~seen | every)[:, 0], unit)
 
 
 def responsibilities(scores: Scorer, rows: Tensor) -> Tensor:

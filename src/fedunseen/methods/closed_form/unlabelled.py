@@ -7,9 +7,11 @@ The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u furthe
 
 omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
 share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
-2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. It stretches the prototypes of unseen classes
-about their mean, so that the median distance to the nearest is at least one standard deviation: with few
-seen classes the predicted prototypes nearly coincide, and each sample would be shared equally.
+2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. It has statistics of seen classes too, and
+refuses all if no soft mean of an unseen class is clearly farther from the span of the prototypes than those of seen
+classes are: such a pool shows nothing new. It stretches the prototypes of unseen classes about their mean, so that the
+median distance to the nearest is at least one standard deviation: with few seen classes the predicted prototypes nearly
+coincide, and each sample would be shared equally.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from fedunseen.strategies.summed import Summed
 _BLOCK = 4096  # samples encoded at once
 _SHRINK = 0.4  # power of the variance that is left, by which the calibration offset shrinks
 _SAME = 1e-9  # squared distance, as a share of the squared length, below which it is rounding
+_NEW = 1.2  # times the distance of a seen class's soft mean from the span of the prototypes, both per sample
 _APART = 1.0  # standard deviations between the prototypes of unseen classes in the first iteration
 
 
@@ -68,10 +71,13 @@ def update(
     if method.quantization is not None:
         total = total * torch.from_numpy(method.quantization.step).double()
     mean = total / soft.clamp(min=1e-12)[:, None]
+    known = False
+    if len(soft) > len(classes):  # of seen classes too
+        known, soft, mean = _nothing_new(method, params, soft, mean), soft[classes], mean[classes]
     if refused is None:
         refused = torch.zeros(len(params["count"]), dtype=torch.bool)
         if settings.guard:
-            refused[classes] = _ruled_out(params, classes, soft, mean)
+            refused[classes] = _ruled_out(params, classes, soft, mean) | known
     samples, count = torch.zeros(2, len(refused), dtype=torch.float64)
     full = torch.zeros(len(refused), mean.shape[1], dtype=torch.float64)
     samples[classes] = soft
@@ -98,7 +104,7 @@ def adapt(
     parties = [features_of(method, rows) for rows in pools]
     current, refused = stretched(method, params), None
     for _ in range(settings.iterations):
-        scores = scorer(current, offset, among, method.quantization)
+        scores = scorer(current, offset, among, method.quantization, every=refused is None and among == "all")
         adapted = update(method, params, added(soft_statistics(scores, rows) for rows in parties), settings, refused)
         current, refused = adapted.params, adapted.refused
     return recalibrated(adapted)
@@ -143,7 +149,7 @@ class SoftSums(Summed):
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the current model's scores."""
         params = stretched(self.method, params) if round == 0 else params
-        return Instruction(vars(scorer(params, self.offset, quantization=self.method.quantization)))
+        return Instruction(vars(scorer(params, self.offset, "all", self.method.quantization, every=round == 0)))
 
     def expects(self, instruction: Instruction) -> Params:
         """Return the soft statistics of no sample."""
@@ -243,3 +249,20 @@ def _ruled_out(params: Params, classes: Tensor, soft: Tensor, mean: Tensor) -> T
     limit = 2 + 5 * math.sqrt(2 / width)
     everything = bool((soft * rho).sum() > limit / 2 * soft.sum())
     return (rho > limit) | everything
+
+
+def _nothing_new(method: Gaussian, params: Params, soft: Tensor, mean: Tensor) -> bool:
+    """Return whether soft means (C, d) of unseen classes are as near the span of the prototypes as those of seen ones.
+
+    Responsibilities are of linear scores: those of samples of seen classes alone move soft means within that span only.
+    """
+    root, seen = torch.linalg.cholesky(params["precision"]), params["seen_mask"] > 0
+    basis = torch.linalg.qr((method.prototypes(params, method.semantics.double().cpu()) @ root).T).Q
+    apart = (mean - params["centre"]) @ root
+    beyond = soft * (apart.square().sum(1) - (apart @ basis).square().sum(1))
+    enough, free = seen & (soft >= 3), mean.shape[1] - basis.shape[1]
+    if int(enough.sum()) < 2 or free < 1:
+        return False
+    usual = float(beyond[enough].median())
+    expected = usual + float((soft * params["variance"])[~seen].max()) * free  # of samples of a new class
+    return bool(float(beyond[~seen].max()) < _NEW * usual < expected)
