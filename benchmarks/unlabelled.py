@@ -348,7 +348,7 @@ def parties(root: Path | None, seeds: int) -> None:
             found.append([measure(model, split, rows)[3], float(np.mean(alone)), whole])
         numbers = " | ".join(f"{value:.1f}" for value in np.mean(found, 0))
         classes, width = model._params["weight"].shape
-        up, down = 4 * (1 + int((~model.seen_).sum()) * (width + 1)), 4 * classes * width + 8 * classes
+        up, down = 4 * (1 + classes * (width + 1)), 4 * classes * width + 8 * classes
         print(f"| {dataset} | {numbers} | {up / 1e3:.0f} kB | {down / 1e3:.0f} kB |", flush=True)
 
 

@@ -131,7 +131,7 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline,
         "--out", "gone.fedunseen",
     )  # fmt: skip
     kept = json.loads(Path("two.coordinator.json").read_text())
-    kept["rounds"][0]["sums"]["count"][0] += 1
+    kept["rounds"][0]["sums"]["count"] = [count + 1 for count in kept["rounds"][0]["sums"]["count"]]  # unseen ones too
     Path("two.coordinator.json").write_text(json.dumps(kept))
     assert "data are not those of" in offline.merge(
         "two", "x", *twice[:1], "south-two.fedunseen", "repeated.fedunseen", call=refused

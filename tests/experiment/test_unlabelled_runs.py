@@ -35,7 +35,7 @@ def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, t
     done = run(experiment(folder), tmp_path / "run")
     note = done.result["adapted"]
     assert note["samples"] == 8 * 12 + 4 * 4
-    assert note["bytes_up"] == 4 * (1 + 4 * (9 + 1))  # whole numbers of 32 bits
+    assert note["bytes_up"] == 4 * (1 + 12 * (9 + 1))  # whole numbers of 32 bits
     plain = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "plain")
     assert "adapted" not in plain.result
     pool = np.load(folder / "features.npz")

@@ -7,7 +7,7 @@ The server takes S_u / n_u (:mod:`~.soft_statistics`) as the mean of n'_u furthe
 
 omega is the weight of a sample, tau v the error that remains with any number. The calibration offset shrinks by the
 share of the prototypes' variance that is left, to the power 0.4. The first iteration refuses classes with rho above
-2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. It has statistics of seen classes too, and
+2 + 5 sqrt(2 / d), and all if the mean over samples is above half of that. Statistics are of seen classes too: it
 refuses all if no soft mean of an unseen class is clearly farther from the span of the prototypes than those of seen
 classes are: such a pool shows nothing new. It stretches the prototypes of unseen classes about their mean, so that the
 median distance to the nearest is at least one standard deviation: with few seen classes the predicted prototypes nearly
@@ -73,7 +73,8 @@ def update(
     mean = total / soft.clamp(min=1e-12)[:, None]
     known = False
     if len(soft) > len(classes):  # of seen classes too
-        known, soft, mean = _nothing_new(method, params, soft, mean), soft[classes], mean[classes]
+        known = refused is None and _nothing_new(method, params, soft, mean)
+        soft, mean = soft[classes], mean[classes]
     if refused is None:
         refused = torch.zeros(len(params["count"]), dtype=torch.bool)
         if settings.guard:
@@ -104,7 +105,7 @@ def adapt(
     parties = [features_of(method, rows) for rows in pools]
     current, refused = stretched(method, params), None
     for _ in range(settings.iterations):
-        scores = scorer(current, offset, among, method.quantization, every=refused is None and among == "all")
+        scores = scorer(current, offset, among, method.quantization, every=among == "all")
         adapted = update(method, params, added(soft_statistics(scores, rows) for rows in parties), settings, refused)
         current, refused = adapted.params, adapted.refused
     return recalibrated(adapted)
@@ -149,7 +150,7 @@ class SoftSums(Summed):
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the current model's scores."""
         params = stretched(self.method, params) if round == 0 else params
-        return Instruction(vars(scorer(params, self.offset, "all", self.method.quantization, every=round == 0)))
+        return Instruction(vars(scorer(params, self.offset, "all", self.method.quantization, every=True)))
 
     def expects(self, instruction: Instruction) -> Params:
         """Return the soft statistics of no sample."""
