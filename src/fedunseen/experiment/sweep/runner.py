@@ -126,16 +126,8 @@ def run_sweep(
     """
     path = Path(out)
     on_cell = on_cell or (lambda row, left: None)
-    _check_data(sweep.cells if cells is None else cells)
-    _check(sweep, path, resume)
     wanted = sweep.cells if cells is None else cells
-    open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
-    refused = _check_cells(sweep, open_cells)
-    _check(sweep, path, resume)  # again: another process may have been quicker
-    if not (path / "sweep.json").exists():
-        write_json(path / "sweep.json", _manifest(sweep))
-    for folder, problem in refused.items():
-        write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
+    _prepare(sweep, path, resume, wanted)
     found: dict[str, Row] = {}
 
     def read_rows() -> None:
@@ -161,6 +153,19 @@ def run_sweep(
     if waiting:
         _Pool(sweep, path, jobs, cell_ended, warn or (lambda words: None), has_ended).run(waiting)
     return list(found.values())
+
+
+def _prepare(sweep: Sweep, path: Path, resume: bool, wanted: Sequence[Cell]) -> None:
+    """Check everything that can be checked before a cell runs, and write what the sweep is."""
+    _check_data(wanted)
+    _check(sweep, path, resume)
+    open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
+    refused = _check_cells(sweep, open_cells)
+    _check(sweep, path, resume)  # again: another process may have been quicker
+    if not (path / "sweep.json").exists():
+        write_json(path / "sweep.json", _manifest(sweep))
+    for folder, problem in refused.items():
+        write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
 
 
 def free_memory() -> int | None:
