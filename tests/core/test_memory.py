@@ -73,6 +73,15 @@ def test_pages_of_a_view_of_a_file_are_given_back(tmp_path):
     free_pages(np.ones(3))  # of no file
 
 
+@pytest.mark.parametrize("mode", ["c", "r+"])
+def test_what_was_written_to_a_memory_map_stays(tmp_path, mode):
+    np.save(tmp_path / "rows.npy", np.zeros((2000, 8), dtype=np.float32))
+    rows = np.load(tmp_path / "rows.npy", mmap_mode=mode)
+    rows[:] = 1
+    free_pages(np.asarray(rows)[10:])
+    assert (rows == 1).all()
+
+
 @pytest.mark.parametrize(
     "error",
     [MemoryError("no room"), torch.OutOfMemoryError("no room"), RuntimeError("you tried to allocate memory: no room")],

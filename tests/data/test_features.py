@@ -8,6 +8,7 @@ import pytest
 from fedunseen.core import arrays
 from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError
+from fedunseen.core.memory import Mapped
 from fedunseen.data import read_features
 
 
@@ -119,7 +120,7 @@ def test_large_arrays_without_compression_stay_on_disk(tmp_path, monkeypatch, or
     monkeypatch.setattr(arrays, "MAPPED", 600)
     rows = np.asarray(np.random.default_rng(0).normal(size=(40, 7)).astype(np.float16), order=order)
     few = np.arange(5)
-    for save, kind in ((np.savez, np.memmap), (np.savez_compressed, np.ndarray)):
+    for save, kind in ((np.savez, Mapped), (np.savez_compressed, np.ndarray)):
         save(tmp_path / "a.npz", few=few, features=rows, labels=few)
         found = load_arrays(tmp_path / "a.npz", ["features", "labels"])
         assert (type(found["features"]), type(found["labels"])) == (kind, np.ndarray)

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedunseen.core.arrays import load_arrays
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import cache_folder, replacing
+from fedunseen.core.memory import Mapped
 
 CHUNK = 256
 """Inputs in a chunk. Fewer than a quarter of a chunk are encoded each time, without a file."""
@@ -64,7 +65,7 @@ def cached_blocks(
         for block in produce():
             file.write(np.ascontiguousarray(block, dtype=dtype).data)
             progress.add(len(block))
-    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+    made: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False).view(Mapped)
     return made
 
 
@@ -218,7 +219,7 @@ def _encode_chunks(
 def _open(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any] | None:
     """Open an array's file if it is there and has the right type, shape and length."""
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False)
+        array: NDArray[Any] = np.load(path, mmap_mode="c", allow_pickle=False).view(Mapped)
     except (OSError, ValueError, EOFError):
         return None
     return array if array.shape == shape and array.dtype == dtype else None

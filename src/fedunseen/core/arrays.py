@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import check_ordinary
+from fedunseen.core.memory import Mapped
 
 MAPPED = 2**26  # bytes from which an array in a file without compression stays on disk: a memory map
 UNPACKED, TIMES = 2**28, 64  # bytes that a compressed file may unpack to: so many, or so many times its own, if more
@@ -130,7 +131,7 @@ def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = Non
             "holds"
         )
     if begins is not None:
-        return np.memmap(path, dtype, "c", begins + file.tell(), shape, "F" if columns_first else "C")
+        return Mapped(path, dtype, "c", begins + file.tell(), shape, "F" if columns_first else "C")
     file.seek(0)
     array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
     return array

@@ -12,6 +12,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -60,15 +61,21 @@ def keep_pages() -> Iterator[bool]:
         libc.malloc_trim(0)
 
 
+class Mapped(np.memmap[Any, Any]):
+    """A copy-on-write memory map that is never written to, so that its pages may be freed."""
+
+
 def free_pages(array: object) -> None:
     """Return the pages of an array on disk (``numpy.memmap``, or a view of one) to the system, where it takes them.
 
-    They count as this process's memory until they are freed.
+    They count as this process's memory until they are freed. Freed pages of a copy-on-write map lose what was written
+    to them: of such maps, only a :class:`Mapped` is freed.
     """
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     pages, advice = getattr(array, "_mmap", None), getattr(mmap, "MADV_DONTNEED", None)
-    if pages is not None and advice is not None:
+    written = getattr(array, "mode", "") == "c" and not isinstance(array, Mapped)
+    if pages is not None and advice is not None and not written:
         pages.madvise(advice)
 
 
