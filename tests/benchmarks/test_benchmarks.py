@@ -39,8 +39,8 @@ def script(monkeypatch, tmp_path, one_thread):
     start = subprocess.run
 
     def quickly(command, **how):
-        """Fork what runs the package, which a new interpreter would import first."""
-        ours = list(command[:3]) == [sys.executable, "-m", "fedunseen"]
+        """Fork what runs the package, which a new interpreter would import first, unless it is for other variables."""
+        ours = list(command[:3]) == [sys.executable, "-m", "fedunseen"] and not how.keys() & {"env", "cwd"}
         return run_forked(tmp_path, command, **how) if ours else start(command, **how)
 
     monkeypatch.setattr(subprocess, "run", quickly)
