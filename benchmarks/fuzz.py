@@ -33,8 +33,8 @@ from fedunseen.core.presets import preset_names, preset_text
 from fedunseen.data import ClassSpace, read_features
 from fedunseen.data.benchmarks.folder import Folder
 from fedunseen.data.benchmarks.image_folder import ImageFolder
+from fedunseen.data.benchmarks.proposed_split import read_mat
 from fedunseen.data.io.images import read_image
-from fedunseen.data.io.matlab import read_mat
 from fedunseen.engines.remote.wire import WireError, pack, read_instruction, unpack
 
 SECONDS, MEMORY = 20, 3 * 2**30

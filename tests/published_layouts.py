@@ -9,6 +9,8 @@ import numpy as np
 import scipy.io
 from PIL import Image
 
+from fedunseen.data.benchmarks import cifar100
+
 CUB_PREFIXES = {
     "bill_shape": 9, "wing_color": 15, "upperparts_color": 15, "underparts_color": 15, "breast_pattern": 4,
     "back_color": 15, "tail_shape": 6, "upper_tail_color": 15, "head_pattern": 11, "breast_color": 15,
@@ -135,11 +137,11 @@ def write_deepfashion(root, attributes=10):
     return files, np.array([c for c, _ in worn]), marks
 
 
-def write_splits(folder, names, files, labels, unseen, res101=True, validation=()):
+def write_splits(folder, names, files, labels, unseen, validation=()):
     """Write a proposed split in the layout of xlsa17, the first image of each seen class for tests."""
     folder.mkdir(parents=True, exist_ok=True)
     order = list(reversed(range(len(names))))  # no reader should rely on it
-    shuffled = np.random.default_rng(5).permutation(len(files)) if res101 else np.arange(len(files))
+    shuffled = np.random.default_rng(5).permutation(len(files))
     mine = np.asarray(labels)[shuffled]
     is_unseen, held = np.isin(mine, unseen), np.isin(mine, validation)
     test = np.zeros(len(files), dtype=bool)
@@ -151,11 +153,10 @@ def write_splits(folder, names, files, labels, unseen, res101=True, validation=(
     content = {key: (np.flatnonzero(mask) + 1)[:, None].astype(np.uint16) for key, mask in loc.items()}
     classes = {"att": np.ones((3, len(names))), "allclasses_names": cells([names[c] for c in order])}
     scipy.io.savemat(folder / "att_splits.mat", classes | content)
-    if res101:
-        image_files = cells([f"/home/them/data/{files[i]}" for i in shuffled])
-        numbers = np.array([order.index(c) + 1 for c in mine.tolist()])[:, None]
-        features = np.zeros((2, len(files)))
-        scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files})
+    image_files = cells([f"/home/them/data/{files[i]}" for i in shuffled])
+    numbers = np.array([order.index(c) + 1 for c in mine.tolist()])[:, None]
+    features = np.zeros((2, len(files)))
+    scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files})
     return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
 
 
@@ -176,15 +177,17 @@ def write_mnist(root, images=None, packed=True):
     return made
 
 
-def write_cifar_archive(root, classes, per_class):
-    """Write CIFAR-100's images as the archive of CIFAR-FS has them, without its lists. Returns images by class."""
-    made = {}
-    for c, name in enumerate(classes):
-        folder = root / "data" / name
-        folder.mkdir(parents=True)
-        made[name] = np.random.default_rng(c).integers(0, 256, (per_class, 32, 32, 3), dtype=np.uint8)
-        for i, pixels in enumerate(made[name]):
-            Image.fromarray(pixels).save(folder / f"{name}_s_{i:06d}.png")
+def write_cifar(root):
+    """Write CIFAR-100's binary version with the images in mixed order. Returns labels and images of both files."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "fine_label_names.txt").write_text("\n".join(cifar100.class_parts("zero_shot")) + "\n")
+    made = []
+    for file, count in (("train.bin", cifar100.TRAIN), ("test.bin", cifar100.TEST)):
+        random = np.random.default_rng(count)
+        fine = random.permutation(np.repeat(np.arange(100), count)).astype(np.uint8)
+        pixels = random.integers(0, 256, (len(fine), 3, 32, 32), dtype=np.uint8)
+        np.concatenate([fine[:, None], fine[:, None], pixels.reshape(len(fine), -1)], axis=1).tofile(root / file)
+        made.append((fine, pixels))
     return made
 
 
@@ -204,28 +207,23 @@ def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
     return rows
 
 
-def write_omniglot(root, alphabets, part="images_background", packed=True, drawings=20):
-    """Write a set of Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
+def write_omniglot(root, alphabets, drawings=2):
+    """Write Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
     root.mkdir(parents=True, exist_ok=True)
-    made, files = {}, {}
+    made = {}
     characters = [(alphabet, c) for alphabet, count in alphabets.items() for c in range(1, count + 1)]
-    for number, (alphabet, c) in enumerate(characters, 1):
-        for i in range(1, drawings + 1):
-            ink = np.zeros((105, 105), dtype=bool)
-            left, top, right, bottom = np.random.default_rng([number, i]).integers(5, 50, 4) + np.array([0, 0, 45, 45])
-            ink[top:bottom, left : left + 4] = ink[bottom - 4 : bottom, left:right] = True
-            content = io.BytesIO()
-            Image.fromarray(~ink).save(content, "png")
-            name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
-            made[name], files[name] = ink, content.getvalue()
-    if packed:
-        with zipfile.ZipFile(root / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as file:
-            for name, content in files.items():
-                file.writestr(f"{part}/{name}", content)
-        return made
-    for name, content in files.items():
-        (root / part / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / part / name).write_bytes(content)
+    with zipfile.ZipFile(root / "images_background.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for number, (alphabet, c) in enumerate(characters, 1):
+            for i in range(1, drawings + 1):
+                ink = np.zeros((105, 105), dtype=bool)
+                places = np.random.default_rng([number, i]).integers(5, 50, 4)
+                left, top, right, bottom = places + np.array([0, 0, 45, 45])
+                ink[top:bottom, left : left + 4] = ink[bottom - 4 : bottom, left:right] = True
+                content = io.BytesIO()
+                Image.fromarray(~ink).save(content, "png")
+                name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
+                made[name] = ink
+                file.writestr(f"images_background/{name}", content.getvalue())
     return made
 
 

@@ -11,10 +11,10 @@ from sklearn.datasets import load_digits
 from fedunseen.core.errors import DataError
 from fedunseen.core.memory import Mapped
 from fedunseen.core.registry import find
-from fedunseen.data.benchmarks import cifar_files
-from fedunseen.data.benchmarks.cifar_files import published_split
-from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, MiniImageNet, Samples
-from published_layouts import write_miniimagenet, write_mnist
+from fedunseen.data.benchmarks import cifar100
+from fedunseen.data.benchmarks.cifar100 import class_images, class_parts, find_source
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, MiniImageNet
+from published_layouts import write_cifar, write_miniimagenet, write_mnist, write_omniglot
 
 
 def load(name, root=None, seed=0, **settings):
@@ -44,10 +44,11 @@ def named(made, split):
 class Small(FewShotBenchmark):
     """Three classes, with the labels that a test gives as the settings."""
 
+    remedy = ": add some"
+
     @classmethod
-    def samples(cls, settings):
-        return Samples("small", ["cat", "dog", "owl"], ([0], [1], [2]), np.eye(len(settings)), settings,
-                       held_out=np.array([1]), remedy=": add some")  # fmt: skip
+    def load(cls, settings, seed):
+        return cls.build("small", ["cat", "dog", "owl"], ([0], [1], [2]), np.eye(len(settings)), settings, [1])
 
 
 def test_validation_classes_are_trained_on_until_they_are_split_off():
@@ -63,7 +64,7 @@ def test_a_class_without_samples_is_named(empty, name):
     assert str(error.value) == f"small: the class {name!r} has no sample: add some"
 
 
-@pytest.mark.parametrize(("name", "side"), [("fc100", 32), ("cifar-fs", 32), ("miniimagenet", 84), ("cifar100", 32)])
+@pytest.mark.parametrize(("name", "side"), [("fc100", 32), ("miniimagenet", 84), ("cifar100", 32)])
 def test_any_photo_is_read_as_the_benchmark_s_own(tmp_path, name, side):
     Image.new("RGB", (64, 40), "red").save(tmp_path / "a.png")
     image = read(name, tmp_path / "a.png")
@@ -125,9 +126,8 @@ def alphabets(made, split):
     return {name.partition("/")[0] for name in named(made, split)}
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies, packed):
-    drawn = small_copies["omniglot"](tmp_path / "omniglot", packed=packed)
+def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies):
+    drawn = write_omniglot(tmp_path / "omniglot", {"Greek": 3, "Latin": 2, "N_Ko": 2, "Korean": 1, "Hebrew": 2})
     for root in (tmp_path, tmp_path / "omniglot"):
         made = load("omniglot", root)
         assert (made.name, made.space.names[0]) == ("omniglot/background", "Greek/character01")
@@ -140,23 +140,8 @@ def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies, pac
         expected = np.asarray(ink.resize((28, 28), Image.Resampling.LANCZOS), dtype=int)
         assert np.abs(made.features[i, 0].astype(int) - expected).max() <= 1
     assert made.features.max() > 200 > 20 > np.median(made.features)  # little ink on much paper
-    if not packed:
-        path = tmp_path / "omniglot" / "images_background" / "Greek" / "character01" / "0001_02.png"
-        np.testing.assert_array_equal(read("omniglot", path)[0], made.features[1])
-
-
-def test_omniglot_with_both_sets(tmp_path, small_copies):
-    small_copies["omniglot"](tmp_path)
-    with pytest.raises(DataError, match=r'which data\.split = "santoro" needs: get it from .*, or use "alphabets"$'):
-        load("omniglot", tmp_path, split="santoro")
-    small_copies["omniglot"](tmp_path, {"Angelic": 2, "ULOG": 1}, part="images_evaluation", packed=False)
-    made = load("omniglot", tmp_path)
-    assert (made.name, sizes(made)[1]) == ("omniglot/alphabets", (20, 0, 6))
-    assert alphabets(made, "train") == {"Greek", "Hebrew", "Korean", "Latin"}
-    assert alphabets(made, "unseen") == {"Angelic", "ULOG"}
-    drawn = load("omniglot", tmp_path, split="santoro")
-    assert (drawn.name, sizes(drawn)[0]) == ("omniglot/santoro", (6, 2, 5))
-    assert load("omniglot", tmp_path, seed=3, split="santoro").fingerprint() == drawn.fingerprint()
+    Image.fromarray(~drawn["Greek/character01/0001_02.png"]).save(tmp_path / "a.png")
+    np.testing.assert_array_equal(read("omniglot", tmp_path / "a.png")[0], made.features[1])
 
 
 # miniImageNet
@@ -191,62 +176,48 @@ def test_miniimagenet_s_lists_may_lie_elsewhere(tmp_path):
     assert load("miniimagenet", tmp_path / "data", splits=tmp_path / "lists").fingerprint() == expected
 
 
-# FC100, CIFAR-FS
+# CIFAR-100 and FC100
 
 
 def test_the_splits_of_cifar100_are_the_published_ones():
-    table = Path(cifar_files.__file__).with_name("cifar100.csv").read_bytes()
-    assert hashlib.sha256(table).hexdigest()[:16] == "c3811182bfaffbdb"  # every published figure depends on it
-    names = sorted(published_split("superclass"))
-    fine = {part: [i for i, name in enumerate(names) if published_split("fc100")[name] == part]
+    table = Path(cifar100.__file__).with_name("cifar100.csv").read_bytes()
+    assert hashlib.sha256(table).hexdigest()[:16] == "10348a2ef72003d3"  # every published figure depends on it
+    names = sorted(class_parts("superclass"))
+    fine = {part: [i for i, name in enumerate(names) if class_parts("fc100")[name] == part]
             for part in ("val", "test")}  # fmt: skip
     # the classes of the superclasses that TADAM numbers, by their fine labels
     assert fine["test"] == [2, 4, 6, 7, 11, 14, 18, 24, 30, 34, 35, 46, 55, 63, 64, 66, 72, 75, 95, 98]
     assert fine["val"] == [3, 15, 19, 21, 26, 31, 36, 38, 42, 43, 45, 50, 65, 74, 77, 79, 80, 88, 97, 99]
-    of = {group: {name for name, own in published_split("superclass").items() if own == group}
-          for group in published_split("superclass").values()}  # fmt: skip
+    of = {group: {name for name, own in class_parts("superclass").items() if own == group}
+          for group in class_parts("superclass").values()}  # fmt: skip
     assert (len(names), sorted(map(len, of.values()))) == (100, [5] * 20)
-    assert all(len({published_split("fc100")[name] for name in group}) == 1 for group in of.values())
-    parts = list(published_split("cifar_fs").values())
-    assert [parts.count(part) for part in ("train", "val", "test")] == [64, 16, 20]
+    assert all(len({class_parts("fc100")[name] for name in group}) == 1 for group in of.values())
 
 
-@pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])
-def test_the_splits_take_all_images_of_the_binary_layout(tmp_path, small_copies, name, classes):
-    (fine, pixels), (test_fine, test_pixels) = small_copies["binary"](tmp_path / "cifar-100-binary")
+def test_fc100_takes_all_images_of_the_binary_layout(tmp_path, small_copies):
+    (fine, pixels), (test_fine, test_pixels) = write_cifar(tmp_path / "cifar-100-binary")
     for root in (tmp_path, tmp_path / "cifar-100-binary"):
-        made = load(name, root)
-        assert made.space.names == tuple(published_split(name.replace("-", "_")))
-        assert (sizes(made), made.kind, made.image_shape) == ((classes, (240, 0, 60)), "images", (3, 32, 32))
+        made = load("fc100", root)
+        assert made.space.names == tuple(class_parts("fc100"))
+        assert (sizes(made), made.kind, made.image_shape) == (((60, 20, 20), (240, 0, 60)), "images", (3, 32, 32))
+        assert named(made, "unseen") == {name for name, part in class_parts("fc100").items() if part == "test"}
         for c in (0, 55):
             expected = np.concatenate([pixels[fine == c], test_pixels[test_fine == c]])
             np.testing.assert_array_equal(made.features[made.labels == c], expected)
 
 
-def test_the_archive_of_cifar_fs(tmp_path, small_copies):
-    root = tmp_path / "cifar100"
-    images = small_copies["archive"](root)
-    for place in (root, tmp_path):
-        made = load("cifar-fs", place)
-        assert made.space.names == ("apple", "baby", "oak_tree", "otter", "tank", "whale")
-        parts = [named(made, split) for split in ("train", "validation", "unseen")]
-        assert parts == [{"apple", "oak_tree", "tank"}, {"otter"}, {"baby", "whale"}]
-        for c, name in enumerate(made.space.names):
-            np.testing.assert_array_equal(made.features[made.labels == c], images[name].transpose(0, 3, 1, 2))
-        assert isinstance(made.features, np.memmap)
-
-
-def test_other_lists_may_be_given(tmp_path, small_copies):
-    small_copies["archive"](tmp_path / "a")
-    small_copies["binary"](tmp_path / "b")
-    for part, names in (("train", "Oak Tree\nworm\n"), ("val", "otter\n"), ("test", "whale\n")):
-        (tmp_path / f"{part}.txt").write_text(names)
-    for root in (tmp_path / "a", tmp_path / "b"):
-        made = load("cifar-fs", root, splits=tmp_path)
-        assert (made.space.names, len(made.features)) == (("oak_tree", "otter", "whale", "worm"), 12)
-
-
 # Real data
+
+
+def test_all_images_of_the_real_sheets(real_data):
+    images = class_images(find_source(real_data / "cifar100"), [0, 99, 2])
+    assert isinstance(images, np.memmap)
+    assert images.shape == (1800, 3, 32, 32)
+    for row, name in ((0, "00_apple"), (600, "99_worm"), (1200, "02_baby")):
+        with Image.open(real_data / "cifar100" / f"{name}.webp") as sheet:
+            pixels = np.asarray(sheet.convert("RGB"))
+        assert np.array_equal(images[row], pixels[:32, :32].transpose(2, 0, 1))
+        assert np.array_equal(images[row + 599], pixels[-32:, -32:].transpose(2, 0, 1))
 
 
 def test_the_real_mnist(real_data):

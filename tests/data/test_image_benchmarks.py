@@ -156,44 +156,11 @@ def test_images_outside_of_the_split_are_not_used_but_counted(cub):
     assert sorted(used.tolist()) == keep
 
 
-def test_without_image_files_only_the_classes_are_taken(cub):
-    root, files, labels, *_ = cub
+def test_a_split_without_the_files_of_its_images_is_refused(cub):
+    root, *_ = cub
     place = root.parent / "xlsa17" / "CUB"
-    shutil.rmtree(place)
-    write_splits(place, BIRDS, files, labels, [1, 4], res101=False, validation=[2])
-    said = (
-        f"CUB-200-2011: {place / 'att_splits.mat'} gives the seen and unseen classes; without res101.mat beside it the "
-        "test images of seen classes are drawn (20% of each, always the same), not the published ones"
-    )
-    with pytest.warns(UserWarning, match="are drawn") as caught:
-        listing = Cub.listing(Cub.Settings(root=root), seed=0)
-    assert [str(one.message) for one in caught] == [said]
-    assert [listing.space.unseen.tolist(), listing.space.validation.tolist()] == [[1, 4], [2]]
-    assert np.bincount(labels[listing.test], minlength=6).tolist() == [1, 0, 1, 1, 0, 1]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        assert np.array_equal(Cub.listing(Cub.Settings(root=root), seed=9).test, listing.test)
-
-
-def test_a_split_that_numbers_other_samples_needs_lists_of_classes(cub):
-    root, files, labels, *_ = cub
-    place = root.parent / "xlsa17" / "CUB"
-    shutil.rmtree(place)
-    mixed = np.random.default_rng(0).permutation(30)
-    write_splits(place, BIRDS, [files[i] for i in mixed], labels[mixed], [1, 4], res101=False)
-    assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} numbers its samples, but ")
-    (place / "testclasses.txt").write_text("\n".join([BIRDS[0], BIRDS[5]]))
-    (place / "trainvalclasses.txt").write_text("\n".join(BIRDS[1:5]))
-    (place / "valclasses1.txt").write_text(BIRDS[3])
-    for given in (None, place):  # beside att_splits.mat, and alone
-        with pytest.warns(UserWarning, match="are drawn"):
-            space = Cub.listing(Cub.Settings(root=root, splits=given), seed=0).space
-        assert [space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()] == [[1, 2, 3, 4], [3], [0, 5]]
-        (place / "att_splits.mat").unlink(missing_ok=True)
-    (place / "testclasses.txt").write_text("\n".join([BIRDS[0], BIRDS[1]]))
-    assert refusal(Cub, root=root, splits=place).startswith(f"{place}: the class '002.Laysan_Albatross' is in both")
-    (place / "testclasses.txt").write_text("001.Black_foot_Albatross")
-    assert refusal(Cub, root=root, splits=place).startswith(f"{place / 'testclasses.txt'}: unknown class")
+    (place / "res101.mat").unlink()
+    assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} numbers its samples, but {place}/res101.mat")
 
 
 def test_awa2_with_its_own_lists(tmp_path):
@@ -212,6 +179,13 @@ def test_awa2_with_its_own_lists(tmp_path):
     parts = write_splits(root, ANIMALS, files, labels, [0, 5])  # the proposed split wins
     listing = Awa2.listing(settings, seed=0)
     assert (listing.space.unseen.tolist(), set(np.flatnonzero(listing.test))) == ([0, 5], parts["test_seen"])
+    lists = root / "testclasses.txt"
+    for name, message in (
+        ("grizzly bear", f"{root}: the class 'grizzly+bear' is in both trainclasses.txt and testclasses.txt"),
+        ("grizly bear", f"{lists}: unknown class 'grizly bear': did you mean 'grizzly+bear'?"),
+    ):
+        lists.write_text(name)
+        assert refusal(Awa2, root=root) == message
     write_image(root / "JPEGImages" / "beavre" / "x.jpg", 0)
     assert refusal(Awa2, root=root).startswith(f"{root / 'JPEGImages' / 'beavre'} is not a class of classes.txt: did")
 
@@ -325,9 +299,8 @@ def test_every_attribute_is_in_exactly_one_group():
 
 def test_the_built_in_groups_of_cub_are_the_prefixes_of_its_names(tmp_path):
     write_cub(tmp_path / "CUB", images=False)
-    write_splits(tmp_path / "CUB", BIRDS, *write_cub(tmp_path / "again" / "CUB", images=False)[:2], [1], res101=False)
-    with pytest.warns(UserWarning, match="are drawn"):
-        groups = Cub.listing(Cub.Settings(root=tmp_path / "CUB"), seed=0).space.attribute_groups
+    write_splits(tmp_path / "CUB", BIRDS, *write_cub(tmp_path / "again" / "CUB", images=False)[:2], [1])
+    groups = Cub.listing(Cub.Settings(root=tmp_path / "CUB"), seed=0).space.attribute_groups
     ours = builtin_groups("CUB", 312)
     assert list(groups.values()) == list(ours.values())
     spoken = [name.removeprefix("has_").replace("_", " ") for name in groups]

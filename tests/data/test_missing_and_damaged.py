@@ -11,28 +11,27 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
-from published_layouts import write_miniimagenet, write_mnist, write_sentiment140
+from published_layouts import write_cifar, write_miniimagenet, write_mnist, write_omniglot, write_sentiment140
 
 VECTORS = "good 1 0\nbad -1 0\nday 0 2\n, 0.5 0.5\n! 3 3\ncafé 0 5\n"
-CIFAR = "https://www.cs.toronto.edu/~kriz/cifar.html"
 GREEK = "images_background/Greek/character01/0001_01.png"
 
 
+def alphabets(**changes):
+    return lambda root: write_omniglot(root, {"Greek": 3, "Latin": 2, "N_Ko": 2, "Korean": 1, "Hebrew": 2, **changes})
+
+
 LOADERS = {  # a small good copy -> the benchmark, and what writes it
-    "mnist": ("mnist", lambda root, copies: write_mnist(root, packed=False)),
-    "mnist.gz": ("mnist", lambda root, copies: write_mnist(root)),
-    "mnist wide": ("mnist", lambda root, copies: write_mnist(root, np.zeros((30, 32, 28), np.uint8), packed=False)),
-    "omniglot": ("omniglot", lambda root, copies: copies["omniglot"](root)),
-    "omniglot few": ("omniglot", lambda root, copies: copies["omniglot"](
-        root, {"Greek": 3, "Latin": 2, "N_Ko": 2, "Korean": 0, "Hebrew": 2})),
-    "omniglot other": ("omniglot", lambda root, copies: copies["omniglot"](
-        root, {"Greek": 3, "Latin": 2, "N_Ko": 2, "Korea": 1, "Hebrew": 2})),
-    "miniimagenet": ("miniimagenet", lambda root, copies: write_miniimagenet(root)),
-    "cifar binary": ("cifar100", lambda root, copies: copies["binary"](root)),
-    "cifar archive": ("cifar-fs", lambda root, copies: copies["archive"](root)),
-    "fc100 archive": ("fc100", lambda root, copies: copies["archive"](root)),
-    "sent140": ("sent140", lambda root, copies: write_sentiment140(root / "a.csv")),
-}  # fmt: skip
+    "mnist": ("mnist", lambda root: write_mnist(root, packed=False)),
+    "mnist.gz": ("mnist", write_mnist),
+    "mnist wide": ("mnist", lambda root: write_mnist(root, np.zeros((30, 32, 28), np.uint8), packed=False)),
+    "omniglot": ("omniglot", alphabets()),
+    "omniglot few": ("omniglot", alphabets(Korean=0)),
+    "omniglot other": ("omniglot", alphabets(Korean=0, Korea=1)),
+    "miniimagenet": ("miniimagenet", write_miniimagenet),
+    "cifar": ("cifar100", write_cifar),
+    "sent140": ("sent140", lambda root: write_sentiment140(root / "a.csv")),
+}
 
 
 def load(name, root, **settings):
@@ -84,7 +83,7 @@ def png(width, height):
 
 
 TRAIN, TEST_LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
-ZIP, LIST, OTTER = "images_background.zip", "val.csv", "data/otter/otter_s_000001.png"
+ZIP, LIST = "images_background.zip", "val.csv"
 AGAIN = ": get it again ({page})"
 CASES = [
     # MNIST
@@ -121,18 +120,12 @@ CASES = [
     ("miniimagenet", cut("images/n0200000001.jpg", 300), "{root}/images/n0200000001.jpg is not a readable image"),
     ("miniimagenet", remove("images/n0200000001.jpg"), "{root}/images/n0200000001.jpg is missing (1 of 15 images"),
     # CIFAR-100 and its splits
-    ("cifar binary", cut("test.bin", -7), "{root}/test.bin has 307393 bytes, not 307400: unpack it again"),
-    ("cifar binary", change("train.bin", lambda whole: bytes(len(whole))), "{root}/train.bin has not 2 images of"),
-    ("cifar binary", remove("fine_label_names.txt"), "{root}/fine_label_names.txt is missing: unpack CIFAR-100's"),
-    ("cifar binary", put("fine_label_names.txt", "apple\n"), "{root}/fine_label_names.txt names 1 classes, not 100:"),
-    ("cifar binary", put("fine_label_names.txt", "".join(f"x{i}\n" for i in range(100))), "the files name no class"),
-    ("cifar archive", put(OTTER, png(32, 30)), f"{{root}}/{OTTER} has 32 x 30 pixels, not 32 x 32: unpack it again"),
-    ("cifar archive", cut(OTTER, 40), f"{{root}}/{OTTER} is not a readable image: unpack it again"),
-    ("cifar archive", remove(OTTER), "{root}/data/otter has 2 images, not 3: unpack it again"),
-    ("cifar archive", put("splits/bertinetto/val.txt", "oter\n"), "{root}/splits/bertinetto names the class 'oter',"),
-    ("cifar archive", put("splits/bertinetto/val.txt", "tank\n"), "{root}/splits/bertinetto names the class 'tank'"),
-    ("cifar archive", remove("splits/bertinetto/val.txt"), "{root}/splits/bertinetto/val.txt is missing: get the"),
-    ("fc100 archive", keep, "fc100 names the class 'aquarium_fish', which {root} does not have: unpack its images"),
+    ("cifar", cut("test.bin", -7), "{root}/test.bin has 307393 bytes, not 307400: unpack it again"),
+    ("cifar", change("train.bin", lambda whole: bytes(len(whole))), "{root}/train.bin has not 2 images of"),
+    ("cifar", remove("fine_label_names.txt"), "{root}/fine_label_names.txt is missing: unpack CIFAR-100's"),
+    ("cifar", put("fine_label_names.txt", "apple\n"), "{root}/fine_label_names.txt names 1 classes, not 100:"),
+    ("cifar", change("fine_label_names.txt", lambda whole: whole.replace(b"apple", b"appel")),
+     "{root}/fine_label_names.txt names the class 'appel' where CIFAR-100 has 'apple': unpack it again"),
     # Sentiment140
     ("sent140", change("a.csv", lambda whole: whole + b"4,1,Mon,NO_QUERY,me\n"), "{root}/a.csv, line 61: 5 columns,"),
     ("sent140", change("a.csv", lambda whole: whole + b"1,1,Mon,NO_QUERY,me,hello\n"), "{root}/a.csv, line 61: the"),
@@ -147,13 +140,13 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("no_text_encoder")
+@pytest.mark.usefixtures("no_text_encoder", "small_copies")
 @pytest.mark.parametrize(("copy", "spoil", "message"), CASES, ids=[f"{i} {case[0]}" for i, case in enumerate(CASES)])
-def test_damaged_files_are_named(tmp_path, small_copies, copy, spoil, message):
+def test_damaged_files_are_named(tmp_path, copy, spoil, message):
     root = tmp_path / "data set"
     root.mkdir()
     name, write = LOADERS[copy]
-    write(root, small_copies)
+    write(root)
     spoil(root)
     with pytest.raises(DataError) as error:
         load(name, root)
@@ -194,3 +187,21 @@ def test_a_pickle_is_refused(tmp_path):
         with pytest.raises(DataError) as error:
             load("cifar100", root)
         assert str(error.value).startswith(f"{folder / 'train'} is CIFAR-100's Python version, a pickle, and nothing")
+
+
+def test_damaged_sheets_are_named(real_data, tmp_path, no_text_encoder):
+    for path in (real_data / "cifar100").glob("*.webp"):
+        (tmp_path / path.name).symlink_to(path)
+    bear = tmp_path / "03_bear.webp"
+
+    def refusal():
+        with pytest.raises(DataError) as error:
+            load("cifar100", tmp_path, train_per_class=1)
+        return str(error.value)
+
+    bear.unlink()
+    assert refusal() == f"{tmp_path} has 99 of 100 sheets, that of class 03 not once: unpack it again"
+    Image.new("RGB", (30, 20)).save(bear)
+    assert refusal() == f"{bear} has 30 x 20 pixels, not 960 x 640: unpack it again"
+    bear.write_bytes(b"no image")
+    assert refusal() == f"{bear} is not a readable image: unpack it again"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.io.word_sequences import PADDING, look_up, sequences, split_words
+from fedunseen.data.benchmarks.sent140 import PADDING, look_up, sequences, split_words
 from fedunseen.encoders import word_vectors as reader
 from fedunseen.encoders.word_vectors import read_vectors
 
@@ -118,7 +118,7 @@ def test_minilm_gives_its_own_word_pieces():
 @pytest.mark.usefixtures("minilm")
 def test_minilm_needs_neither_transformers_nor_torchvision():
     code = (
-        "import sys; from fedunseen.data.io.word_sequences import look_up; look_up(['hello'], 'minilm', 5); "
+        "import sys; from fedunseen.data.benchmarks.sent140 import look_up; look_up(['hello'], 'minilm', 5); "
         "print([name for name in ('torchvision', 'transformers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

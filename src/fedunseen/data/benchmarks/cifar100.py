@@ -1,51 +1,64 @@
-"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100``, ``fc100``, ``cifar-fs``.
+"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100`` and ``fc100``.
 
 ``cifar100``: semantics are embeddings of "a photo of a CLASS."; 20 classes are unseen and 16 for validation, always the
 same: no split is published, name it beside any number. ``fc100`` (Oreshkin et al. 2018): whole superclasses are novel.
-``cifar-fs`` (Bertinetto et al. 2019): 64 / 16 / 20 classes drawn at random, which makes it the easier of the two.
+
+``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and both splits. The images lie
+in the authors' binary version, or in one sheet a class (``00_apple.webp``, 600 tiles, 30 a row, training images first);
+the authors' pickles are never read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedunseen.core.array_cache import cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.settings import FolderOrName
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
-from fedunseen.data.benchmarks import cifar_files
-from fedunseen.data.benchmarks.cifar_files import (
-    SIDE,
-    archive_in,
-    class_images,
-    find_source,
-    layout_in,
-    published_split,
-)
-from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
+from fedunseen.data.benchmarks.few_shot import PARTS, FewShotBenchmark
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, Prompt, describe
-from fedunseen.data.io.csv_io import read_lines
-from fedunseen.data.io.images import read_image
-from fedunseen.data.names import check_collisions, did_you_mean, plain
+from fedunseen.data.io.csv_io import read_csv, read_lines
+from fedunseen.data.io.images import opened_image, read_image
 
-PARTS = ("train", "val", "test")
-LISTS = Path("splits") / "bertinetto"
+SIDE = 32
+CLASSES = 100
+TRAIN, TEST = 500, 100  # images of each class
+ACROSS = 30  # tiles in a row of a sheet
+RECORD = 2 + 3 * SIDE * SIDE  # bytes of an image in the binary version: coarse label, fine label, red, green, blue
+PICKLED = ("cifar-100-python/train", "cifar-100-python.tar.gz", "train", "meta")
+
+ImagesOf = Callable[[int], NDArray[np.uint8]]
+"""Class -> its images (600, 3, 32, 32), the training images first."""
 
 
-class Cifar100(BenchmarkLoader):
+class _CifarLoader(BenchmarkLoader):
+    """Where both benchmarks find their images."""
+
+    page = "https://www.cs.toronto.edu/~kriz/cifar.html"
+    layout = "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
+    folders = ("cifar-100-binary", "cifar100", "cifar-100", "CIFAR100")
+
+    @classmethod
+    def holds(cls, folder: Path) -> bool:
+        """Say whether a folder has the images in sheets or in the binary version."""
+        return (folder / "train.bin").is_file() or len(_sheets(folder)) > CLASSES // 2
+
+
+class Cifar100(_CifarLoader):
     """Small photos, described by the names of their classes."""
 
     title = "CIFAR-100"
-    page = cifar_files.PAGE
-    layout = "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
-    folders = cifar_files.FOLDERS
 
     class Settings(DataSettings):
         """``[data] name = "cifar100"``."""
@@ -53,9 +66,9 @@ class Cifar100(BenchmarkLoader):
         name: Literal["cifar100"] = "cifar100"
         root: Path
         """The folder with `train.bin`, `test.bin` and `fine_label_names.txt`, or with one sheet a class."""
-        train_per_class: int | None = Field(None, ge=1, le=cifar_files.TRAIN)
+        train_per_class: int | None = Field(None, ge=1, le=TRAIN)
         """Take the first so many of each class's 500 training images; unset takes all."""
-        test_per_class: int | None = Field(None, ge=1, le=cifar_files.TEST)
+        test_per_class: int | None = Field(None, ge=1, le=TEST)
         """Take the first so many of each class's 100 test images; unset takes all."""
         text_encoder: FolderOrName = "minilm"
         """Describes classes by their names: `"minilm"`, a hub name or a folder."""
@@ -65,13 +78,16 @@ class Cifar100(BenchmarkLoader):
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Return the benchmark; ``seed`` is not used (see the top of this file)."""
-        source = find_source(settings.root.expanduser())
-        space = _space(settings, source.names)
-        every = np.arange(len(space.names))
-        counts = (settings.train_per_class or cifar_files.TRAIN, settings.test_per_class or cifar_files.TEST)
-        images = class_images(source, every.tolist(), counts)
-        labels = np.repeat(every, sum(counts))
-        is_test = np.tile(np.arange(sum(counts)) >= counts[0], len(every))
+        source = find_source(settings.root)
+        parts = class_parts("zero_shot")
+        semantics, attributes = describe(list(parts), settings.text_encoder, settings.prompt)
+        part_of = np.array(list(parts.values()))
+        held, unseen = (np.flatnonzero(part_of == part) for part in ("validation", "unseen"))
+        space = ClassSpace(tuple(parts), semantics, attributes, np.flatnonzero(part_of != "unseen"), held, unseen)
+        counts = (settings.train_per_class or TRAIN, settings.test_per_class or TEST)
+        labels = np.repeat(np.arange(CLASSES), sum(counts))
+        is_test = np.tile(np.arange(sum(counts)) >= counts[0], CLASSES)
+        images = class_images(source, range(CLASSES), counts)
         splits = split_ids(space, labels, is_test)
         return Benchmark("cifar100", space, images, labels, image_shape=(3, SIDE, SIDE), **splits)
 
@@ -80,114 +96,126 @@ class Cifar100(BenchmarkLoader):
         """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32)."""
         return read_image(Path(path), SIDE, SIDE)
 
-    @classmethod
-    def holds(cls, folder: Path) -> bool:
-        """Say whether a folder has the images in sheets or in the binary version."""
-        return layout_in(folder)
 
+class Fc100(_CifarLoader, FewShotBenchmark):
+    """Photos of 32 x 32 pixels, few-shot, 600 a class: the novel classes are of other superclasses."""
 
-def _space(settings: Cifar100.Settings, names: Sequence[str]) -> ClassSpace:
-    """Return the class space of the built-in split."""
-    check_collisions(names, "the classes")
-    part_of = published_split("zero_shot")
-    for name, part in part_of.items():
-        if part != "seen" and name not in names:
-            raise DataError(f"the files name no class {name!r}, which CIFAR-100 has: unpack them again")
-    semantics, attributes = describe(names, settings.text_encoder, settings.prompt)
-    parts = np.array([part_of.get(name, "seen") for name in names])
-    held, unseen = (np.flatnonzero(parts == part) for part in ("validation", "unseen"))
-    return ClassSpace(tuple(names), semantics, attributes, np.flatnonzero(parts != "unseen"), held, unseen)
-
-
-class _CifarSplit(FewShotBenchmark):
-    """What the two splits share: images (n, 3, 32, 32), 600 a class."""
-
-    name: ClassVar[str]
-    folders = cifar_files.FOLDERS
-    image_shape = (3, SIDE, SIDE)
-
-    @classmethod
-    def split(cls, settings: Any, root: Path) -> tuple[dict[str, list[str]], str]:
-        """Return the classes of each part, and what names them, for messages."""
-        part_of = published_split(cls.name.replace("-", "_"))
-        return {part: [name for name in part_of if part_of[name] == part] for part in PARTS}, cls.name
-
-    @classmethod
-    def samples(cls, settings: Any) -> Samples:
-        """Read the images and the split; see :meth:`FewShotBenchmark.samples`."""
-        root = settings.root.expanduser()
-        source = find_source(root)
-        split, origin = cls.split(settings, source.place)
-        label_of = {plain(name): i for i, name in enumerate(source.names)}
-        part_of: dict[int, str] = {}
-        for part in PARTS:
-            for name in split[part]:
-                label = label_of.get(plain(name))
-                if label is None:
-                    hint = did_you_mean(name, source.names) or ": unpack its images there"
-                    raise DataError(f"{origin} names the class {name!r}, which {source.place} does not have{hint}")
-                if label in part_of:
-                    raise DataError(f"{origin} names the class {name!r} more than once: fix its lists")
-                part_of[label] = part
-        kept = sorted(part_of)
-        return Samples(
-            cls.name,
-            [source.names[label] for label in kept],
-            [[i for i, label in enumerate(kept) if part_of[label] == part] for part in PARTS],
-            class_images(source, kept),
-            np.repeat(np.arange(len(kept), dtype=np.int64), cifar_files.TRAIN + cifar_files.TEST),
-        )
-
-    @classmethod
-    def find(cls, folder: Path) -> list[Path]:
-        """Return the folder of the images in a folder, in one of the three layouts."""
-        archive = archive_in(folder)
-        return [archive] if archive is not None else Cifar100.find(folder)
-
-
-class Fc100(_CifarSplit):
-    """Photos of 32 x 32 pixels, few-shot: the novel classes are of other superclasses."""
-
-    name = "fc100"
     title = "FC100: CIFAR-100 split by superclasses, few-shot"
-    page = cifar_files.PAGE
-    layout = "as cifar100; or data/CLASS/*.png"
+    image_shape = (3, SIDE, SIDE)
 
     class Settings(DataSettings):
         """``[data] name = "fc100"``."""
 
         name: Literal["fc100"] = "fc100"
         root: Path
-        """The folder with CIFAR-100 in one of the layouts of `cifar100`, or with `data/CLASS/*.png`."""
-
-
-class CifarFs(_CifarSplit):
-    """Photos of 32 x 32 pixels, few-shot: the novel classes were drawn at random."""
-
-    name = "cifar-fs"
-    title = "CIFAR-FS: CIFAR-100 split at random, few-shot"
-    page = "https://github.com/bertinetto/r2d2"
-    layout = "data/CLASS/*.png, splits/bertinetto/train.txt, val.txt, test.txt; or as cifar100"
-
-    class Settings(DataSettings):
-        """``[data] name = "cifar-fs"``."""
-
-        name: Literal["cifar-fs"] = "cifar-fs"
-        root: Path
-        """The folder with `data/CLASS/*.png`, or with CIFAR-100 in one of the layouts of `cifar100`."""
-        splits: Path | None = None
-        """The folder of `train.txt`, `val.txt` and `test.txt`; unset, `splits/bertinetto` in the root, or the same
-        published lists from the source."""
+        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
 
     @classmethod
-    def split(cls, settings: Settings, root: Path) -> tuple[dict[str, list[str]], str]:
-        """Return the classes of each part by the lists that are given or lie in the archive, else the published."""
-        folder = settings.splits.expanduser() if settings.splits is not None else root / LISTS
-        if settings.splits is None and not folder.is_dir():
-            return super().split(settings, root)
-        for path in (folder / f"{part}.txt" for part in PARTS):
-            if not path.is_file():
-                raise DataError(
-                    f"{path} is missing: get the archive's splits/bertinetto ({cls.page}), or leave data.splits out"
-                )
-        return {part: read_lines(folder / f"{part}.txt") for part in PARTS}, str(folder)
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Read all images of each class; the split is fixed."""
+        images = class_images(find_source(settings.root), range(CLASSES))
+        parts = class_parts("fc100")
+        roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
+        return cls.build("fc100", list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
+
+
+@cache
+def class_parts(column: str) -> dict[str, str]:
+    """Return class -> part of the splits ``zero_shot`` and ``fc100``, or -> its ``superclass``."""
+    (_, header), *rows = read_csv(Path(__file__).with_name("cifar100.csv"))
+    return {row[0]: row[header.index(column)] for _, row in rows}
+
+
+class Source(NamedTuple):
+    """Where the images lie."""
+
+    place: Path
+    files: tuple[Path, ...]
+    open: Callable[[], ImagesOf]
+
+
+def find_source(root: Path) -> Source:
+    """Find one of the two layouts in ``root`` or in a folder of the usual name there."""
+    folder = Cifar100.home(root)
+    if sheets := _sheets(folder):
+        numbers = [int(path.name.partition("_")[0]) for path in sheets]
+        if numbers != list(range(CLASSES)):
+            lacking = min(set(range(CLASSES)) - set(numbers), default=CLASSES)
+            raise _damaged(folder, f"has {len(sheets)} of {CLASSES} sheets, that of class {lacking:02d} not once")
+        _check_names(folder, [path.stem.partition("_")[2] for path in sheets])
+        return Source(folder, tuple(sheets), lambda: _from_sheets(sheets))
+    binary = [folder / name for name in ("train.bin", "test.bin", "fine_label_names.txt")]
+    get = f"unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {Cifar100.page}) there"
+    if absent := [path for path in binary if not path.is_file()]:
+        if pickled := [folder / name for name in PICKLED if (folder / name).is_file()]:
+            raise DataError(
+                f"{pickled[0]} is CIFAR-100's Python version, a pickle, and nothing is ever unpickled: {get} instead"
+            )
+        raise DataError(f"{absent[0]} is missing: {get}, or correct data.root")
+    for path, count in zip(binary, (TRAIN, TEST), strict=False):
+        if path.stat().st_size != CLASSES * count * RECORD:
+            raise _damaged(path, f"has {path.stat().st_size} bytes, not {CLASSES * count * RECORD}")
+    _check_names(binary[2], read_lines(binary[2]))
+    return Source(folder, tuple(binary[:2]), lambda: _from_binary(binary[:2]))
+
+
+def class_images(source: Source, labels: Sequence[int], counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """Return the first images of each class: its training images, then its test images; kept in the cache."""
+    counts = counts or (TRAIN, TEST)
+    take = np.concatenate([np.arange(counts[0]), TRAIN + np.arange(counts[1])])
+    names = [path.relative_to(source.place).as_posix() for path in source.files]
+
+    def produce() -> Iterator[NDArray[Any]]:
+        images_of = source.open()
+        for label in labels:
+            yield images_of(label)[take]
+
+    depends = [names, file_stamps(source.files)[0], list(labels), counts]
+    return cached_blocks("cifar100", depends, (len(labels) * sum(counts), 3, SIDE, SIDE), produce)
+
+
+def _check_names(where: Path, names: Sequence[str]) -> None:
+    for name, expected in zip(names, class_parts("zero_shot"), strict=False):
+        if name != expected:
+            raise _damaged(where, f"names the class {name!r} where CIFAR-100 has {expected!r}")
+    if len(names) != CLASSES:
+        raise _damaged(where, f"names {len(names)} classes, not {CLASSES}")
+
+
+def _damaged(where: Path, problem: str) -> DataError:
+    return DataError(f"{where} {problem}: unpack it again")
+
+
+def _sheets(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.webp") if re.match(r"\d\d_", path.name))
+
+
+def _from_sheets(files: Sequence[Path]) -> ImagesOf:
+    """Cut the images of a class out of its sheet."""
+    rows = (TRAIN + TEST) // ACROSS
+
+    def images_of(label: int) -> NDArray[np.uint8]:
+        with opened_image(files[label], remedy=": unpack it again") as file:
+            sheet = np.asarray(file.convert("RGB"))
+        if sheet.shape != (rows * SIDE, ACROSS * SIDE, 3):
+            size = f"{sheet.shape[1]} x {sheet.shape[0]} pixels, not {ACROSS * SIDE} x {rows * SIDE}"
+            raise _damaged(files[label], f"has {size}")
+        tiles = sheet.reshape(rows, SIDE, ACROSS, SIDE, 3).transpose(0, 2, 4, 1, 3)
+        return tiles.reshape(TRAIN + TEST, 3, SIDE, SIDE)
+
+    return images_of
+
+
+def _from_binary(files: Sequence[Path]) -> ImagesOf:
+    """Take the images of a class in the order in which the two files have them."""
+    halves = [np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, RECORD) for path in files]
+    fine = [np.array(half[:, 1]) for half in halves]
+    for path, labels, count in zip(files, fine, (TRAIN, TEST), strict=True):
+        if not np.array_equal(np.bincount(labels, minlength=CLASSES), np.full(CLASSES, count)):
+            raise _damaged(path, f"has not {count} images of each class")
+
+    def images_of(label: int) -> NDArray[np.uint8]:
+        rows = [half[labels == label, 2:] for half, labels in zip(halves, fine, strict=True)]
+        return np.concatenate(rows).reshape(-1, 3, SIDE, SIDE)
+
+    return images_of

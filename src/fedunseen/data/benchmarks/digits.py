@@ -20,9 +20,10 @@ from pydantic import field_validator
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.benchmark import DataSettings
-from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
 
+NAMES = tuple("0123456789")
 SIDE = 8
 MNIST_SIDE = 28
 LARGEST = 100_000  # images of a file: MNIST's larger one has 60,000
@@ -75,21 +76,15 @@ class Digits(FewShotBenchmark):
         name: Literal["digits"] = "digits"
 
     @classmethod
-    def samples(cls, settings: Settings) -> Samples:
-        """Read the digits; see :meth:`FewShotBenchmark.samples`."""
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Read the digits."""
         images, labels = scanned()
         held_out = []
         for c in settings.roles[0]:
             shuffled = stream(0, "digits held out", c).permutation(np.flatnonzero(labels == c))
             held_out.append(shuffled[: round(HELD_OUT * len(shuffled))])
-        return Samples(
-            name="digits",
-            names=[str(digit) for digit in range(10)],
-            roles=settings.roles,
-            features=(images / 16).astype(np.float32).reshape(-1, SIDE * SIDE),
-            labels=labels,
-            held_out=np.concatenate(held_out),
-        )
+        features = (images / 16).astype(np.float32).reshape(-1, SIDE * SIDE)
+        return cls.build("digits", NAMES, settings.roles, features, labels, np.concatenate(held_out))
 
 
 class Mnist(FewShotBenchmark):
@@ -105,6 +100,7 @@ class Mnist(FewShotBenchmark):
     layout = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (or .gz)"
     folders = ("mnist", "MNIST", "MNIST/raw", "raw")
     image_shape = (1, MNIST_SIDE, MNIST_SIDE)
+    remedy = f": get its four files again ({page})"
 
     class Settings(DigitSettings):
         """``[data] name = "mnist"``."""
@@ -114,23 +110,17 @@ class Mnist(FewShotBenchmark):
         """The folder with the four IDX files, gzipped or not."""
 
     @classmethod
-    def samples(cls, settings: Settings) -> Samples:
-        """Read the four files; see :meth:`FewShotBenchmark.samples`."""
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Read the four files."""
         _, files = cls.parts(settings.root)
         images, labels = cls._pair(*files[:2])
         trained = np.isin(labels, settings.roles[0])
         test_images, test_labels = cls._pair(*files[2:])
         label = np.concatenate([labels[trained], test_labels])
         in_test = np.arange(len(label)) >= np.count_nonzero(trained)
-        return Samples(
-            name="mnist",
-            names=[str(digit) for digit in range(10)],
-            roles=settings.roles,
-            features=np.concatenate([images[trained], test_images])[:, None],
-            labels=label,
-            held_out=np.flatnonzero(in_test & np.isin(label, settings.roles[0])),
-            remedy=f": get its four files again ({cls.page})",
-        )
+        features = np.concatenate([images[trained], test_images])[:, None]
+        held_out = np.flatnonzero(in_test & np.isin(label, settings.roles[0]))
+        return cls.build("mnist", NAMES, settings.roles, features, label, held_out)
 
     @classmethod
     def _pair(cls, images: Path, labels: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -8,7 +8,6 @@ proportions (Pillow's Lanczos filter), as in that split's own script.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -29,21 +28,6 @@ PARTS = ("train", "val", "test")
 PLACES = ("images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}")
 
 
-@dataclass(frozen=True, eq=False)
-class Samples:
-    """The samples of a few-shot benchmark and the roles of its classes."""
-
-    name: str
-    names: Sequence[str]
-    roles: Sequence[Sequence[int]]
-    features: NDArray[Any]
-    labels: NDArray[np.int64]
-    held_out: NDArray[np.int64] = field(default_factory=lambda: np.array([], dtype=np.int64))
-    users: NDArray[np.int64] | None = None
-    answers: NDArray[np.int64] | None = None
-    remedy: str = ""
-
-
 class FewShotBenchmark(BenchmarkLoader):
     """Base of the few-shot benchmarks. Their splits are fixed: the run's seed draws nothing."""
 
@@ -51,32 +35,42 @@ class FewShotBenchmark(BenchmarkLoader):
     """(channels, height, width), or (height, width) of flattened gray values; None: the samples are not images."""
     resample: ClassVar[Image.Resampling] = Image.Resampling.BOX
     """How a picture of strokes is resized."""
+    remedy: ClassVar[str] = ""
+    """What helps where a class has no sample."""
 
     @classmethod
-    def samples(cls, settings: Any) -> Samples:
-        """Read the samples and the split."""
-        raise TypeError(f"{cls.__name__} must say how its samples are read")
+    def build(
+        cls,
+        name: str,
+        names: Sequence[str],
+        roles: Sequence[Sequence[int]],
+        features: NDArray[Any],
+        labels: NDArray[np.int64],
+        held_out: Sequence[int] | NDArray[np.int64] = (),
+        **more: Any,
+    ) -> Benchmark:
+        """Return the benchmark, whose classes are learned from examples alone: nothing describes them.
 
-    @classmethod
-    def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Return the benchmark; ``seed`` is not used."""
-        made = cls.samples(settings)
-        space = few_shot_space(made.names, *made.roles)
+        Args:
+            name: of the benchmark.
+            names: of the classes.
+            roles: ids of the training, validation and novel classes.
+            features: (n, ...) the samples.
+            labels: (n,) ids of their classes.
+            held_out: ids of samples of training classes that are for tests.
+            more: further fields of the benchmark.
+        """
+        training, validation, novel = roles
+        seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))
+        space = ClassSpace(tuple(names), np.zeros((len(names), 0)), (), seen, held, unseen)
         for c in np.concatenate([space.seen, space.unseen]).tolist():
-            if not (made.labels == c).any():
-                raise DataError(f"{made.name}: the class {space.names[c]!r} has no sample{made.remedy}")
-        return Benchmark(
-            name=made.name,
-            space=space,
-            features=made.features,
-            labels=made.labels,
-            train=np.setdiff1d(np.flatnonzero(np.isin(made.labels, space.seen)), made.held_out),
-            test_seen=made.held_out,
-            test_unseen=np.flatnonzero(np.isin(made.labels, space.unseen)),
-            image_shape=cls.image_shape,
-            users=made.users,
-            answers=made.answers,
-        )
+            if not (labels == c).any():
+                raise DataError(f"{name}: the class {names[c]!r} has no sample{cls.remedy}")
+        train = np.setdiff1d(np.flatnonzero(np.isin(labels, space.seen)), held_out)
+        novel_samples = np.flatnonzero(np.isin(labels, space.unseen))
+        test_seen = np.array(held_out, dtype=np.int64)
+        shape = cls.image_shape
+        return Benchmark(name, space, features, labels, train, test_seen, novel_samples, image_shape=shape, **more)
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[Any]:
@@ -87,14 +81,6 @@ class FewShotBenchmark(BenchmarkLoader):
             return read_image(Path(path), height, width)
         strokes = read_strokes(Path(path), (height, width), cls.resample)
         return np.rint(255 * strokes).astype(np.uint8)[None, None] if channels else strokes.reshape(1, -1)
-
-
-def few_shot_space(
-    names: Sequence[str], training: Sequence[int], validation: Sequence[int], novel: Sequence[int]
-) -> ClassSpace:
-    """Return a class space without descriptions: its classes are learned from examples alone."""
-    seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))
-    return ClassSpace(tuple(names), np.zeros((len(names), 0)), (), seen, held, unseen)
 
 
 class MiniImageNet(FewShotBenchmark):
@@ -116,21 +102,17 @@ class MiniImageNet(FewShotBenchmark):
         """The folder of `train.csv`, `val.csv` and `test.csv`, if it is not the root."""
 
     @classmethod
-    def samples(cls, settings: Settings) -> Samples:
-        """Read the lists and the images; see :meth:`FewShotBenchmark.samples`."""
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Read the lists and the images."""
         root = settings.root.expanduser() if settings.splits is not None else cls.home(settings.root)
         rows = cls.read_split(settings.splits.expanduser() if settings.splits is not None else root)
         labels = {part: sorted({label for _, label in rows[part]}) for part in PARTS}
         names = [label for part in PARTS for label in labels[part]]
         ids = {label: c for c, label in enumerate(names)}
         listed = [row for part in PARTS for row in rows[part]]
-        return Samples(
-            "miniimagenet",
-            names,
-            [[ids[label] for label in labels[part]] for part in PARTS],
-            cls._images(root, listed),
-            np.array([ids[label] for _, label in listed], dtype=np.int64),
-        )
+        roles = [[ids[label] for label in labels[part]] for part in PARTS]
+        of_each = np.array([ids[label] for _, label in listed], dtype=np.int64)
+        return cls.build("miniimagenet", names, roles, cls._images(root, listed), of_each)
 
     @classmethod
     def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:

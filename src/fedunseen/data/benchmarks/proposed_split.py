@@ -1,13 +1,15 @@
 """The proposed split of Xian et al. (2017), the release xlsa17: ``att_splits.mat`` and ``res101.mat``.
 
-The first numbers the samples, the second names the image of each number. Without it only the *classes* are known, and
-a fifth of each seen class's images is drawn for the tests. Beware: the union of ``train_loc`` and ``val_loc`` as
-published is trainval **and test_seen**. Here they only say which classes are for validation, through trainval alone.
+The first numbers the samples, the second names the image of each number. Beware: the union of ``train_loc`` and
+``val_loc`` as published is trainval **and test_seen**. Here they only say which classes are for validation, through
+trainval alone.
 """
 
 from __future__ import annotations
 
+import struct
 import warnings
+import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedunseen.core.arrays import check_unpacked
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.csv_io import read_lines
-from fedunseen.data.io.matlab import cell_texts, read_mat
 from fedunseen.data.names import did_you_mean, plain
 
 PROPOSED_PAGE = (
@@ -28,10 +30,13 @@ PROPOSED_PAGE = (
 )
 SPLITS, FEATURES = "att_splits.mat", "res101.mat"
 LOCATIONS = ("trainval_loc", "test_seen_loc", "test_unseen_loc")
-SEEN_LIST, UNSEEN_LIST, VALIDATION_LIST = "trainvalclasses.txt", "testclasses.txt", "valclasses1.txt"
 TEST_SHARE = 0.2  # of each seen class's images, as in the proposed split
 
 Ids = NDArray[np.int64]
+
+TEXTS = ("allclasses_names", "image_files", "attributes", "images")  # variables that hold text
+HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 
 # The groups of attributes: CUB's are the prefixes of their names; AWA's and SUN's are those of APN (Xu et al. 2020).
 CUB_STARTS = {
@@ -66,46 +71,42 @@ class ClassSplit:
     used: NDArray[np.bool_] | None = None
 
 
-def class_split(path: Path, names: Sequence[str], seen: str, unseen: str, validation: str) -> ClassSplit | None:
-    """Read a split of classes from lists of names, a class a line."""
-    if not (path / unseen).is_file():
+def class_split(folder: Path, names: Sequence[str]) -> ClassSplit | None:
+    """Read the split of classes that a data set comes with: lists of names, a class a line; None if there is none."""
+    seen, unseen = paths = [folder / "trainclasses.txt", folder / "testclasses.txt"]
+    if not all(path.is_file() for path in paths):
         return None
-    hidden = _class_ids(path / unseen, names)
-    shown = _class_ids(path / seen, names) if (path / seen).is_file() else np.setdiff1d(np.arange(len(names)), hidden)
+    shown, hidden = (np.unique(_class_ids(path, read_lines(path), names)) for path in paths)
     if len(both := np.intersect1d(shown, hidden)):
-        raise DataError(f"{path}: the class {names[both[0]]!r} is in both {seen} and {unseen}")
-    held = np.intersect1d(_class_ids(path / validation, names), shown) if (path / validation).is_file() else None
-    return ClassSplit(shown, hidden, held)
+        raise DataError(f"{folder}: the class {names[both[0]]!r} is in both {seen.name} and {unseen.name}")
+    return ClassSplit(shown, hidden)
 
 
 def find_split(given: Path | None, root: Path, dataset: str) -> Path | None:
-    """Return ``att_splits.mat`` of the data set, or the folder of its class lists."""
+    """Return ``att_splits.mat`` of the data set."""
     if given is None:
-        around = (root, root.parent / "xlsa17" / dataset, root.parent / "xlsa17" / "data" / dataset)
-        return next((folder / SPLITS for folder in around if (folder / SPLITS).is_file()), None)
-    given = given.expanduser()
-    if given.is_file():
-        return given
-    folders = (given, given / dataset, given / "data" / dataset)
-    for name in (SPLITS, UNSEEN_LIST):
-        for folder in folders:
-            if (folder / name).is_file():
-                return folder / name if name == SPLITS else folder
-    raise DataError(f"{given} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed split")
+        folders = (root, root.parent / "xlsa17" / dataset, root.parent / "xlsa17" / "data" / dataset)
+    else:
+        given = given.expanduser()
+        if given.is_file():
+            return given
+        folders = (given, given / dataset, given / "data" / dataset)
+    place = next((folder / SPLITS for folder in folders if (folder / SPLITS).is_file()), None)
+    if place is None and given is not None:
+        raise DataError(f"{given} has no {SPLITS}: set data.splits to the folder {dataset} of the proposed split")
+    return place
 
 
 def read_split(title: str, place: Path, files: Sequence[str], labels: Ids, names: Sequence[str]) -> ClassSplit:
     """Read the proposed split (see the top of this file)."""
-    if place.is_dir():
-        return _by_lists(title, place, place / UNSEEN_LIST, names)
     mat = read_mat(place, ("allclasses_names", *LOCATIONS), ("train_loc", "val_loc"))
-    ids = {plain(name): i for i, name in enumerate(names)}
-    of_class = np.array([_class_id(place, name, ids, names) for name in cell_texts(mat["allclasses_names"])])
+    of_class = _class_ids(place, cell_texts(mat["allclasses_names"]), names)
     features = place.parent / FEATURES
     if not features.is_file():
-        if (place.parent / UNSEEN_LIST).is_file():
-            return _by_lists(title, place.parent, place, names)
-        return _by_order(title, place, sample_ids(place, mat, None), labels)
+        raise DataError(
+            f"{place} numbers its samples, but {features}, which names the images of these numbers, is missing: put it "
+            "there"
+        )
     measured = read_mat(features, ("labels", "image_files"))
     numbers = measured["labels"].ravel().astype(np.int64)
     image_files = cell_texts(measured["image_files"])
@@ -124,16 +125,17 @@ def read_split(title: str, place: Path, files: Sequence[str], labels: Ids, names
     return ClassSplit(seen, unseen, validation_classes(loc, sample_labels), test, used)
 
 
-def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int | None) -> dict[str, Ids]:
+def sample_ids(path: Path, mat: Mapping[str, NDArray[Any]], samples: int) -> dict[str, Ids]:
     """Return the sample ids of each ``..._loc``, counted from 0."""
     loc = {}
     for key in (key for key in mat if key.endswith("_loc")):
         numbers = mat[key].ravel()
-        outside = ~((numbers >= 1) & (numbers <= (np.inf if samples is None else samples)) & (numbers % 1 == 0))
+        outside = ~((numbers >= 1) & (numbers <= samples) & (numbers % 1 == 0))
         if outside.any():
-            known = "are counted from 1" if samples is None else f"have the numbers 1 to {samples}"
             bad = numbers[int(np.argmax(outside))]
-            raise DataError(f"{path}: {key} names sample {bad}, but the samples of {FEATURES} {known}")
+            raise DataError(
+                f"{path}: {key} names sample {bad}, but the samples of {FEATURES} have the numbers 1 to {samples}"
+            )
         loc[key] = numbers.astype(np.int64) - 1
     return loc
 
@@ -147,46 +149,13 @@ def validation_classes(loc: Mapping[str, Ids], labels: Ids) -> Ids | None:
     return classes if 0 < len(classes) < len(np.unique(labels[loc["trainval_loc"]])) else None
 
 
-def _by_lists(title: str, folder: Path, place: Path, names: Sequence[str]) -> ClassSplit:
-    split = class_split(folder, names, SEEN_LIST, UNSEEN_LIST, VALIDATION_LIST)
-    assert split is not None  # the caller saw the file
-    _warn_drawn(title, place)
-    return split
-
-
-def _by_order(title: str, place: Path, loc: Mapping[str, Ids], labels: Ids) -> ClassSplit:
-    """Return the classes of a split whose samples are the images in the data set's own order, class by class."""
-    seen = np.concatenate([loc["trainval_loc"], loc["test_seen_loc"]])
-    total = max(int(ids.max(initial=-1)) for ids in loc.values()) + 1
-    # if the order is the same, no class is both seen and unseen
-    if total != len(labels) or len(np.intersect1d(labels[seen], labels[loc["test_unseen_loc"]])):
-        raise DataError(
-            f"{place} numbers its samples, but {place.parent / FEATURES} that names the images of these numbers is "
-            f"missing: put it there, or the lists {UNSEEN_LIST} and {VALIDATION_LIST} of the same release"
-        )
-    _warn_drawn(title, place)
-    trainval, unseen = (np.unique(labels[loc[key]]) for key in ("trainval_loc", "test_unseen_loc"))
-    return ClassSplit(trainval, unseen, validation_classes(loc, labels))
-
-
-def _warn_drawn(title: str, place: Path) -> None:
-    warnings.warn(
-        f"{title}: {place} gives the seen and unseen classes; without {FEATURES} beside it the test images of seen "
-        f"classes are drawn ({TEST_SHARE:.0%} of each, always the same), not the published ones",
-        stacklevel=2,
-    )
-
-
-def _class_ids(path: Path, names: Sequence[str]) -> Ids:
-    """Return the sorted ids of the classes that a file lists."""
+def _class_ids(path: Path, given: Sequence[str], names: Sequence[str]) -> Ids:
+    """Return the ids of the classes that a file names."""
     ids = {plain(name): i for i, name in enumerate(names)}
-    return np.unique([_class_id(path, name, ids, names) for name in read_lines(path)]).astype(np.int64)
-
-
-def _class_id(path: Path, name: str, ids: Mapping[str, int], names: Sequence[str]) -> int:
-    if plain(name) not in ids:
-        raise DataError(f"{path}: unknown class {name!r}{did_you_mean(name, names)}")
-    return ids[plain(name)]
+    for name in given:
+        if plain(name) not in ids:
+            raise DataError(f"{path}: unknown class {name!r}{did_you_mean(name, names)}")
+    return np.array([ids[plain(name)] for name in given], dtype=np.int64)
 
 
 def _match(
@@ -224,3 +193,55 @@ def builtin_groups(dataset: str, attributes: int) -> dict[str, tuple[int, ...]]:
 
 def _columns(ranges: dict[str, list[tuple[int, int]]]) -> dict[str, tuple[int, ...]]:
     return {group: tuple(i for a, b in parts for i in range(a, b + 1)) for group, parts in ranges.items()}
+
+
+# MATLAB files, v5: only the variables that are asked for, in MATLAB's own orientation
+
+
+def read_mat(
+    path: Path, required: Sequence[str], optional: Sequence[str] = (), source: str = "the xlsa17 proposed split"
+) -> dict[str, Any]:
+    """Read variables of a MATLAB file, in MATLAB's own orientation."""
+    import scipy.io  # here, because other runs need not wait for it
+
+    names = [*required, *optional]
+    try:
+        with path.open("rb") as file:
+            head = file.read(520)
+        if HDF5_SIGNATURE in (head[:8], head[512:]):  # MATLAB puts 512 bytes of its own before HDF5's
+            raise DataError(f"{path} is a MATLAB v7.3 file, as the authors' are not: save it again with the option -v7")
+        check_unpacked(path, _unpacked_bytes(path))
+        variables = scipy.io.loadmat(path, variable_names=names)
+    except DataError:
+        raise
+    except Exception as error:  # on a damaged file the readers raise almost anything
+        raise DataError(
+            f"{path} is damaged, perhaps cut short ({type(error).__name__}): copy or unpack it again"
+        ) from None
+    missing = [name for name in required if name not in variables]
+    if missing:
+        raise DataError(f"{path} has no variable {missing[0]!r}: is it a file of {source}?")
+    arrays = {name: variables[name] for name in names if name in variables}
+    for name, value in arrays.items():
+        if name not in TEXTS and value.dtype.kind not in "fiub":
+            raise DataError(f"{path}: {name} is of type {value.dtype}, not real numbers")
+    return arrays
+
+
+def _unpacked_bytes(path: Path) -> int:
+    """Return what the compressed variables of a MATLAB v5 file unpack to, by the size that each says it has."""
+    total = 0
+    with path.open("rb") as file:
+        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:128])
+        while order is not None and len(tag := file.read(8)) == 8:
+            kind, size = struct.unpack(f"{order}II", tag)
+            packed = file.read(min(size, 4096))  # enough for the tables that begin a compressed block
+            if kind == COMPRESSED:
+                total += struct.unpack(f"{order}II", zlib.decompressobj().decompress(packed, 8))[1]
+            file.seek(size - len(packed), 1)
+    return total
+
+
+def cell_texts(cells: NDArray[Any]) -> tuple[str, ...]:
+    """Return the texts of a MATLAB cell array, or of a character matrix with a text a row."""
+    return tuple("".join(map(str, np.ravel(cell))).strip() for cell in cells.ravel())

@@ -31,14 +31,15 @@ from fedunseen.data.benchmarks.proposed_split import (
     TEST_SHARE,
     ClassSplit,
     builtin_groups,
+    cell_texts,
     class_split,
     find_split,
+    read_mat,
     read_split,
 )
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box, list_images
-from fedunseen.data.io.matlab import cell_texts, read_mat
 from fedunseen.data.names import did_you_mean
 
 
@@ -173,7 +174,7 @@ class Awa2(PublishedBenchmark):
             raise DataError(f"{folder / unknown[0]} is not a class of {classes.name}{did_you_mean(unknown[0], ids)}")
         labels = np.array([ids[name] for name in of_class], dtype=np.int64)
         semantics, groups = _read_matrix(matrix, len(names), len(attributes)), builtin_groups("AWA2", len(attributes))
-        split = class_split(root, names, "trainclasses.txt", "testclasses.txt", "valclasses.txt")
+        split = class_split(root, names)
         return Tables(folder, files, labels, names, semantics, attributes, groups, split=split)
 
 

