@@ -30,7 +30,7 @@ from PIL import Image
 
 from fedunseen import Experiment, load_run
 from fedunseen.encoders import efficientnet
-from fedunseen.encoders.frozen import in_portions
+from fedunseen.encoders.backbone import in_portions
 from fedunseen.evaluation.misplaced import misplaced
 from fedunseen.experiment.assemble import load_data
 
@@ -253,9 +253,9 @@ def rate(data: Path, pictures: int = 400) -> str:
         torch.set_num_threads(threads)
         efficientnet.in_portions = functools.partial(_portions, own=apart)
         encoder = efficientnet.EfficientNetLite(efficientnet.EfficientNetLiteSettings(), (3, 32, 32), "vectors")
-        encoder._encode(images[:8])  # without the cache; reads the weights
+        encoder.compute(images[:8])  # without the cache; reads the weights
         wall, busy = time.perf_counter(), time.process_time()
-        encoder._encode(images)
+        encoder.compute(images)
         wall, busy = time.perf_counter() - wall, time.process_time() - busy
         lines.append(f"| {threads} | {'yes' if apart else 'no'} | {pictures / busy:.0f} | {pictures / wall:.0f} |")
     torch.set_num_threads(before)

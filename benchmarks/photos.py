@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.data.io.images import read_image
+from fedunseen.encoders.backbone import in_portions
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _network
-from fedunseen.encoders.frozen import in_portions
 
 SIDE = 224
 AT_ONCE = 4  # pictures a call, in all libraries
@@ -91,7 +91,7 @@ def work(folder: Path, library: str) -> None:
     files = {kind: sorted((folder / kind).iterdir()) for kind in KINDS}
     images = np.concatenate([read_image(file, SIDE, 256) for file in files["500 px, JPEG"]])
     encoder = EfficientNetLite(EfficientNetLiteSettings(), (3, SIDE, SIDE), "vectors")
-    encode = PEERS[library](encoder) if library else encoder._encode
+    encode = PEERS[library](encoder) if library else encoder.compute
     features = encode(images)  # the first call compiles and loads
     network = _network("lite0").double()
     network.load_state_dict(encoder._weights())

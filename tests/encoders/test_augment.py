@@ -1,3 +1,7 @@
+"""Random changes of images, and portions of them in threads."""
+
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +9,8 @@ import torch
 from fedunseen.core.parameters import linear_layer
 from fedunseen.core.phases import SGD, Phase, epochs_plan
 from fedunseen.core.trainer import AUGMENT, Task, Trainer
-from fedunseen.encoders.augment import DRAWS, augment
+from fedunseen.encoders.backbone import in_portions
+from fedunseen.encoders.images import DRAWS, augment
 
 
 def slowly(image, draws, steps):
@@ -69,3 +74,20 @@ def test_clients_batched_and_one_at_a_time_see_the_same_changes():
         torch.testing.assert_close(alone.params, batched.params)
         plain = Trainer(phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g).one(task)
         assert not torch.allclose(plain.params["w.weight"], alone.params["w.weight"])
+
+
+def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, monkeypatch):
+    monkeypatch.setattr("fedunseen.encoders.backbone.device", lambda: torch.device("cpu"))
+    images, met = np.arange(24, dtype=np.float32).reshape(12, 2), threading.Barrier(2, timeout=60)
+
+    def encode(part):
+        met.wait()  # no one continues before two are here
+        assert (torch.get_num_threads(), torch.is_inference_mode_enabled()) == (1, True)
+        return part * 2
+
+    found = in_portions(images, 3, encode, apart=True)
+    np.testing.assert_array_equal(found, images * 2)
+    assert torch.get_num_threads() == 2
+    who = set()
+    in_portions(images, 3, lambda part: who.add(threading.current_thread()) or part)  # may not be shared: one thread
+    assert who == {threading.main_thread()}

@@ -6,6 +6,9 @@ model as its backbone f: the clients' inputs stay images, and every loss calls t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -15,9 +18,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
-from fedunseen.encoders.augment import Augmentation
+from fedunseen.encoders.images import Augmentation
 
 CARRIED_MB = 20.0
 """Megabytes of weights that a run directory takes along, where no setting says otherwise."""
@@ -118,6 +122,41 @@ class Encoder:
         raise TypeError(f"{type(self).__name__} is trained: it has no features of its own")
 
 
+class FrozenEncoder(Encoder):
+    """Base of encoders that may be frozen: they encode images once and for all, and keep the features in the cache.
+
+    Attributes:
+        shape: of one image's features: (d,) for vectors, (channels, height, width) for maps.
+        prepare: how images are prepared, as JSON values.
+        library: the package that computes the features: its releases may round differently.
+    """
+
+    shape: tuple[int, ...]
+    prepare: Any
+    library: ClassVar[str]
+
+    def weights(self) -> list[Path]:
+        """Return the files that the features depend on."""
+        return self.files()
+
+    def compute(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return the features of images."""
+        raise NotImplementedError
+
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return vectors (n, d) float32 or maps (n, channels, height, width) float16, computed on a GPU if there is."""
+        maps = len(self.shape) == 3
+        depends = {
+            "encoder": self.settings.name,
+            "weights": files_digest(self.weights()),
+            "output": "maps" if maps else "vectors",
+            "prepare": self.prepare,
+            "device": device().type,
+            "library": [version(self.library), version("torch")],
+        }
+        return cached_features(depends, images, self.shape, "float16" if maps else "float32", self.compute)
+
+
 class NoEncoderSettings(EncoderSettings):
     """Settings of no encoder: features are taken as the benchmark gives them."""
 
@@ -128,3 +167,31 @@ class NoEncoder(Encoder):
     """No encoder. Where a benchmark has nothing but images, one of the others has to be named."""
 
     Settings = NoEncoderSettings
+
+
+def device() -> torch.device:
+    """Return the GPU if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def in_portions(
+    images: NDArray[Any], at_once: int, encode: Callable[[Tensor], Tensor], apart: bool = False
+) -> NDArray[Any]:
+    """Return the features of images."""
+    place = device()
+
+    def portion(start: int) -> NDArray[Any]:
+        with torch.inference_mode():
+            part = torch.from_numpy(np.array(images[start : start + at_once])).to(place)
+            return np.asarray(encode(part).cpu().contiguous().numpy())
+
+    starts, threads = range(0, len(images), at_once), torch.get_num_threads()
+    if not apart or place.type != "cpu" or min(threads, len(starts)) < 2:
+        return np.concatenate([portion(start) for start in starts])
+    # A thread for each portion, not several within each layer of one: those wait for the slowest after every layer,
+    # which costs several times the processor time where cores have other work too. The bits are those of one thread.
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return np.concatenate(list(pool.map(portion, starts)))
+    finally:
+        torch.set_num_threads(threads)

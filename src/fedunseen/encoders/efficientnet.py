@@ -22,8 +22,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.parameters import Params
-from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, encoded, in_portions
+from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings, device, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
@@ -61,11 +60,12 @@ class EfficientNetLiteSettings(WeightsSettings):
     `bilinear`."""
 
 
-class EfficientNetLite(Encoder):
+class EfficientNetLite(FrozenEncoder):
     """The last map of an EfficientNet-Lite (1,280 channels, a 32nd of the image's side), or its mean over cells."""
 
     Settings = EfficientNetLiteSettings
     setting = "encoder.weights"
+    library = "efficientnet-lite-pytorch"
 
     def __init__(self, settings: EfficientNetLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -94,14 +94,8 @@ class EfficientNetLite(Encoder):
         network._fc = nn.Identity()  # the classifier of ImageNet
         return NetworkBackbone(network, self.prepare, self.output, lambda _rng: self._weights())
 
-    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return vectors (n, 1280) float32 or maps (n, 1280, s, s) float16, computed on a GPU if there is."""
-        return encoded(
-            images, self.shape, self._encode, encoder="efficientnet-lite", weights=[self.path], prepare=self.prepare,
-            library="efficientnet-lite-pytorch",
-        )  # fmt: skip
-
-    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
+    def compute(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return the features of images; in portions, which threads compute."""
         network = self._frozen = self._fused() if self._frozen is None else self._frozen
 
         def encode(part: Tensor) -> Tensor:

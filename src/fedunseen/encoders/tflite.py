@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
-from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import encoded
+from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings
 from fedunseen.encoders.images import Resize, as_images, resized
 
 _TYPES = (np.uint8, np.int8)
@@ -41,17 +40,18 @@ class _Tensors(NamedTuple):
     pooled: int
 
 
-class TFLite(Encoder):
+class TFLite(FrozenEncoder):
     """The features before a quantized model's classifier, or the map that it pools; frozen."""
 
     Settings = TFLiteSettings
     setting = "encoder.model"
+    library = "ai-edge-litert"
 
     def __init__(self, settings: TFLiteSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
         if settings.model is None:
             raise ExperimentError("encoder.model is missing: name the .tflite file")
-        self.model = settings.model
+        self.model, self.prepare = settings.model, [settings.resize]
         if not self.model.is_file():
             raise DataError(f"{self.model} is missing: encoder.model has to name a .tflite file")
         interpreter = self._load()
@@ -72,15 +72,8 @@ class TFLite(Encoder):
         """Return the model's file."""
         return [self.model]
 
-    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return dequantized vectors (n, channels) float32 or maps (n, channels, height, width) float16."""
-        return encoded(
-            images, self.shape, self._encode, encoder="tflite", weights=[self.model], prepare=[self.settings.resize],
-            library="ai-edge-litert",
-        )  # fmt: skip
-
-    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Read one tensor for each image; the quantized arithmetic is the same on any number of threads."""
+    def compute(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Read one dequantized tensor for each image; the arithmetic is the same on any number of threads."""
         tensor = self.tensors.map if self.output == "maps" else self.tensors.pooled
         # One image at a time, since such models have their batch of one written into a reshape; in threads, since an
         # interpreter works outside Python's lock.

@@ -24,8 +24,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, to_device
 from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders import hub
-from fedunseen.encoders.backbone import Backbone, Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, encoded, in_portions
+from fedunseen.encoders.backbone import Backbone, FrozenEncoder, Output, WeightsSettings, device, in_portions
 from fedunseen.encoders.images import HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
 _ENCODED_AT_ONCE = 32  # images; more is not faster
@@ -180,10 +179,11 @@ Draw = Callable[[Tensor], tuple[float, float]]
 """From a weight to the standard deviation of its draw, and to how many deviations from zero it is clipped."""
 
 
-class _Network(Encoder, ABC):
+class _Network(FrozenEncoder, ABC):
     """What ResNet and ViT have in common: where weights come from, and encoding with frozen ones."""
 
     setting = "encoder.weights"
+    library = "transformers"
     kind: ClassVar[str]
     normalization: ClassVar[Normalization]
 
@@ -212,16 +212,19 @@ class _Network(Encoder, ABC):
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
 
-    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return vectors (n, d) float32 or maps (n, channels, height, width) float16, computed on a GPU if there is."""
+    def weights(self) -> list[Path]:
+        """Return the files that the features depend on, beside the preparation."""
         assert self.folder is not None  # random weights are refused where nothing is trained
-        network, weights = self.backbone(), [self.folder / "config.json", *hub.weight_files(self.folder)]
-        return encoded(
-            images, network.shape, self._encode, encoder=self.kind, weights=weights, prepare=network.prepare,
-            library="transformers",
-        )  # fmt: skip
+        return [self.folder / "config.json", *hub.weight_files(self.folder)]
 
-    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
+    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return features of images; see :meth:`FrozenEncoder.encode`."""
+        network = self.backbone()
+        self.shape, self.prepare = network.shape, network.prepare
+        return super().encode(images)
+
+    def compute(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return the features of images; the weights are loaded once."""
         if self._frozen is None:
             network = self.backbone()
             self._frozen = network, to_device(network.init(np.random.default_rng(0)), device())

@@ -17,8 +17,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.settings import FolderOrName
 from fedunseen.encoders import hub
-from fedunseen.encoders.backbone import Encoder, Output, WeightsSettings
-from fedunseen.encoders.frozen import device, encoded, in_portions
+from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings, device, in_portions
 from fedunseen.encoders.images import CLIP, HALF, IMAGENET, Normalization, Preparation, Resize, as_floats
 
 _AT_ONCE = 32  # images; more is not faster
@@ -58,11 +57,12 @@ class VisionSettings(WeightsSettings):
     """How they are resized: `bilinear` or `bicubic`."""
 
 
-class Vision(Encoder):
+class Vision(FrozenEncoder):
     """Vectors (DINOv2: the CLS token after the last norm; CLIP and SigLIP: as compared with texts), or maps."""
 
     Settings = VisionSettings
     setting = "encoder.weights"
+    library = "transformers"
 
     def __init__(self, settings: VisionSettings, image_shape: tuple[int, int, int], output: Output) -> None:
         super().__init__(settings, image_shape, output)
@@ -89,15 +89,12 @@ class Vision(Encoder):
         """Return configuration and weights."""
         return hub.model_files(self.folder)
 
-    def encode(self, images: NDArray[Any]) -> NDArray[Any]:
-        """Return vectors (n, d) float32, or the patches' tokens as maps (n, d, s, s) float16; on a GPU if there is."""
-        weights = [self.folder / "config.json", *hub.weight_files(self.folder)]
-        return encoded(
-            images, self.shape, self._encode, encoder="vision", weights=weights, prepare=self.prepare,
-            library="transformers",
-        )  # fmt: skip
+    def weights(self) -> list[Path]:
+        """Return the files that the features depend on, beside the preparation."""
+        return [self.folder / "config.json", *hub.weight_files(self.folder)]
 
-    def _encode(self, images: NDArray[Any]) -> NDArray[Any]:
+    def compute(self, images: NDArray[Any]) -> NDArray[Any]:
+        """Return the features of images; the model is loaded once."""
         import transformers
 
         if self._model is None:

@@ -15,7 +15,7 @@ from fedunseen.core.phases import GradientFunction, Loss, Plan
 from fedunseen.core.random import stream
 from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
-from fedunseen.encoders.augment import DRAWS, Augmentation, augment
+from fedunseen.encoders.images import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
