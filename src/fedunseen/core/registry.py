@@ -42,10 +42,27 @@ _LOADED: set[str] = set()
 Kind = TypeVar("Kind", bound=type[Any])
 
 
+def _at(place: str) -> Any:
+    """Import what is at ``module:attribute``."""
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def lazily(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562), so that one class does not load all others."""
+    places = {place.partition(":")[2]: place for place in table.values()}
+
+    def find(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return _at(places[name])
+
+    return find, lambda: sorted({*vars(sys.modules[package]), *places})
+
+
 def own(section: str) -> Mapping[str, str]:
     """Return this package's names of a section, each with the place of its class, ``module:Class``."""
-    module, _, attribute = SECTIONS[section][0].partition(":")
-    table: Mapping[str, str] = getattr(importlib.import_module(module), attribute)
+    table: Mapping[str, str] = _at(SECTIONS[section][0])
     return table
 
 
@@ -64,8 +81,7 @@ def _entry_points(section: str) -> EntryPoints:
 def find(section: str, name: str) -> type[Any]:
     """Return the class registered as ``name`` in a section."""
     if place := own(section).get(name):
-        module, _, attribute = place.partition(":")
-        found: type[Any] = getattr(importlib.import_module(module), attribute)
+        found: type[Any] = _at(place)
         return found
     if (registered := _registered(section).get(name)) is not None:
         return registered

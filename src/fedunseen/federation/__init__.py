@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedunseen.core.lazy import lazily
+from fedunseen.core.registry import lazily
 
 if TYPE_CHECKING:
     from fedunseen.federation.federation import Federation, Parts, Sampling, State

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedunseen.core.lazy import lazily
+from fedunseen.core.registry import lazily
 
 if TYPE_CHECKING:
     from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
