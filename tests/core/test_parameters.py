@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.core.parameters import add_scaled, difference, finite, linear_layer, size_in_bytes, stack, unstack
+from fedunseen.core.parameters import add_scaled, difference, finite, linear_layer, size_in_bytes
 
 
 def params(a, b):
@@ -21,15 +21,6 @@ def test_add_scaled_adds_in_the_order_given():
     # In float32, 1e8 + 1 is 1e8: only the order of the additions tells these apart.
     assert add_scaled(start, [big, small, big], [1, 1, -1])["w"].item() == 0.0
     assert add_scaled(start, [big, big, small], [1, -1, 1])["w"].item() == 1.0
-
-
-def test_stacks_come_apart_again():
-    many = [params([1.0, 2.0], 3.0), dict(reversed(params([4.0, 5.0], 6.0).items()))]
-    stacked = stack(many)
-    assert stacked["a"].tolist() == [[1.0, 2.0], [4.0, 5.0]]
-    assert stacked["b"].tolist() == [3.0, 6.0]
-    one = unstack(stacked, 1)
-    assert {name: value.tolist() for name, value in one.items()} == {"a": [4.0, 5.0], "b": 6.0}
 
 
 @pytest.mark.parametrize(("bad", "answer"), [(1.0, True), (float("nan"), False), (float("-inf"), False)])

@@ -34,16 +34,6 @@ def torchs(kind, options, params, gradients):
 
 
 @pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
-def test_steps_are_those_of_torch(optimiser, kind, options):
-    params, gradients = draw(0), [draw(seed) for seed in range(1, 6)]
-    expected = torchs(kind, options, params, gradients)
-    state = optimiser.init(dict(enumerate(params)))
-    for step, grads in enumerate(gradients, 1):
-        optimiser.update(params, grads, state, step)
-    torch.testing.assert_close(params, expected)
-
-
-@pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
 def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
     params, gradients = draw(0, 3), [draw(seed, 3) for seed in range(1, 6)]
     steps = [5, 4, 2]  # the clients at the back rest early

@@ -110,26 +110,6 @@ def test_unreadable_images_are_left_out_only_if_asked(cub):
     assert sorted(used.tolist()) == [i for i in range(30) if i not in (3, 7)]
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "message"),
-    [
-        ("images.txt", "1 a/b.jpg\n1 c/d.jpg\n", "{file}, line 2: the number 1 occurs twice"),
-        ("images.txt", "one a/b.jpg\n", "{file}, line 1: 'one a/b.jpg' is not a number and a text"),
-        ("images.txt", "\n", "{file} is empty: unpack it again"),
-        ("images.txt", "\udcff", "{file} cannot be read as text: unpack it again"),
-        ("image_class_labels.txt", "1 9\n", "{file} gives no class of classes.txt to image 1"),
-        ("attributes/class_attribute_labels_continuous.txt", "1 2 3\n", "{file}, line 1: 3 numbers, but there are"),
-        ("attributes/class_attribute_labels_continuous.txt", "1 two\n", "{file}: not a number: 'two'"),
-        ("attributes/class_attribute_labels_continuous.txt", " ".join(["1"] * 312) + "\n",
-         "{file} has 1 lines, but there are 6 classes"),
-    ],
-)  # fmt: skip
-def test_damaged_tables_are_named(cub, file, text, message):
-    root, *_ = cub
-    (root / file).write_text(text, "utf-8", errors="surrogateescape")
-    assert refusal(Cub, root=root).startswith(message.format(file=root / file))
-
-
 def test_a_split_of_other_data_is_refused(cub):
     root, files, labels, *_ = cub
     place = root.parent / "xlsa17" / "CUB"
@@ -225,14 +205,6 @@ def test_apy_cuts_objects_out(tmp_path):
         path = tmp_path / folders.get(part, "VOCdevkit/VOC2008/JPEGImages") / picture
         with Image.open(path) as file:
             assert np.array_equal(made.features[i], square(file, 8, 9, (left - 1, top - 1, right, bottom)))
-    text = tmp_path / "attribute_data" / "apascal_test.txt"
-    for line, message in [
-        ("2008_000004.jpg bird 1 1 9", "5 words, but picture, class, four corners and 64 attributes are 70"),
-        ("2008_000004.jpg brid 1 1 9 9" + " 0" * 64, "unknown class 'brid': did you mean 'bird'?"),
-        ("2008_000004.jpg bird 1 1 9 nine" + " 0" * 64, "corners and attributes must be numbers"),
-    ]:
-        text.write_text(line)
-        assert refusal(Apy, root=tmp_path) == f"{text}, line 1: {message.replace('picture', 'image')}"
 
 
 def test_apy_crops_of_one_picture_keep_their_order(tmp_path):
@@ -269,23 +241,6 @@ def test_deepfashion_draws_its_split_once_for_all(tmp_path):
     drawn = DeepFashion.listing(settings.model_copy(update={"split_seed": 3}), seed=0)
     assert drawn.space.unseen.tolist() != space.unseen.tolist()
     assert refusal(DeepFashion, root=tmp_path, unseen_classes=6).startswith("data.unseen_classes = 6 leaves no seen")
-
-
-@pytest.mark.parametrize(
-    ("file", "spoil", "message"),
-    [
-        ("list_category_img.txt", lambda t: t.rsplit("\n", 3)[0], "{file} is cut short or changed: its first line"),
-        ("list_category_img.txt", lambda t: t[:-3] + "9\n", "{file}: 'img/Cardigan_Item/img_00000004.jpg 9' does not"),
-        ("list_attr_cloth.txt", lambda t: t.replace("very long word 3   4", "word"), "{file}: 'word' has no"),
-        ("list_attr_img.txt", lambda t: t.rsplit("\n", 3)[0], "{file}, line 31: not"),
-        ("list_attr_img.txt", lambda t: t[:-3] + " x\n", "{file}, line 32: the attributes must be 1, 0 or -1"),
-    ],
-)  # fmt: skip
-def test_damaged_deepfashion_tables_are_named(tmp_path, file, spoil, message):
-    write_deepfashion(tmp_path)
-    path = tmp_path / "Anno" / file
-    path.write_text(spoil(path.read_text()))
-    assert refusal(DeepFashion, root=tmp_path, size=8, unseen_classes=2).startswith(message.format(file=path))
 
 
 def test_every_attribute_is_in_exactly_one_group():

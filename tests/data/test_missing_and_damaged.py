@@ -4,6 +4,7 @@ import gzip
 import io
 import struct
 import zipfile
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +12,17 @@ from PIL import Image
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
-from published_layouts import write_cifar, write_miniimagenet, write_mnist, write_omniglot, write_sentiment140
+from fedunseen.data import BENCHMARKS, BenchmarkLoader, DataSettings
+from published_layouts import (
+    write_apy,
+    write_cifar,
+    write_cub,
+    write_deepfashion,
+    write_miniimagenet,
+    write_mnist,
+    write_omniglot,
+    write_sentiment140,
+)
 
 VECTORS = "good 1 0\nbad -1 0\nday 0 2\n, 0.5 0.5\n! 3 3\ncafé 0 5\n"
 GREEK = "images_background/Greek/character01/0001_01.png"
@@ -31,6 +42,9 @@ LOADERS = {  # a small good copy -> the benchmark, and what writes it
     "miniimagenet": ("miniimagenet", write_miniimagenet),
     "cifar": ("cifar100", write_cifar),
     "sent140": ("sent140", lambda root: write_sentiment140(root / "a.csv")),
+    "cub": ("cub", lambda root: write_cub(root, images=False)),
+    "apy": ("apy", write_apy),
+    "deepfashion": ("deepfashion", write_deepfashion),
 }
 
 
@@ -84,6 +98,8 @@ def png(width, height):
 
 TRAIN, TEST_LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 ZIP, LIST = "images_background.zip", "val.csv"
+MATRIX, OBJECTS = "attributes/class_attribute_labels_continuous.txt", "attribute_data/apascal_test.txt"
+MARKS = "Anno/list_attr_img.txt"
 AGAIN = ": get it again ({page})"
 CASES = [
     # MNIST
@@ -137,6 +153,29 @@ CASES = [
     ("sent140", lambda root: write_sentiment140(root / "a.csv", rows=[(0, f"user{i}", "unheard") for i in range(9)]),
      "{root}/a.csv: none of 9 tweets has a word with a vector in {root.parent}/vectors.txt: name other vectors in "
      "data.vectors"),
+    # CUB, aPY and DeepFashion
+    ("cub", put("images.txt", "1 a/b.jpg\n1 c/d.jpg\n"), "{root}/images.txt, line 2: the number 1 occurs twice"),
+    ("cub", put("images.txt", "one a/b.jpg\n"), "{root}/images.txt, line 1: 'one a/b.jpg' is not a number and a text"),
+    ("cub", put("images.txt", "\n"), "{root}/images.txt is empty: unpack it again"),
+    ("cub", put("images.txt", b"\xff"), "{root}/images.txt cannot be read as text: unpack it again"),
+    ("cub", put("image_class_labels.txt", "1 9\n"), "{root}/image_class_labels.txt gives no class of classes.txt to"),
+    ("cub", put(MATRIX, "1 2 3\n"), f"{{root}}/{MATRIX}, line 1: 3 numbers, but there are"),
+    ("cub", put(MATRIX, "1 two\n"), f"{{root}}/{MATRIX}: not a number: 'two'"),
+    ("cub", put(MATRIX, " ".join(["1"] * 312) + "\n"), f"{{root}}/{MATRIX} has 1 lines, but there are 6 classes"),
+    ("apy", put(OBJECTS, "2008_000004.jpg bird 1 1 9"),
+     f"{{root}}/{OBJECTS}, line 1: 5 words, but image, class, four corners and 64 attributes are 70"),
+    ("apy", put(OBJECTS, "2008_000004.jpg brid 1 1 9 9" + " 0" * 64),
+     f"{{root}}/{OBJECTS}, line 1: unknown class 'brid': did you mean 'bird'?"),
+    ("apy", put(OBJECTS, "2008_000004.jpg bird 1 1 9 nine" + " 0" * 64), f"{{root}}/{OBJECTS}, line 1: corners and"),
+    ("deepfashion", change("Anno/list_category_img.txt", lambda whole: whole.rsplit(b"\n", 3)[0]),
+     "{root}/Anno/list_category_img.txt is cut short or changed: its first line"),
+    ("deepfashion", change("Anno/list_category_img.txt", lambda whole: whole[:-3] + b"9\n"),
+     "{root}/Anno/list_category_img.txt: 'img/Cardigan_Item/img_00000004.jpg 9' does not"),
+    ("deepfashion", change("Anno/list_attr_cloth.txt", lambda whole: whole.replace(b"very long word 3   4", b"word")),
+     "{root}/Anno/list_attr_cloth.txt: 'word' has no"),
+    ("deepfashion", change(MARKS, lambda whole: whole.rsplit(b"\n", 3)[0]), f"{{root}}/{MARKS}, line 31: not"),
+    ("deepfashion", change(MARKS, lambda whole: whole[:-3] + b" x\n"),
+     f"{{root}}/{MARKS}, line 32: the attributes must be 1, 0 or -1"),
 ]  # fmt: skip
 
 
@@ -205,3 +244,14 @@ def test_damaged_sheets_are_named(real_data, tmp_path, no_text_encoder):
     assert refusal() == f"{bear} has 30 x 20 pixels, not 960 x 640: unpack it again"
     bear.write_bytes(b"no image")
     assert refusal() == f"{bear} is not a readable image: unpack it again"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_where_the_registry_says(name):
+    benchmark = find("data", name)
+    assert issubclass(benchmark, BenchmarkLoader)
+    assert issubclass(benchmark.Settings, DataSettings)
+    assert get_args(benchmark.Settings.model_fields["name"].annotation) == (name,)
+    assert benchmark.title in benchmark.describe()
+    assert benchmark.files() in benchmark.describe()
+    assert ("root" in benchmark.Settings.model_fields) == (benchmark.files() != "nothing to download")
