@@ -38,7 +38,6 @@ from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.experiment.unlabelled import adaptation_note
 from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
@@ -245,7 +244,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             scaler=self._scaler, scaled_semantics=scaling, read_inputs=lambda rows: rows, manifest={"seed": self._seed},
         )  # fmt: skip
         descriptions = {str(name): row.tolist() for name, row in table.items()}
-        learned = task_of(self._experiment).predictor.learn(run, descriptions or None, shown or None)
+        learned = self._experiment.task.predictor.learn(run, descriptions or None, shown or None)
         changed = copy(self)
         changed._space, changed._params, changed._sums = learned.space, learned.params, {}
         added = [keys[name] for name in learned.space.names[len(self.classes_) :]]

@@ -34,7 +34,6 @@ from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import make_attack, make_screening
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import Parts, Sampling, one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
@@ -67,7 +66,7 @@ def load_data(experiment: Experiment, seed: int) -> Benchmark:
 
 def partition_of(experiment: Experiment, benchmark: Benchmark, seed: int) -> Partition:
     """Deal what clients may hold of the training samples."""
-    return make_partition(experiment.partition, task_of(experiment).client_data(benchmark), seed)
+    return make_partition(experiment.partition, experiment.task.client_data(benchmark), seed)
 
 
 def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partition]:
@@ -76,7 +75,7 @@ def prepared(experiment: Experiment, selection: bool) -> tuple[Benchmark, Partit
     benchmark = load_data(experiment, seed)
     partition = partition_of(experiment, benchmark, seed)
     if not selection:
-        return task_of(experiment).client_data(benchmark), partition
+        return experiment.task.client_data(benchmark), partition
     chosen = benchmark.for_selection(seed)
     return chosen, partition.restricted_to(chosen.train)
 
@@ -222,7 +221,7 @@ def _eligible(
     """Return who trains on what; refuse data and clients that do not suit the experiment."""
     if find("strategy", experiment.strategy.name).pools:
         partition = one_place(partition)
-    partition = task_of(experiment).eligible_clients(partition, benchmark, experiment.method)
+    partition = experiment.task.eligible_clients(partition, benchmark, experiment.method)
     rules.check(DataFacts(experiment, benchmark, fits_scaling=fits_scaling))
     if whole:
         rules.check(PresenceFacts(experiment, partition))
@@ -293,7 +292,7 @@ def check(experiment: Experiment, benchmark: Benchmark) -> None:
     """Refuse what :func:`assemble` would refuse of an experiment, without its first parameters, threats and engine."""
     experiment = resolve_defaults(experiment, benchmark)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
-    benchmark = task_of(experiment).client_data(benchmark)
+    benchmark = experiment.task.client_data(benchmark)
     _eligible(experiment, benchmark, partition)
     _, inputs = _inputs(experiment, benchmark, None, torch.device("cpu"))
     rules.check(ModelFacts(experiment, _method(experiment, benchmark, inputs)))
@@ -326,7 +325,7 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     method: Method = find("method", experiment.method.name)(experiment.method, space, semantics, backbone)
     if isinstance(method, ClosedForm) and experiment.privacy.name == "sample-level":
         method.release = release_of(experiment.privacy)
-    task_of(experiment).prepare(method, benchmark)
+    experiment.task.prepare(method, benchmark)
     if method.frozen and method.trained and len(benchmark.train):
         rows, train = inputs.host if isinstance(inputs, Samples) else inputs, slice_of(benchmark.train)
         method.check_inputs(rows[train if isinstance(train, slice) else torch.from_numpy(train).to(rows.device)])

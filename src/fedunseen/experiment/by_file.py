@@ -22,7 +22,6 @@ from fedunseen.experiment.removal import quantization_of, without
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import OFFLINE, StartFacts, check
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import State
 from fedunseen.federation.partition import elsewhere
 from fedunseen.federation.run_directory import RunDirectory
@@ -55,7 +54,7 @@ class ByFile:
         self.benchmark = load_data(self.experiment, run.experiment.run.seed)
         if self.benchmark.space.hashes() != run.space.hashes():
             raise ExperimentError(f"{run.path} has other classes than its data: give the run before it learned them")
-        held = task_of(self.experiment).client_data(self.benchmark)
+        held = self.experiment.task.client_data(self.benchmark)
         self.federation = assemble(self.experiment, held, elsewhere(self.experiment.partition), scaler=run.scaler)
         assert isinstance(self.federation.engine, Offline)
         self.engine = self.federation.engine

@@ -19,7 +19,6 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedForm
@@ -76,6 +75,6 @@ def _solved(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, selection: bool = False
 ) -> tuple[Federation, Sequence[Params]]:
     """Return a federation and its models after one round."""
-    federation = assemble(experiment, task_of(experiment).client_data(benchmark), partition, selection)
+    federation = assemble(experiment, experiment.task.client_data(benchmark), partition, selection)
     state, _ = federation.round(federation.start())
     return federation, federation.models(state)

@@ -33,7 +33,6 @@ from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.partition import Partition
@@ -118,7 +117,7 @@ class PartyData:
             if semantics is not None:
                 benchmark = replace(benchmark, space=benchmark.space.with_bits_of(semantics.double().numpy()))
             self._compare(benchmark, header["space"])
-        benchmark = task_of(experiment).client_data(benchmark)
+        benchmark = experiment.task.client_data(benchmark)
         if list(benchmark.features.shape[1:]) != list(header["shape"]):
             raise RefusedError(
                 f"{self.folder}: a sample has the shape {benchmark.features.shape[1:]}, but the coordinator's model "

@@ -21,7 +21,6 @@ from fedunseen.engines.remote.coordinator import Deployment, Session
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation, State
 from fedunseen.federation.growth import (
     Timeline,
@@ -107,7 +106,7 @@ class Growth:
 
     def _enter(self, version: Version) -> None:
         """Make federation and task for a version."""
-        kind, experiment = task_of(self.experiment), self.experiment
+        kind, experiment = self.experiment.task, self.experiment
         benchmark = kind.client_data(seen_through(self.benchmark, version.space))
         partition = self.partition if self.partition.remote else self.partition.restricted_to(benchmark.train)
         self.federation = assemble(experiment, benchmark, partition, scaler=self.scaler, whole=False)

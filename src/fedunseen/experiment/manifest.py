@@ -20,14 +20,13 @@ import numpy as np
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
-from fedunseen.core.registry import announced
+from fedunseen.core.registry import announced, find
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment.encoder_files import copy_weights, record_weights
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import traits
 from fedunseen.federation import Federation
 
 
@@ -46,12 +45,18 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
+    method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
+    traits = {  # what pages need of the classes that the experiment names
+        "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
+        "pools": strategy.pools, "accuracies": list(experiment.task.accuracies),
+    }  # fmt: skip
     image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
     if benchmark.pictures is not None:
         image = {"picture_shape": list(benchmark.pictures.shape[1:])}
     return {
         "experiment": experiment.to_dict(),
-        **traits(experiment),
+        "task": method.task,
+        "traits": traits,
         "seed": experiment.run.seed,
         "data_fingerprint": fingerprint,
         "benchmark": benchmark.name,

@@ -13,7 +13,6 @@ from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
-from fedunseen.experiment.traits import task_of
 
 _SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
 
@@ -40,7 +39,7 @@ def run_seeds(setup: Setup, experiment: Experiment, run: Callable[..., Run]) -> 
 
 def _summary(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what the seeds report together."""
-    task, first = task_of(experiment), experiment.run.seed
+    task, first = experiment.task, experiment.run.seed
     summary: dict[str, Any] = {}
     for name in results[0]:
         wanted = name in task.accuracies or any(fnmatchcase(name, pattern) for pattern in task.also_averaged)

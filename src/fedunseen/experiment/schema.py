@@ -23,7 +23,7 @@ from fedunseen.federation.partition import PartitionSettings
 from fedunseen.privacy.client_level import PrivacySettings
 from fedunseen.strategies import StrategySettings
 from fedunseen.strategies.compression import CompressionSettings
-from fedunseen.tasks import EvaluationSettings
+from fedunseen.tasks import EvaluationSettings, Task
 
 
 class RunSettings(Settings):
@@ -71,6 +71,12 @@ class Experiment(BaseModel):
     def deployed(self) -> bool:
         """Clients are parties elsewhere."""
         return isinstance(self.engine, DistributedSettings) and self.engine.mode == "deployment"
+
+    @property
+    def task(self) -> type[Task]:
+        """The task of its method."""
+        found: type[Task] = find("task", find("method", self.method.name).task)
+        return found
 
     @classmethod
     def load(cls, source: str | Path, overrides: Mapping[str, Any] | None = None, in_order: bool = False) -> Self:

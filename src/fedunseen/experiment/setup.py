@@ -22,7 +22,6 @@ from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
 from fedunseen.experiment.manifest import fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Callback, Federation
 from fedunseen.federation.callbacks import Progress
 from fedunseen.federation.evaluator import Choice
@@ -85,7 +84,7 @@ class Setup:
         if not self.nested and (growth := growth_of(self.experiment, self.whole, self.partition, self.directory)):
             federation, evaluator = growth.at(0)
             return replace(self, growth=growth, federation=federation, evaluator=evaluator)
-        task = task_of(self.experiment)
+        task = self.experiment.task
         federation = assemble(self.experiment, task.client_data(self.benchmark), self.partition, self.selection)
         if isinstance(federation.engine, InProcess):  # statistics of a run that selects are a part of the final ones
             federation.engine.worker.known_sums = self.known_sums

@@ -28,7 +28,6 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.sweep import Cell, Sweep, read_sweep
 from fedunseen.experiment.sweep.runner import claim
 from fedunseen.experiment.sweep.schema import Bench
-from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.papers.conditions import POOL, PerClass, measured
 
@@ -103,7 +102,7 @@ def read_bench(
                 f"bench.validation_runs says, {bench.validation_runs}",
                 "bench-budget",
             )
-        if not task_of(cell.experiment).evaluator.chooses_apart(cell.experiment.evaluation):
+        if not cell.experiment.task.evaluator.chooses_apart(cell.experiment.evaluation):
             raise ExperimentError(
                 f"{source}: {cell.key}: nothing is chosen on validation classes: take a zero-shot method, with "
                 "evaluation.selection = 'validation'",

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, SHORT, TITLES
 from fedunseen.experiment.sweep.schema import MEASURES
-from fedunseen.experiment.traits import task_of
 from fedunseen.metrics import t_critical
 from fedunseen.report.communication_cost import written_bytes
 from fedunseen.report.parts import paragraphs
@@ -181,7 +180,7 @@ def is_few_shot(row: Row) -> bool:
     """Return whether a cell's runs are few-shot runs."""
     if row.mean or row.cell.experiment is None:
         return "few_shot" in row.mean
-    return "few_shot" in task_of(row.cell.experiment).accuracies
+    return "few_shot" in row.cell.experiment.task.accuracies
 
 
 def half_interval(row: Row, metric: str) -> float | None:

@@ -22,7 +22,6 @@ from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.class_descriptions import semantics_of_names
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
@@ -248,7 +247,7 @@ class Recognizer:
     def _rebuilt(self, added: dict[str, Added]) -> _Known | None:
         """Return what knows the run's classes and these, made from the run itself."""
         run, described = self.run, _described(added)
-        if not issubclass(task_of(run.experiment).predictor, ZeroShotPredictor) or run.method.generates:
+        if not issubclass(run.experiment.task.predictor, ZeroShotPredictor) or run.method.generates:
             return None
         if added and self.by_examples:
             shown = {item.name: item.examples for item in added.values() if item.examples is not None}

@@ -19,7 +19,6 @@ from fedunseen.engines import DistributedSettings
 from fedunseen.engines.remote.coordinator import PartyStatus, needed
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -116,7 +115,7 @@ class RunMonitor(Monitor):
         self._seconds: dict[int, float] = {}
         self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
         self._left_out = 0
-        self._accuracies = list(task_of(experiment).accuracies)
+        self._accuracies = list(experiment.task.accuracies)
         self.deployed = experiment.deployed
 
     def meet(self, parties: Sequence[PartyStatus]) -> None:

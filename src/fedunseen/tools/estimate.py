@@ -14,7 +14,6 @@ from fedunseen.core.memory import peak_memory
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import is_measured
 from fedunseen.federation.federation import Federation, drawn_clients
 from fedunseen.federation.partition import Partition
@@ -43,7 +42,7 @@ class Estimate:
 
 def estimate(experiment: Experiment) -> Estimate:
     """Train a few batches and score a few test samples as a run does, and say what all of it will take."""
-    task = task_of(experiment)
+    task = experiment.task
     benchmark = load_data(experiment, experiment.run.seed)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
     whole = assemble(experiment, task.client_data(benchmark), partition)
@@ -96,7 +95,7 @@ def _counted(experiment: Experiment, whole: Federation, benchmark: Benchmark, ta
     """Return how many trainings a run of one seed is, and how many models it evaluates."""
     candidates = math.prod(len(values) for values in experiment.evaluation.choose.values())
     rounds, choosing = experiment.strategy.rounds, experiment.evaluation.selection == "validation"
-    task, method = task_of(experiment), whole.method
+    task, method = experiment.task, whole.method
     judge = task.evaluator(whole, benchmark, experiment.evaluation)
     # Which round validation classes choose is not known yet; the last one is measured anyway.
     choices = [

@@ -19,7 +19,6 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.partition import Partition
 from fedunseen.strategies import Strategy
 
@@ -87,7 +86,7 @@ def examine(
 def _check(experiment: Experiment) -> None:
     """Refuse an experiment that sends no gradient that could be attacked."""
     strategy, method = find("strategy", experiment.strategy.name), f"method.name = {experiment.method.name!r}"
-    if not task_of(experiment).attackable:
+    if not experiment.task.attackable:
         raise ExperimentError(
             f"{method} learns from episodes, whose gradients no attack here inverts: choose a zero-shot method or a "
             "classifier, for example fedzsl"

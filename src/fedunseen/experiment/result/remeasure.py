@@ -12,7 +12,6 @@ from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.deployed import dealt
 from fedunseen.experiment.growth import growth_of
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tasks import Evaluator
@@ -26,7 +25,7 @@ def judged(run: Run, benchmark: Benchmark, rounds: int, params: Params) -> tuple
 
     Where the class space has grown, a class without samples is unseen again.
     """
-    experiment, kind = run.experiment, task_of(run.experiment)
+    experiment, kind = run.experiment, run.experiment.task
     benchmark, partition = dealt(experiment, benchmark)
     growth = growth_of(experiment, benchmark, partition, RunDirectory(run.path))
     if growth is None:

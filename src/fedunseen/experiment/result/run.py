@@ -26,7 +26,6 @@ from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
@@ -93,7 +92,7 @@ class Run:
 
     def headline(self) -> str:
         """Say the run's numbers on one line."""
-        return task_of(self.experiment).headline(self.result)
+        return self.experiment.task.headline(self.result)
 
     @cached_property
     def seeds(self) -> list[Run]:
@@ -227,7 +226,7 @@ class Run:
         if self.seeds:
             return self.seeds[0].predict(inputs, classes, top, among, support)
         self.check_one_model("to predict with", choosable=True)
-        return task_of(self.experiment).predictor.predict(
+        return self.experiment.task.predictor.predict(
             self, Question(inputs, self.described(classes), support, top, among)
         )
 
@@ -301,7 +300,7 @@ class Run:
         run = self.seeds[0] if self.seeds else self
         run.check_one_model("to add classes to", choosable=True)
         folder = free_folder(out) if out is not None else None
-        learned = task_of(run.experiment).predictor.learn(run, run.described(classes), examples)
+        learned = run.experiment.task.predictor.learn(run, run.described(classes), examples)
         changed = replace(run)
         vars(changed).update(space=learned.space, params=learned.params)
         _ = changed.method  # refuses what no later prediction could use

@@ -18,7 +18,6 @@ from fedunseen.data import Benchmark
 from fedunseen.encoders import Encoder
 from fedunseen.engines import DistributedSettings
 from fedunseen.experiment.parsing import SECTIONS
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
@@ -121,7 +120,7 @@ class ConfigFacts:
     @property
     def task(self) -> type[Task]:
         """What the method is for."""
-        return task_of(self.experiment)
+        return self.experiment.task
 
     @property
     def merging(self) -> bool:

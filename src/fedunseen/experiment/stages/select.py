@@ -17,14 +17,13 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
 from fedunseen.experiment.stages.train import train
 from fedunseen.experiment.stages.warm_start import warm_start
-from fedunseen.experiment.traits import task_of
 from fedunseen.federation.evaluator import Choice
 
 
 def prepare(setup: Setup) -> Setup:
     """Return the setup with the benchmark to select on, if any, checked before anything is written."""
     experiment, benchmark = setup.experiment, setup.whole
-    if not task_of(experiment).evaluator.chooses_apart(experiment.evaluation):
+    if not experiment.task.evaluator.chooses_apart(experiment.evaluation):
         return setup
     try:
         apart = benchmark.for_selection(experiment.run.seed)
@@ -59,7 +58,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
     """Run every combination of settings on the validation classes, and return what the best one chose."""
     experiment, grid = setup.given, setup.given.evaluation.choose
     candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    task, method = task_of(experiment), find("method", experiment.method.name)
+    task, method = experiment.task, find("method", experiment.method.name)
     results: list[Mapping[str, Any]] = []
     for i, settings in enumerate(candidates):
         candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
@@ -69,7 +68,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
         several = len(candidates) > 1
         label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
         rounds = candidate.strategy.rounds
-        choice = task_of(candidate).evaluator.choice(candidate.evaluation, own, rounds, selecting=True)
+        choice = candidate.task.evaluator.choice(candidate.evaluation, own, rounds, selecting=True)
         partition = setup.partition.restricted_to(benchmark.train)
         how = {"experiment": candidate, "benchmark": benchmark, "partition": partition, "rounds": rounds}
         how |= {"choice": choice, "label": label, "selection": True}

@@ -29,7 +29,6 @@ from fedunseen.core.toml import parse_toml, toml_value
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT, FewShotDetail, FewShotName, ZeroShotName
 from fedunseen.experiment.parsing import plain_message
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.traits import task_of
 
 Metric = ZeroShotName | FewShotName
 Measure = (
@@ -164,7 +163,7 @@ class Sweep:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The accuracies that its runs have."""
-        kinds = ["few_shot" in task_of(cell.experiment).accuracies for cell in self.cells if cell.experiment]
+        kinds = ["few_shot" in cell.experiment.task.accuracies for cell in self.cells if cell.experiment]
         return (() if kinds and all(kinds) else ZERO_SHOT) + (FEW_SHOT if any(kinds) else ())
 
 
