@@ -31,7 +31,7 @@ def parts() -> Iterator[dict[str, float]]:
     """Add up the processor seconds of the parts of all runs in this block; a part inside another counts for itself."""
     from fedunseen.core.trainer import Trainer
     from fedunseen.engines import InProcess, Worker
-    from fedunseen.experiment.stages import train
+    from fedunseen.experiment import stages
     from fedunseen.federation import callbacks
     from fedunseen.federation.run_directory import RunDirectory
     from fedunseen.tasks.zero_shot import ZeroShotEvaluator
@@ -60,7 +60,7 @@ def parts() -> Iterator[dict[str, float]]:
         (InProcess, "round", "merging"), (ZeroShotEvaluator, "measure", "measuring"),
         (ZeroShotEvaluator, "observe", "observing"),
         (RunDirectory, "save_checkpoint", "checkpoint"), (RunDirectory, "add_metrics", "checkpoint"),
-        (callbacks, "write_tensors", "checkpoint"), (ZeroShotEvaluator, "summary", "summary"), (train, "fit", "other"),
+        (callbacks, "write_tensors", "checkpoint"), (ZeroShotEvaluator, "summary", "summary"), (stages, "fit", "other"),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     for (owner, name, part), function in zip(places, before, strict=True):

@@ -10,8 +10,8 @@ from PIL import Image
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
+from fedunseen.experiment import stages
 from fedunseen.experiment.init_template import suggest
-from fedunseen.experiment.stages import report as reporting
 from fedunseen.federation.run_directory import load_params
 from same import same
 
@@ -60,7 +60,7 @@ def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
 def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):
     done = run(experiment(folder), tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr(reporting, "write_inputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(stages, "write_inputs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(experiment(folder), tmp_path / "killed")
     again = run(experiment(folder), tmp_path / "killed", resume=True)

@@ -13,22 +13,19 @@ from pathlib import Path
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
+from fedunseen.experiment import stages
 from fedunseen.experiment.manifest import free_directory, manifest
 from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.run_group import check_seeds, run_seeds
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup, Stage
-from fedunseen.experiment.stages.adapt import adapt_unlabelled
-from fedunseen.experiment.stages.meet import Meet, Present, met
-from fedunseen.experiment.stages.report import finish_late, report
-from fedunseen.experiment.stages.select import prepare, select
-from fedunseen.experiment.stages.train import train
-from fedunseen.experiment.stages.warm_start import warm_start
 from fedunseen.federation import Callback
 from fedunseen.federation.callbacks import Progress
 
-STAGES: tuple[Stage, ...] = (select, warm_start, train, adapt_unlabelled, report)
+STAGES: tuple[Stage, ...] = (
+    stages.select, stages.warm_start, stages.train, stages.adapt_unlabelled, stages.report,
+)  # fmt: skip
 
 
 @enough_memory("lower method.batch_size, the sizes of the model, or how much data is loaded")
@@ -37,8 +34,8 @@ def run(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
-    meeting: Meet | None = None,
-    present: Present | None = None,
+    meeting: stages.Meet | None = None,
+    present: stages.Present | None = None,
     benchmark: Benchmark | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
@@ -76,17 +73,17 @@ def run(
     recorded = experiment if several else setup.experiment
     directory.check(recorded.to_dict(), setup.fingerprint, resume)
     if directory.complete():
-        finish_late(setup, meeting)
+        stages.finish_late(setup, meeting)
         return load_run(path)
     check_seeds(experiment, setup.whole)
-    setup = prepare(setup.assembled())
+    setup = stages.prepare(setup.assembled())
     with directory.locked(), keep_pages(), libraries_set_aside():
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(recorded, setup.fingerprint, setup.whole))
         if several:
             run_seeds(setup, experiment, partial(run, present=present, benchmark=benchmark, callbacks=callbacks))
         elif not directory.complete():
-            with met(setup, meeting, present) as setup:
+            with stages.met(setup, meeting, present) as setup:
                 for stage in STAGES:
                     setup = stage(setup)
     return load_run(path)

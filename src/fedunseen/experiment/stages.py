@@ -1,0 +1,367 @@
+"""The stages of a run, each a function of a setup that returns the setup of the next stage."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.files import replacing, write_tensors
+from fedunseen.core.registry import find
+from fedunseen.data import Benchmark, fit_semantics
+from fedunseen.engines import DistributedSettings
+from fedunseen.engines.carriers import carrier
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
+from fedunseen.engines.remote.link import Simulate
+from fedunseen.evaluation.misplaced import misplaced_files
+from fedunseen.experiment.assemble import resolve_defaults
+from fedunseen.experiment.calibration_folds import factor_of_folds
+from fedunseen.experiment.client_data import simulated
+from fedunseen.experiment.deployed import notes
+from fedunseen.experiment.encoder_files import copy_weights
+from fedunseen.experiment.growth import Growth
+from fedunseen.experiment.manifest import clients_of, encoder_of, write_inputs
+from fedunseen.experiment.result.run import load_run
+from fedunseen.experiment.rules import PresenceFacts, check
+from fedunseen.experiment.schema import Experiment
+from fedunseen.experiment.setup import Setup
+from fedunseen.experiment.unlabelled import adapted_numbers
+from fedunseen.federation import Callback, Federation, Loop, fit
+from fedunseen.federation.callbacks import (
+    Checkpoint,
+    EarlyStop,
+    Evaluate,
+    KeepBest,
+    KeepForForgetting,
+    Personalize,
+    Record,
+    ShowProgress,
+)  # fmt: skip
+from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.partition import NEVER
+from fedunseen.federation.run_directory import RunDirectory, load_params
+from fedunseen.methods import WarmStartable
+from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
+
+Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to the parties of a deployment
+Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
+
+
+def connect(setup: Setup) -> None:
+    """Let the rounds be those of the parties, wherever they are."""
+    if setup.meeting is not None:
+        setup.meeting.run = setup.directory.identity()  # parties keep the states of each run apart
+        setup.meeting.folder = setup.directory.path / "secagg"
+        setup.federation.engine.connect(setup.meeting)
+        if setup.growth is not None:
+            setup.growth.meet(setup.meeting)
+
+
+@contextmanager
+def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
+    """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
+    settings, clients = setup.experiment.engine, len(setup.federation.partition.clients)
+    show = present or (lambda members: None)
+    if meet is not None:
+        with meet() as meeting:
+            show(meeting.parties)
+            yield replace(setup, meeting=meeting)
+        return
+    show(clients_of(setup.federation))
+    if not isinstance(settings, DistributedSettings):
+        yield setup
+        return
+    threads = str(max(1, torch.get_num_threads() // settings.processes))
+    place = Simulate(setup.directory.path / "engine", clients, settings.processes, simulated, threads)
+    with carrier(settings.name).simulate(place) as link:
+        yield replace(setup, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
+
+
+def prepare(setup: Setup) -> Setup:
+    """Return the setup with the benchmark to select on, if any, checked before anything is written."""
+    experiment, benchmark = setup.experiment, setup.whole
+    if not experiment.task.evaluator.chooses_apart(experiment.evaluation):
+        return setup
+    try:
+        apart = benchmark.for_selection(experiment.run.seed)
+        for word, rows in (("validation", apart.test_unseen), ("other seen", apart.test_seen)):
+            if not len(rows):  # of a part, as a coordinator has one
+                raise DataError(
+                    f"{benchmark.name} has no sample of its {word} classes to choose on: give the coordinator some of "
+                    "its own, marked 'train'"
+                )
+        fit_semantics(apart.space, experiment.data.semantics)
+        if not find("strategy", experiment.strategy.name).pools:
+            check(PresenceFacts(experiment, setup.partition.restricted_to(apart.train)))
+    except FedUnseenError as error:
+        raise error.reworded(f"{error}; or choose nothing, with evaluation.selection = 'last'") from None
+    return replace(setup, apart=apart)
+
+
+def select(setup: Setup) -> Setup:
+    """Choose on validation classes, where the task does so in runs apart; otherwise leave the choice to the rounds."""
+    if setup.apart is None:
+        evaluation, method = setup.experiment.evaluation, type(setup.federation.method)
+        return replace(setup, choice=setup.evaluator.choice(evaluation, method, setup.rounds))
+    choice, chosen = _choose(setup, setup.apart)
+    if chosen["settings"]:
+        before, now = setup.experiment, resolve_defaults(setup.given.with_overrides(chosen["settings"]), setup.whole)
+        chosen["settings"] |= _followed(before, now)
+        setup = replace(setup, experiment=now, rounds=now.strategy.rounds).assembled()
+    return replace(setup, choice=choice, chosen=chosen)
+
+
+def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]:
+    """Run every combination of settings on the validation classes, and return what the best one chose."""
+    experiment, grid = setup.given, setup.given.evaluation.choose
+    candidates = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    task, method = experiment.task, find("method", experiment.method.name)
+    results: list[Mapping[str, Any]] = []
+    for i, settings in enumerate(candidates):
+        candidate = experiment.with_overrides({**settings, "evaluation.choose": {}, "evaluation.clients": False})
+        candidate = resolve_defaults(candidate, setup.whole)
+        own = find("method", candidate.method.name)
+        method = own if own.zero_shot else method  # candidates are compared as one that scores unseen classes, if any
+        several = len(candidates) > 1
+        label = "choosing on validation classes" + (f" {i + 1}/{len(candidates)}" if several else "")
+        rounds = candidate.strategy.rounds
+        choice = candidate.task.evaluator.choice(candidate.evaluation, own, rounds, selecting=True)
+        partition = setup.partition.restricted_to(benchmark.train)
+        how = {"experiment": candidate, "benchmark": benchmark, "partition": partition, "rounds": rounds}
+        how |= {"choice": choice, "label": label, "selection": True}
+        results.append(setup.sub_run(f"selection/{i}" if several else "selection", (warm_start, train), **how))
+    orders = [task.evaluator.order(result, experiment.evaluation, method) for result in results]
+    best = max(range(len(results)), key=lambda i: (*orders[i], -i))
+    result = results[best]
+    form = {"method.form": result["form"]} if "form" in result else {}  # whose scores the factor is for
+    found: dict[str, Any] = {
+        "settings": {**candidates[best], **form},
+        "round": result["selected_round"],
+        "factor": result["calibration_factor"],
+        **{name: result[name] for name in ("rounds", "stopped") if name in result},
+        "validation": {name: result[name] for name in task.accuracies},
+    }
+    chosen = resolve_defaults(experiment.with_overrides(candidates[best]), setup.whole)
+    if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
+        found |= {"factor": folds[0], "turns": folds[1]}
+    if len(candidates) > 1:
+        found["tried"] = [
+            {"settings": settings, **{name: one[name] for name in task.accuracies}}
+            for settings, one in zip(candidates, results, strict=True)
+        ]
+    return Choice(result["selected_round"], found["factor"]), found
+
+
+def _followed(before: Experiment, now: Experiment) -> dict[str, Any]:
+    """Return what follows from the data otherwise than before, since settings have been chosen."""
+    pairs = {
+        "data.features": (before.data.features, now.data.features),
+        "method.lr": tuple(getattr(one.method, "lr", None) for one in (before, now)),
+    }
+    return {key: new for key, (old, new) in pairs.items() if new != old and new is not None}
+
+
+def warm_start(setup: Setup) -> Setup:
+    """Set the first parameters to those of the closed form, where the method asks for it.
+
+    The result then says what the closed form reaches on the test samples, and the bytes that a client sends for it.
+    """
+    experiment, federation = setup.experiment, setup.federation
+    if getattr(experiment.method, "start", "random") != "closed-form":
+        return setup
+    strategy = {"strategy.name": "fedavg", "strategy.fraction": 1.0, "strategy.stop_after": None}
+    changes = {"method.name": "gaussian", "data.quantization": "none", **strategy, **QUIET}
+    closed = experiment.with_overrides(changes)
+    label = "beginning with the closed form"
+    how = {"experiment": closed, "rounds": 1, "choice": Choice(1, 0.0), "label": label, "callbacks": ()}
+    result = setup.sub_run("start", (train,), **how)
+    model = load_params(setup.directory.path / "start" / "model.safetensors", federation.device)
+    bias = model["bias"] - model["weight"] @ model["centre"]
+    assert isinstance(federation.method, WarmStartable)  # it has the setting
+    federation.first = federation.method.warm_start(federation.first, model["weight"], bias)
+    if setup.nested:
+        return setup
+    start = {name: result[name] for name in (*setup.evaluator.accuracies, "bytes_up")}
+    return replace(setup, result={**setup.result, "start": start})
+
+
+QUIET = {"evaluation.selection": "last", "evaluation.clients": False, "evaluation.choose": {}}
+"""Settings of a nested run: it chooses nothing and measures no client."""
+
+
+class Grow(Callback):
+    """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
+
+    def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
+        self.growth, self.evaluate = growth, evaluate
+
+    def before_round(self, loop: Loop) -> None:
+        """Go to the version of the next round."""
+        loop.federation, loop.state = self.growth.before(loop.state)
+        self.evaluate.task = self.growth.task
+
+    def after_round(self, loop: Loop) -> None:
+        """Add the version to the metrics."""
+        loop.metrics.update(self.growth.line())
+
+
+def train(setup: Setup) -> Setup:
+    """Run the rounds, and return the setup with the final numbers."""
+    connect(setup)
+    directory, choice, growth = setup.directory, setup.choice, setup.growth
+    checkpoint = directory.resumable(setup.federation.device, choice.round)
+    federation, task = setup.federation, setup.evaluator
+    if growth is not None:
+        federation, task = growth.at(checkpoint.round if checkpoint else 0)
+    state = federation.start()
+    if checkpoint is not None:
+        state = directory.restored(checkpoint, state.params)
+    directory.rewind(state.round)
+    rounds, patience = setup.rounds, setup.experiment.strategy.stop_after
+    if choice.round is not None and (setup.callbacks or patience is not None):
+        rounds, patience = choice.round, None  # no later round can be the one that is reported
+    evaluate = Evaluate(task, choice, every=1 if setup.callbacks else None)
+    epochs = None if setup.nested else setup.experiment.strategy.personal_epochs
+    personalize = Personalize(directory, evaluate, epochs)
+    stopping = [EarlyStop(patience, "on validation classes")] if patience is not None else []
+    callbacks = [*stopping, *_callbacks(setup, evaluate), personalize, ShowProgress(setup.progress, setup.label)]
+    history, stoppable = directory.metrics(), not setup.chosen
+    loop = fit(federation, rounds, callbacks, state=state, history=history, stoppable=stoppable)
+    personal = {"personal": personalize.measured} if personalize.measured else {}
+    setup = replace(setup, result={**setup.result, **_numbers(setup, loop, evaluate), **personal})
+    if growth is not None:
+        setup = replace(setup, federation=growth.federation, evaluator=growth.task)
+        setup = replace(setup, benchmark=growth.federation.benchmark)
+    return setup
+
+
+def _callbacks(setup: Setup, evaluate: Evaluate) -> list[Callback]:
+    """Return what a run does after a round, in the order in which the round becomes durable."""
+    directory, growth, main = setup.directory, setup.growth, not setup.nested
+    return [
+        *([Grow(growth, evaluate)] if growth is not None else []),
+        evaluate,
+        *setup.callbacks,
+        *([KeepForForgetting(directory)] if main and setup.experiment.run.forgettable else []),
+        Record(directory, evaluate if main else None),
+        KeepBest(directory, setup.choice),
+        Checkpoint(directory),
+    ]
+
+
+def _numbers(setup: Setup, loop: Loop, evaluate: Evaluate) -> dict[str, Any]:
+    """Return what a run reports of its rounds."""
+    lines, selected = loop.history, setup.choice.selected(loop)
+    stopped = {"round": len(lines), "of": loop.rounds, "why": loop.reason}
+    return {
+        **evaluate.task.numbers(lines, selected, setup.directory.model_path),
+        **{name: lines[selected - 1][name] for name in ("sums_sha256", "clipped") if name in lines[selected - 1]},
+        **({"epsilon": lines[-1]["privacy"]["epsilon"]} if "privacy" in lines[-1] else {}),
+        **_traffic(loop.federation, lines),
+        "rounds": len(lines),
+        "selected_round": selected,
+        **({"stopped": stopped} if len(lines) < loop.rounds else {}),
+    }
+
+
+def _traffic(federation: Federation, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean bytes of a client in a round, each module's number of parameters, and how many travel."""
+    parts = sum(len(line["participants"]) + len(line.get("dropped", ())) for line in lines)
+    modules = Counter[str]()
+    for name, count in federation.sizes.items():
+        modules[name.split(".")[0]] += count
+    strategy = federation.strategy
+    travel = federation.first if strategy.merges and not strategy.pools else {}
+    return {
+        **{way: round(sum(line[way] for line in lines) / max(parts, 1), 1) for way in ("bytes_down", "bytes_up")},
+        "parameters": dict(modules),
+        "parameters_shared": sum(value.numel() for value in travel.values()),
+    }
+
+
+def adapt_unlabelled(setup: Setup) -> Setup:
+    """Replace the model by the adapted one, where the experiment asks for it (``data.unlabelled``).
+
+    The iterations are the rounds of a run inside this one, ``adapting``, over the same clients. The labeled model
+    stays in ``labelled.safetensors``, so that a killed run continues.
+    """
+    if not getattr(setup.experiment.data, "unlabelled", False):
+        return setup
+    labelled = setup.directory.path / "labelled.safetensors"
+    if not labelled.exists():
+        with replacing(labelled) as temporary:
+            shutil.copy2(setup.directory.model_path, temporary)
+    before = load_params(labelled, setup.federation.device)
+    offset, rounds = float(setup.result["calibration_factor"]), Adaptation.iterations
+
+    def start(inner: Setup) -> Setup:
+        strategy = inner.federation.strategy
+        assert isinstance(strategy, SoftSums)
+        inner.federation.first, strategy.offset = before, offset
+        return inner
+
+    experiment = setup.experiment.with_overrides({**QUIET, "data.unlabelled": "summed"})
+    clients = len(setup.partition.clients)
+    done = setup.sub_run(
+        "adapting", (start, train), experiment=experiment, rounds=rounds,
+        partition=replace(setup.partition, first=np.zeros(clients, np.int64), last=np.full(clients, NEVER)),
+        choice=Choice(rounds, offset), label="adapting to unlabelled samples", callbacks=(),
+    )  # fmt: skip
+    inner = RunDirectory(setup.directory.path / "adapting")
+    adapted = SoftSums.adapted(load_params(inner.model_path, setup.federation.device), inner.metrics()[-1])
+    write_tensors(setup.directory.model_path, adapted.params)
+    pool = None if setup.partition.remote else setup.benchmark.features[setup.benchmark.unlabelled]
+    federation, space = setup.federation, setup.benchmark.space
+    numbers = adapted_numbers(federation, space, before, adapted, offset, setup.evaluator.accuracies, pool)
+    numbers["adapted"] |= {"rounds": rounds, **{way: done[way] for way in ("bytes_down", "bytes_up")}}
+    connect(setup)  # parties get the model as one of the whole run
+    return replace(setup, result={**setup.result, **numbers})
+
+
+def report(setup: Setup) -> Setup:
+    """Write the result and all that predictions and the report need; the result last."""
+    directory, experiment, federation = setup.directory, setup.experiment, setup.federation
+    result: dict[str, Any] = {
+        **setup.result,
+        "selection": experiment.evaluation.selection,
+        "seed": experiment.run.seed,
+        "seconds": round(time.perf_counter() - setup.started, 3),
+        "run": str(directory.path),
+    }
+    if setup.chosen:
+        result["chosen_on_validation"] = dict(setup.chosen)
+        result |= {"stopped": setup.chosen["stopped"]} if "stopped" in setup.chosen else {}
+    if setup.partition.remote:
+        result["notes"] = notes(experiment, setup.benchmark)
+    # The warnings of a coordinator go to the parties, who have the files.
+    if not setup.partition.remote and (groups := misplaced_files(setup.benchmark)):
+        result["misplaced"] = groups
+    write_inputs(federation.scaler, setup.benchmark.space, directory.path)
+    copy_weights(encoder_of(experiment, setup.benchmark), experiment.data, experiment.encoder, directory.path)
+    params = load_params(directory.model_path, federation.device) if federation.strategy.one_model else {}
+    write_tensors(directory.path / "evaluation.safetensors", setup.evaluator.summary(params, result))
+    directory.finish(result)
+    federation.engine.finish(directory.result() or {}, params)
+    return replace(setup, result=result)
+
+
+def finish_late(setup: Setup, meet: Meet | None) -> None:
+    """Tell the parties, if any, that the run is over, where the coordinator was killed before it could."""
+    if meet is None:
+        return
+    done = load_run(setup.directory.path)
+    setup = replace(setup, experiment=done.experiment).assembled()
+    if setup.growth is not None:
+        setup = replace(setup, federation=setup.growth.at(NEVER)[0])
+    with meet() as meeting:
+        connect(replace(setup, meeting=meeting))
+        setup.federation.engine.finish_late(done.result, done.params)
