@@ -32,7 +32,7 @@ Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
 
 @dataclass(frozen=True)
 class Texts:
-    """What a rule says: its texts are in the TOML file beside it, and a value in ``{}`` is one of the experiment.
+    """What a rule says: its texts are in the TOML files beside it, and a value in ``{}`` is one of the experiment.
 
     Attributes:
         problem: what does not fit.
@@ -56,7 +56,7 @@ def _texts() -> dict[str, Texts]:
 
 @dataclass(frozen=True)
 class Rule(Generic[Facts]):
-    """A combination of settings that is refused; its texts are in the TOML file beside the rule, under its code.
+    """A combination of settings that is refused; its texts are in the TOML files beside the rule, under its code.
 
     Attributes:
         code: stable name of the refusal.
@@ -165,6 +165,10 @@ class ConfigFacts:
         for section in sections:
             if self.has(section):
                 yield section, getattr(self.experiment, section).name
+
+    def choices(self, sections: Sequence[str], link: str) -> str:
+        """Return the choices of these sections in words, for example ``attack.name = 'sign-flip'``."""
+        return link.join(f"{section}.name = {name!r}" for section, name in self.named(*sections))
 
 
 @dataclass(frozen=True, eq=False)
