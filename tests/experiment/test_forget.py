@@ -9,8 +9,7 @@ import torch
 from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.experiment.assemble import load_data, partition_of
-from fedunseen.experiment.forget import forget
-from fedunseen.experiment.removal import write_removal
+from fedunseen.experiment.forget import forget, write_removal
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from same import same

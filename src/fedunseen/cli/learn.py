@@ -101,7 +101,7 @@ def sums(
 
     run = load_run(path)
     if removal:
-        from fedunseen.experiment.removal import write_removal
+        from fedunseen.experiment.forget import write_removal
 
         count = write_removal(run, data, out, samples or (), consent)
         say(f"to be removed: {count} samples", f"file:   {out}")

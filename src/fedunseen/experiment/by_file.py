@@ -17,8 +17,7 @@ from fedunseen.engines.offline.files import Signed
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Session
 from fedunseen.experiment.adapt import offset_of, write_adapted
 from fedunseen.experiment.assemble import assemble, load_data
-from fedunseen.experiment.forget import check_removable, client_of, parties_of, write_left
-from fedunseen.experiment.removal import quantization_of, without
+from fedunseen.experiment.forget import check_removable, client_of, parties_of, quantization_of, without, write_left
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import OFFLINE, StartFacts, check
 from fedunseen.experiment.schema import Experiment

@@ -1,7 +1,13 @@
-"""A party is taken out of a finished run: exactly, where the server has kept each party's sums."""
+"""A party, or samples of it, are taken out of a finished run: exactly, where the server has kept sums.
+
+Quantized statistics are whole numbers, so nothing of what was removed remains in plain or in masked totals. Limitation:
+an observer of the totals before and after learns exactly what was removed. So single samples are removed
+in batches (``method.removal_batch``), or with explicit consent.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,15 +15,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from fedunseen.core.errors import ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError, unknown
 from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
+from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark
+from fedunseen.data import Benchmark, Quantization
 from fedunseen.engines import RoundResult
-from fedunseen.experiment.assemble import load_data
-from fedunseen.experiment.removal import record_removal, removed, without
+from fedunseen.experiment.assemble import load_data, partition_of
+from fedunseen.experiment.client_data import PartyData, named_samples
 from fedunseen.experiment.result.remeasure import judged
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
@@ -26,6 +36,8 @@ from fedunseen.federation import State
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
+from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without_party
 from fedunseen.strategies.summed import kept_sums
@@ -53,7 +65,7 @@ def forget(
         party: the name of a party of a deployment, or the number of a client, counted from 0.
         out: the new run directory.
         samples: positions among the party's training samples, counted from 0; none: all. For a closed form.
-        removal: a file of the party's statistics (:func:`~fedunseen.experiment.removal.write_removal`), where its
+        removal: a file of the party's statistics (:func:`~fedunseen.experiment.forget.write_removal`), where its
             samples are elsewhere.
         consent: remove fewer samples than ``method.removal_batch``.
 
@@ -156,14 +168,14 @@ def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
     gone = sorted({*experiment.partition.without, client})
     if len(gone) == experiment.partition.clients:
         raise ExperimentError(f"client {client} is the only one: without it nothing is left")
-    without = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
+    others = Experiment.from_dict(run.manifest["experiment"], {"partition.without": gone})
     first = next((i for i, line in enumerate(run.metrics) if client in line["participants"]), len(run.metrics))
     old, new = RunDirectory(run.path), RunDirectory(folder)
     # A state of the buffered engine has updates in it that are on their way, of any client.
     kept = old.kept_checkpoint(first) if experiment.engine.name != "buffered" else None
     if kept is not None:
         done, path = kept
-        new.create({**run.manifest, "experiment": without.to_dict()})
+        new.create({**run.manifest, "experiment": others.to_dict()})
         new.checkpoints.mkdir()
         shutil.copy2(path, new.checkpoints / f"{done:06d}.safetensors")
         for part in parts_of(path):
@@ -172,7 +184,7 @@ def _train_again(run: Run, party: str, client: int, folder: Path) -> Run:
             shutil.copytree(old.spaces, new.spaces)
         for line in run.metrics[:done]:
             new.add_metrics(line)
-    made = train_run(without, folder, resume=kept is not None)
+    made = train_run(others, folder, resume=kept is not None)
     again = len(made.metrics) - (kept[0] if kept else 0)
     forgotten = [*run.manifest.get("forgotten", ()), party]
     write_json(folder / "manifest.json", {**made.manifest, "forgotten": forgotten})
@@ -198,3 +210,112 @@ def client_of(run: Run, party: str) -> int:
     if party not in names:
         raise ExperimentError(f"--party {party}: " + unknown("party", party, names))
     return names.index(party)
+
+
+def write_removal(run: Run, folder: Path, out: Path, samples: Sequence[int] = (), consent: bool = False) -> int:
+    """Write the statistics of a party's samples, for the coordinator to subtract; return how many samples there are."""
+    if out.exists():
+        raise ExperimentError(f"{out} exists already: name another file with --out")
+    benchmark = PartyData(folder, settings=run.experiment.data.model_dump(exclude_none=True)).benchmark
+    rows = named_samples(_batch(run), benchmark.train, samples, consent)
+    write_tensors(out, _statistics(run, benchmark, rows), {})
+    return len(rows)
+
+
+def removed(
+    run: Run, benchmark: Benchmark, client: int, samples: Sequence[int], removal: Path | None, consent: bool
+) -> Params:
+    """Return the statistics to subtract: those of a file, or of a simulation's client."""
+    if removal is not None:
+        return _read_removal(run, removal)
+    experiment = run.experiment
+    if experiment.deployed:
+        raise ExperimentError(
+            "the party's samples are not here, and its sums were not kept: let it write them with `fedunseen sums "
+            "--removal`, and give the file with --removal"
+        )
+    held = partition_of(experiment, benchmark, experiment.run.seed).clients[client]
+    return _statistics(run, benchmark, named_samples(_batch(run), held, samples, consent))
+
+
+def record_removal(
+    run: Run, party: str, client: int, samples: Sequence[int], removal: Path | None, kept: bool
+) -> dict[str, Any]:
+    """Return what has been removed of each party, this removal included: nothing is subtracted twice.
+
+    ``kept``: the party's own sums are kept, without what was removed before.
+    """
+    before = dict(run.manifest.get("removed", {}))
+    mine = before.get(party, [])
+    if mine == "all":
+        raise FedUnseenError(
+            f"no sums of client {client} are kept, so it cannot be forgotten: {party} was removed from this run before"
+        )
+    new: list[Any] = [int(sample) for sample in samples]
+    if removal is not None:
+        new = [hashlib.sha256(removal.read_bytes()).hexdigest()] if removal.is_file() else [str(removal)]
+    if again := [item for item in new if item in mine]:
+        raise DataError(
+            f"sample or file {again[0]} of {party} is never a part of what is left: it was removed before, leave it out"
+        )
+    if not new and mine and not kept:
+        raise FedUnseenError(f"samples of {party} were removed from this run before: name the others with --samples")
+    return {**before, party: [*mine, *new] if new else "all"}
+
+
+def without(run: Run, server: Params, params: Params, client: int, part: Params) -> tuple[Params, Params]:
+    """Return the server's state and the total without ``part``."""
+    space, quantization = run.space, quantization_of(run)
+    part = {**part, "space": params["space"]}
+    left = subtract(params, part, space, quantization)
+    if why := validate_statistics(left, None, quantization):
+        raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
+    kept = kept_sums(server)
+    if client in kept:
+        rest = subtract(kept[client], part, space, quantization)
+        if not bool(rest["count"].any()):
+            return without_party(server, client)
+        server = server | {f"client/{client}/{name}": value for name, value in rest.items()}
+    return server, left
+
+
+def _batch(run: Run) -> int:
+    assert isinstance(run.experiment.method, ClosedFormSettings)
+    return run.experiment.method.removal_batch
+
+
+def _read_removal(run: Run, path: Path) -> Params:
+    try:
+        part = dict(load_file(path))
+        check(part, run.space, quantization_of(run))
+    except (OSError, SafetensorError, KeyError, IndexError) as error:
+        raise DataError(
+            f"{path} is not a removal ({error}): let the party write it with `fedunseen sums --removal`"
+        ) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return part
+
+
+def quantization_of(run: Run) -> Quantization:
+    """Return how a run's features became whole numbers, from whose sums samples are removed exactly."""
+    method = run.method
+    if not isinstance(method, ClosedForm) or method.quantization is None:
+        raise ExperimentError(
+            "data.quantization = 'none' has summed float64 numbers, from which nothing is removed exactly: run it again"
+        )
+    return method.quantization
+
+
+def _statistics(run: Run, benchmark: Benchmark, rows: NDArray[np.int64]) -> Params:
+    """Return the statistics of some samples in the run's class space."""
+    quantization, names = quantization_of(run), run.space.names
+    if missing := [name for name in benchmark.space.names if name not in names]:
+        raise DataError(f"the run has no class {missing[0]!r}: give the folder with which the party took part")
+    ids = np.array([names.index(name) for name in benchmark.space.names])
+    codes, beyond = run.scaler.codes(run.features_of(benchmark, rows))
+    labels = torch.from_numpy(ids[benchmark.labels[rows]])
+    assert isinstance(run.method, ClosedForm)
+    part = statistics(torch.from_numpy(codes), labels, run.space, run.method.clip_norm, quantization)
+    part["clipped"] += beyond
+    return part
