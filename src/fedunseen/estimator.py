@@ -36,9 +36,9 @@ from fedunseen.data.benchmark import described
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
+from fedunseen.experiment.changed import adaptation_note
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.unlabelled import adaptation_note
 from fedunseen.federation import Federation, State
 from fedunseen.federation.federation import mean_losses
 from fedunseen.federation.partition import Partition

@@ -14,7 +14,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
-from fedunseen.experiment.unlabelled import adaptation_note
+from fedunseen.experiment.changed import adaptation_note
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
 from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics

@@ -15,8 +15,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.engines.offline.coordinator import Brought, Offline
 from fedunseen.engines.offline.files import Signed
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Session
-from fedunseen.experiment.adapt import offset_of, write_adapted
 from fedunseen.experiment.assemble import assemble, load_data
+from fedunseen.experiment.changed import offset_of, write_adapted
 from fedunseen.experiment.forget import check_removable, client_of, parties_of, quantization_of, without, write_left
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import OFFLINE, StartFacts, check

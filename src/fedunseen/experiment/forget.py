@@ -27,8 +27,8 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, Quantization
 from fedunseen.engines import RoundResult
 from fedunseen.experiment.assemble import load_data, partition_of
+from fedunseen.experiment.changed import judged
 from fedunseen.experiment.client_data import PartyData, named_samples
-from fedunseen.experiment.result.remeasure import judged
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment

@@ -25,6 +25,7 @@ from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import factor_of_folds
+from fedunseen.experiment.changed import adapted_numbers
 from fedunseen.experiment.client_data import simulated
 from fedunseen.experiment.deployed import notes
 from fedunseen.experiment.encoder_files import copy_weights
@@ -34,7 +35,6 @@ from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
-from fedunseen.experiment.unlabelled import adapted_numbers
 from fedunseen.federation import Callback, Federation, Loop, fit
 from fedunseen.federation.callbacks import (
     Checkpoint,

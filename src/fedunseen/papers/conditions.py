@@ -22,7 +22,7 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.answers import answer
 from fedunseen.experiment import Run
 from fedunseen.experiment.assemble import load_data
-from fedunseen.experiment.result.remeasure import judged
+from fedunseen.experiment.changed import judged
 from fedunseen.federation import Federation
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.unlabelled import adapt

@@ -23,7 +23,6 @@ from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.encoder_files import files_of, found, found_text
 from fedunseen.experiment.encoding import make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
-from fedunseen.experiment.learn import write_changed
 from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
@@ -306,6 +305,8 @@ class Run:
         _ = changed.method  # refuses what no later prediction could use
         if folder is None:
             return changed
+        from fedunseen.experiment.changed import write_changed  # which makes runs itself
+
         added = [name for name in learned.space.names if name not in run.space.names]
         write_changed(run, learned, folder, {**run.result, "learnt": added})
         return run.reopened(folder)
@@ -334,7 +335,7 @@ class Run:
             ExperimentError: the run's method has no class means to adapt.
             RunDirectoryError: ``out`` holds something.
         """
-        from fedunseen.experiment.adapt import adapt_run  # which makes runs itself
+        from fedunseen.experiment.changed import adapt_run  # which makes runs itself
 
         return adapt_run(self, inputs, out, among)
 
