@@ -1,19 +1,31 @@
-"""From a benchmark's samples to what a method works on: frozen features made once, or a backbone inside the model."""
+"""From a benchmark's samples to what a method works on, and where a finished run finds the weights for it.
+
+Features are made once by a frozen encoder, or by a backbone inside the model. The manifest keeps the SHA-256 of the
+files that a run's features were made with. Small ones travel in the run directory (``encoder.carry``); others are where
+they were, or where the user says. Features of other weights mean something else, so weights that have changed are never
+used in place of those that a run had.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.core.array_cache import content_digest
+from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.files import replacing
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
-from fedunseen.data import Benchmark
-from fedunseen.encoders import Backbone, Encoder
+from fedunseen.data import Benchmark, DataSettings
+from fedunseen.encoders import Backbone, Encoder, EncoderSettings
+from fedunseen.encoders.backbone import CARRIED_MB
 from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 
@@ -66,3 +78,123 @@ def as_images(rows: NDArray[Any], image_shape: Sequence[int]) -> NDArray[Any]:
     """View samples as images (n, channels, height, width)."""
     shape = (1, *image_shape) if len(image_shape) == 2 else tuple(image_shape)
     return np.asarray(rows).reshape(-1, *shape)
+
+
+_FOLDERS = {"encoder": "encoder", "text_encoder": "text-encoder"}  # of a run directory, by the manifest's key
+_MB = 10**6
+
+
+def record_weights(encoder: Encoder | None, settings: DataSettings) -> dict[str, Any]:
+    """Return what a manifest says of encoders' weights.
+
+    ``{"encoder": {"setting": ..., "digest": ..., "files": {name: bytes}}, "text_encoder": ...}``, without an entry that
+    needs no file.
+    """
+    entries = {}
+    if encoder is not None and (files := encoder.files()):
+        entries["encoder"] = {"setting": encoder.setting, **_content(files)}
+    if files := _text_files(settings):
+        entries["text_encoder"] = _content(files)
+    return entries
+
+
+def copy_weights(encoder: Encoder | None, data: DataSettings, settings: EncoderSettings, run: Path) -> None:
+    """Copy weights that are small enough, and not part of every installation, into a run directory."""
+    files = [] if encoder is None or encoder.installed else encoder.files()
+    for folder, paths in zip(_FOLDERS.values(), (files, _text_files(data)), strict=True):
+        if sum(path.stat().st_size for path in paths) <= getattr(settings, "carry", CARRIED_MB) * _MB:
+            for path in paths:
+                with replacing(run / folder / path.name) as temporary:
+                    shutil.copyfile(path, temporary)
+
+
+def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSettings) -> DataSettings:
+    """Return the settings of data with a run's text encoder where it lies now."""
+    stated = getattr(settings, "text_encoder", None)
+    if entry is None or stated is None:
+        return settings
+    files = _text_files(settings)
+    if files and content_digest(files) == entry["digest"]:
+        return settings
+    if (place := _carried(run, "text_encoder", entry)) is None:
+        return settings  # what then is wrong with it is said where it is used
+    from fedunseen.encoders.text import text_encoder_at
+
+    return settings.model_copy(update={"text_encoder": text_encoder_at(place, stated)})
+
+
+def found(
+    entry: Mapping[str, Any] | None, run: Path, stated: Path | None, files: list[Path], given: Path | None = None
+) -> dict[str, Any]:
+    """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
+
+    Args:
+        entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no file.
+        run: the run directory.
+        stated: the file or folder that the experiment names, None if it names none.
+        files: those that the experiment's settings lead to on this machine; none if they lead nowhere.
+        given: where the user says that the weights are, a file or a folder.
+    """
+    if entry is None:
+        if given is not None:
+            raise DataError(f"--encoder {given}: this run needs no weights of an encoder: leave it out")
+        return {}
+    setting, names = str(entry["setting"]), list(entry["files"])
+    size = sum(entry["files"].values()) / _MB
+    had = f"{', '.join(names)}, {size:.1f} MB, SHA-256 {entry['digest'][:12]}"
+    if given is not None:
+        if not _is(given, names, entry["digest"]):
+            raise DataError(
+                f"--encoder {given} holds other weights than those that this run had ({had}): its features "
+                "would mean something else"
+            )
+        return {setting: str(given)}
+    if files and content_digest(files) == entry["digest"]:
+        return {}
+    if (place := _carried(run, "encoder", entry)) is not None:
+        return {setting: str(place / names[0] if len(names) == 1 else place)}
+    if files:
+        raise DataError(
+            f"{stated or files[0]} has changed since this run, which had other weights ({had}): give those with "
+            "--encoder"
+        )
+    raise DataError(f"{run}: the weights of its encoder ({had}) are not on this machine: give them with --encoder")
+
+
+def files_of(make: Callable[[], Encoder | None]) -> list[Path]:
+    """Return the files that an encoder would read; none if it cannot be made here."""
+    try:
+        encoder = make()
+    except FedUnseenError:
+        return []
+    return [] if encoder is None else [path for path in encoder.files() if path.is_file()]
+
+
+def _text_files(settings: DataSettings) -> list[Path]:
+    """Return the files of the text encoder that are on this machine; none of a package, or where one is missing."""
+    encoder = getattr(settings, "text_encoder", None)
+    if encoder is None or encoder == "minilm":
+        return []
+    from fedunseen.encoders.text import text_files  # takes seconds to import
+
+    try:
+        files = text_files(encoder)
+    except FedUnseenError:
+        return []
+    return files if all(path.is_file() for path in files) else []
+
+
+def _carried(run: Path, key: str, entry: Mapping[str, Any]) -> Path | None:
+    """Return the folder of a run directory with the weights, if they are there."""
+    folder = run / _FOLDERS[key]
+    return folder if _is(folder, list(entry["files"]), entry["digest"]) else None
+
+
+def _is(place: Path, names: list[str], digest: str) -> bool:
+    files = [place] if len(names) == 1 and not place.is_dir() else [place / name for name in names]
+    return all(path.is_file() for path in files) and content_digest(files) == digest
+
+
+def _content(files: list[Path]) -> dict[str, Any]:
+    """Return what a manifest says of files."""
+    return {"digest": content_digest(files), "files": {path.name: path.stat().st_size for path in files}}

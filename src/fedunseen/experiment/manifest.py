@@ -24,8 +24,7 @@ from fedunseen.core.registry import announced, find
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import PartyStatus
-from fedunseen.experiment.encoder_files import copy_weights, record_weights
-from fedunseen.experiment.encoding import make_encoder
+from fedunseen.experiment.encoding import copy_weights, make_encoder, record_weights
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
 

@@ -28,7 +28,7 @@ from fedunseen.experiment.calibration_folds import factor_of_folds
 from fedunseen.experiment.changed import adapted_numbers
 from fedunseen.experiment.client_data import simulated
 from fedunseen.experiment.deployed import notes
-from fedunseen.experiment.encoder_files import copy_weights
+from fedunseen.experiment.encoding import copy_weights
 from fedunseen.experiment.growth import Growth
 from fedunseen.experiment.manifest import clients_of, encoder_of, write_inputs
 from fedunseen.experiment.result.run import load_run

@@ -20,8 +20,7 @@ from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders import Encoder
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
-from fedunseen.experiment.encoder_files import files_of, found, found_text
-from fedunseen.experiment.encoding import make_backbone, make_encoder
+from fedunseen.experiment.encoding import files_of, found, found_text, make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
