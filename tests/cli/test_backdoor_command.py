@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedunseen.experiment import Experiment
-from fedunseen.experiment.defence_study import defended, guards, verdict
 from fedunseen.report.backdoor_page import conclusions
+from fedunseen.tools.backdoor import defended, guards, verdict
 from processes import sets
 
 pytestmark = pytest.mark.slow

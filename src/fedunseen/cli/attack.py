@@ -85,10 +85,9 @@ def backdoor(
     glance(experiment, replaced)
     from fedunseen.cli.progress import live_progress
     from fedunseen.core.files import write_json
-    from fedunseen.experiment.defence_study import guards, study
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.report.backdoor_page import conclusions, write_backdoor_report
-    from fedunseen.tools.backdoor import attacked, summary, tried
+    from fedunseen.tools.backdoor import attacked, guards, study, summary, tried
 
     chosen = attacked(experiment, replaced)
     wanted = [name.strip() for name in defences.split(",") if name.strip()]

@@ -26,7 +26,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
     """Write the page of an attack."""
     from markupsafe import Markup
 
-    from fedunseen.experiment.defence_study import magnitudes, pictures
+    from fedunseen.tools.backdoor import magnitudes, pictures
 
     shown = pictures(runs / "none-attacked")
     tried = {name: row for name, row in facts["defences"].items() if "refused" not in row}

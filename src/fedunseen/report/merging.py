@@ -88,7 +88,7 @@ def _privacy(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def attacked(facts: Facts) -> Content:
     """Return what the page says of an attack and of screening; None for a run without either."""
-    from fedunseen.experiment.defence_study import magnitudes
+    from fedunseen.tools.backdoor import magnitudes
 
     run = facts.run
     lines, attack = run.metrics, run.result.get("attack")
