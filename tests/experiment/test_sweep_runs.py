@@ -284,37 +284,6 @@ def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypat
     assert len(loaded) == 1  # a refused cell is not built again
 
 
-class Fake:
-    """A worker that takes some memory and runs a cell."""
-
-    def __init__(self, memory, cell):
-        self.cell, self.taken = cell, memory
-
-    def memory(self):
-        return self.taken
-
-
-def test_another_cell_waits_until_its_memory_is_free(file, monkeypatch, tmp_path):
-    sweep = read_sweep(file)
-    cell = sweep.cells[0]
-    pool = runner._Pool(sweep, tmp_path, None, lambda cell: None, lambda words: None)
-    need = (512 + 2 * 256) * 2**20  # before a run has been measured
-    monkeypatch.setattr(runner, "free_memory", lambda: 1)
-    assert pool._has_room(cell)  # the first always starts
-    pool.workers = [Fake(need, cell), Fake(0, None)]
-    for free, room in ((need - 1, False), (need, True)):
-        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
-        assert pool._has_room(cell) is room
-    pool.workers = [Fake(need - 500, cell)]  # it has just started, and will take 500 bytes more
-    for free, room in ((need + 499, False), (need + 500, True)):
-        monkeypatch.setattr(runner, "free_memory", lambda free=free: free)
-        assert pool._has_room(cell) is room
-    pool.peak = 2 * need  # one has taken more than was thought
-    assert not pool._has_room(cell)
-    pool.jobs = 2  # said by the user
-    assert pool._has_room(cell)
-
-
 def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch):
     monkeypatch.setattr(runner, "_cores", lambda: 8)
     assert os.environ["OMP_NUM_THREADS"] == "1"

@@ -38,9 +38,7 @@ def sweep(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the sweep in --out, or take part in it beside other processes.")
     ] = False,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at once (default: as cores and free memory allow).")
-    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once (default: one for each core).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and run nothing.")] = False,
     as_json: opt.Json = False,
 ) -> None:

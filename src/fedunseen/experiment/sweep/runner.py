@@ -28,7 +28,6 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import holding, is_occupied, parse_json, write_json
-from fedunseen.core.memory import peak_memory
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.sweep.results import Row, row, write_csv
@@ -37,8 +36,6 @@ from fedunseen.experiment.sweep.schema import Cell, Sweep
 OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
 
-MIB = 2**20
-PROCESS = 512 * MIB  # what a process takes before it has data: Python, PyTorch and this package
 PAUSE = 0.5  # seconds after another process was found to run a cell
 
 
@@ -111,8 +108,7 @@ def run_sweep(
         out: the sweep's directory.
         resume: continue with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
         cells: which of the sweep's cells to run; by default all.
-        jobs: how many run at once. By default one for each core, but a further one starts only once enough memory is
-            free for it; one in all where a CUDA device is used.
+        jobs: how many run at once; by default one for each core, one in all where a CUDA device is used.
         on_cell: called for every cell that is done or has failed.
         warn: called with every warning of a worker.
 
@@ -166,23 +162,6 @@ def _prepare(sweep: Sweep, path: Path, resume: bool, wanted: Sequence[Cell]) -> 
         write_json(path / "sweep.json", _manifest(sweep))
     for folder, problem in refused.items():
         write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
-
-
-def free_memory() -> int | None:
-    """Return how many bytes of memory are free to use, None where the system does not say (only Linux does)."""
-    try:
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-    except OSError:
-        return None
-    known = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
-    free = known.get("MemAvailable")
-    try:  # the limit of a container is not in meminfo
-        limit = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
-        if free is not None and limit != "max":
-            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text("ascii")))
-    except (OSError, ValueError):
-        pass
-    return free
 
 
 def _check(sweep: Sweep, path: Path, resume: bool) -> None:
@@ -246,20 +225,12 @@ class _Worker:
     connection: Connection
     cell: Cell | None = None
 
-    def memory(self) -> int:
-        """Return how many bytes it takes now."""
-        try:
-            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text("ascii").split()[1])
-            return pages * os.sysconf("SC_PAGESIZE")
-        except (OSError, IndexError):
-            return 0
-
 
 @dataclass(eq=False)
 class _Pool:
-    """The workers of a sweep, and the rule that says when another cell may start."""
+    """The workers of a sweep."""
 
-    # Own code: executors (concurrent.futures, loky) do not look at free memory, and a dead worker ends all their tasks.
+    # Own code: of executors (concurrent.futures, loky) a dead worker ends all tasks.
     sweep: Sweep
     path: Path
     jobs: int | None
@@ -268,16 +239,15 @@ class _Pool:
     has_ended: Callable[[Cell], bool] = lambda cell: False
     waiting: deque[Cell] = field(default_factory=deque)
     workers: list[_Worker] = field(default_factory=list)
-    peak: int = 0
 
     def run(self, cells: Sequence[Cell]) -> None:
-        """Run cells in order, as many at once as cores and memory allow."""
+        """Run cells in order, as many at once as there are cores, or as the user says."""
         waiting = self.waiting = deque(cells)
         limit = min(self.jobs or _default_jobs(cells), len(cells))
         try:
             with _threads(limit):
                 while waiting or self._busy():
-                    while waiting and len(self._busy()) < limit and self._has_room(waiting[0]):
+                    while waiting and len(self._busy()) < limit:
                         cell = waiting.popleft()
                         if self.has_ended(cell):
                             self.ended(cell)
@@ -292,17 +262,6 @@ class _Pool:
 
     def _busy(self) -> list[_Worker]:
         return [worker for worker in self.workers if worker.cell is not None]
-
-    def _has_room(self, cell: Cell) -> bool:
-        """Say whether memory for another cell is free: what the largest so far took, and at least its estimate."""
-        busy, free = self._busy(), free_memory()
-        if self.jobs is not None or not busy or free is None:
-            return True
-        # Before a run has been measured: its process and twice the batch's budget.
-        estimate = PROCESS + 2 * MIB * (cell.experiment.engine.memory if cell.experiment else 0)
-        need = max(self.peak, estimate)
-        promised = sum(max(need - worker.memory(), 0) for worker in busy)  # what the running cells have yet to take
-        return free - promised >= need
 
     def _start(self, cell: Cell) -> None:
         assert cell.experiment is not None
@@ -336,7 +295,6 @@ class _Pool:
                 self.warn(message["warning"])
                 continue
             cell, worker.cell = worker.cell, None
-            self.peak = max(self.peak, message.pop("peak"))
             if cell is not None and message.pop("elsewhere", False):
                 self.waiting.append(cell)
             elif cell is not None:
@@ -423,7 +381,7 @@ def _work(connection: Connection) -> None:
                 "refused": False,
                 "traceback": traceback.format_exc(),
             }
-        say(**problem, peak=peak_memory())
+        say(**problem)
 
 
 def _end_with_parent() -> None:
