@@ -64,9 +64,9 @@ class RunDirectory:
                 f"{self.path} already holds a run: add --resume to continue with it, or choose another --out"
             )
         manifest = self.manifest()
-        if differences := _differences(manifest["experiment"], experiment):
+        if found := differences(manifest["experiment"], experiment):
             raise RunDirectoryError(
-                f"{self.path} holds a run of another experiment ({'; '.join(differences[:3])}): "
+                f"{self.path} holds a run of another experiment ({'; '.join(found[:3])}): "
                 "choose another --out, or resume it with the settings that it was started with"
             )
         if manifest["data_fingerprint"] != fingerprint:
@@ -385,14 +385,14 @@ def _is_leftover(name: str) -> bool:
     return name.startswith(".tmp") or (name.startswith(".") and name.endswith(".tmp"))
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Say which settings that a result depends on differ: ["method.lr was 0.1, is 0.2"]."""
-    differences: list[str] = []
+    found: list[str] = []
     skipped = {"": ("name",), "engine.": _WAITING}.get(prefix, ())
     for key in sorted({*old, *new}.difference(skipped)):
         a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
         if isinstance(a, dict) and isinstance(b, dict):
-            differences += _differences(a, b, f"{name}.")
+            found += differences(a, b, f"{name}.")
         elif a != b:
-            differences.append(f"{name} was {a!r}, is {b!r}")
-    return differences
+            found.append(f"{name} was {a!r}, is {b!r}")
+    return found

@@ -32,6 +32,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.sweep.results import Row, row, write_csv
 from fedunseen.experiment.sweep.schema import Cell, Sweep
+from fedunseen.federation.run_directory import differences
 
 OnCell = Callable[[Row, int], None]
 """Called for every cell that is done or has failed, with its row and the number of cells left."""
@@ -203,18 +204,8 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
         return f"it has the cell {missing[0]}"
     if added := [name for name in new if name not in old]:
         return f"it lacks the cell {added[0]}"
-    for name, cell in old.items():
-        before, now = (_settings(one["experiment"]) for one in (cell, new[name]))
-        for key in sorted({*before, *now}):
-            if before.get(key) != now.get(key):
-                return f"{name}: {key} was {before.get(key)!r}, is {now.get(key)!r}"
-    return None
-
-
-def _settings(tree: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return ``{"section.key": value}``."""
-    sections = {section: content for section, content in (tree or {}).items() if isinstance(content, Mapping)}
-    return {f"{section}.{key}": value for section, content in sections.items() for key, value in content.items()}
+    found = {name: differences(cell["experiment"] or {}, new[name]["experiment"] or {}) for name, cell in old.items()}
+    return next((f"{name}: {settings[0]}" for name, settings in found.items() if settings), None)
 
 
 @dataclass(eq=False)
