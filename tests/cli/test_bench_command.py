@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedunseen.cli.bench import seconds_of
+from fedunseen.cli.sweep import seconds_of
 
 BENCH = """
 title = "One method"

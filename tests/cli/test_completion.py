@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedunseen.cli.completion import presets, settings, sweeps
+from fedunseen.cli.options import presets, settings, sweeps
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedunseen.cli.ledger import summary
+from fedunseen.cli.health import summary
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.engines.remote.releases import Releases, Site, header_of
 from fedunseen.engines.remote.wire import failure, pack

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole_user
-from fedunseen.cli.dashboard import both, live, live_page, watched
+from fedunseen.cli.dashboard import BindAddress, both, live, live_page, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError, RunDirectoryError
@@ -151,7 +150,7 @@ def host(
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
     glance(experiment, {"engine.name": name, **given, **fixed})
-    from fedunseen.cli.client_table import client_table  # now: PyTorch comes with it, which takes seconds
+    from fedunseen.cli.progress import client_table  # now: PyTorch comes with it, which takes seconds
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host

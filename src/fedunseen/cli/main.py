@@ -17,24 +17,18 @@ import typer.core
 from fedunseen import __version__
 from fedunseen.cli import options as opt
 from fedunseen.cli.attack import attack_app
-from fedunseen.cli.bench import bench
-from fedunseen.cli.bind_address import BindAddress
 from fedunseen.cli.console import chosen, filled, finish, print_json, say, show
-from fedunseen.cli.dashboard import both, live_page, watched
+from fedunseen.cli.dashboard import BindAddress, both, live_page, watched
 from fedunseen.cli.data import data_app
 from fedunseen.cli.deployment import certs, host, join
-from fedunseen.cli.estimate import estimate
-from fedunseen.cli.export import export
-from fedunseen.cli.health import health
-from fedunseen.cli.init import init
+from fedunseen.cli.health import health, ledger
 from fedunseen.cli.learn import adapt, forget, learn, sums
-from fedunseen.cli.ledger import ledger
 from fedunseen.cli.logs import Format, emit, speak
-from fedunseen.cli.new import new
 from fedunseen.cli.offline import offline_app
-from fedunseen.cli.predict import predict
+from fedunseen.cli.predict import export, predict
 from fedunseen.cli.serve import serve
-from fedunseen.cli.sweep import sweep, sweeps
+from fedunseen.cli.start import estimate, init, new
+from fedunseen.cli.sweep import bench, sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
@@ -161,12 +155,11 @@ def compare(
 @app.command()
 def presets() -> None:
     """List the experiments that come with the package."""
-    from fedunseen.cli.completion import title
     from fedunseen.core.presets import preset_names, preset_text
 
     width = max(map(len, preset_names()))
     for name in preset_names():
-        print(f"{name:<{width}}  {title(preset_text(name))}")
+        print(f"{name:<{width}}  {opt.title(preset_text(name))}")
 
 
 for command in (

@@ -1,15 +1,46 @@
-"""Arguments and options that mean the same in every command."""
+"""Arguments and options that mean the same in every command, and what a shell completes: no library of models."""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
 
-from fedunseen.cli.completion import presets, settings
-from fedunseen.core.presets import experiment_text
+from fedunseen.core.presets import experiment_text, preset_names, preset_text, sweep_names, sweep_text
 from fedunseen.core.registry import announce
+
+_WORDS = 60  # characters that explain a name: a longer line is broken in two, and shells take the rest for a name
+
+
+def title(text: str) -> str:
+    """Return the first line of an experiment file, which says what it is."""
+    return text.splitlines()[0].lstrip("# ")
+
+
+def _named(names: Sequence[str], text: Callable[[str], str], incomplete: str) -> list[tuple[str, str]]:
+    fitting = [name for name in names if name.startswith(incomplete)]
+    return [(name, shorten(title(text(name)), _WORDS, placeholder=" ...")) for name in fitting]
+
+
+def presets(incomplete: str) -> list[tuple[str, str]]:
+    """Return the presets whose names begin so, and what they are; where there are none, shells complete files."""
+    return _named(preset_names(), preset_text, incomplete)
+
+
+def sweeps(incomplete: str) -> list[tuple[str, str]]:
+    """Return the shipped sweeps whose names begin so, and what they are."""
+    return _named(sweep_names(), sweep_text, incomplete)
+
+
+def settings(incomplete: str) -> list[str]:
+    """Return the keys that presets set and that begin so; ``fedunseen settings`` lists all."""
+    sections = [item for name in preset_names() for item in tomllib.loads(preset_text(name)).items()]
+    keys = {f"{section}.{key}=" for section, content in sections if isinstance(content, dict) for key in content}
+    return sorted(key for key in keys if key.startswith(incomplete))
 
 
 def _known(experiment: str) -> str:

@@ -1,4 +1,4 @@
-"""``fedunseen predict``: from pictures, folders of them and arrays to ranked classes."""
+"""``fedunseen predict`` and ``export``: ranked classes for new inputs; numbers and models as files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
 
 if TYPE_CHECKING:
@@ -152,3 +152,41 @@ def _write(answers: list[dict[str, Any]], table: Path, proba: bool) -> None:
                 [prediction["input"], str(place), answer["name"], *(repr(answer[key]) for key in ("score", *last))]
             )
     write_csv(table, rows)
+
+
+def export(
+    path: opt.RunPath,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="DIR", help="The folder to write the tables to.")] = None,
+    latex: Annotated[
+        Path | None, typer.Option("--latex", metavar="DIR", help="The folder to write the tables to, as LaTeX.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
+    ] = None,
+    client: opt.Client = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""
+    if csv is None and latex is None and out is None:
+        raise ArgumentError(
+            "there is nothing to export: give --csv DIR or --latex DIR for tables, --out DIR for the model, or several"
+        )
+    if client is not None and out is None:
+        raise ArgumentError("--client says whose model --out writes: give --out DIR, or leave out --client")
+    run, written = open_run(path, None), []
+    if out is not None:
+        from fedunseen.experiment.portable import export_model
+        from fedunseen.report.card import model_card
+
+        exported = run if client is None else run.of_client(client)
+        written += export_model(exported, out, model_card(exported.seeds[0] if exported.seeds else exported))
+    if csv is not None:
+        from fedunseen.experiment.tables import write_tables
+
+        written += write_tables(run, csv)
+    if latex is not None:
+        from fedunseen.experiment.tables import write_latex
+
+        written += write_latex(run, latex)
+    print_json(as_json, {"files": [str(exported) for exported in written]})
+    say(*(f"wrote {file}" for file in ([] if as_json else written)))

@@ -1,21 +1,24 @@
-"""How far a run is: a bar on a terminal, elsewhere a line every so often."""
+"""How far a run is: a bar or a table of parties on a terminal, elsewhere a line every so often."""
 
 from __future__ import annotations
 
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
+from rich.table import Table
 
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
 from fedunseen.core.array_cache import shown
+from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment import Progress
 
 EVERY = 20.0  # seconds between two lines
@@ -108,3 +111,44 @@ def state(line: Mapping[str, Any] | None) -> str:
         words.append(f"epsilon {line['privacy']['epsilon']:.2f}")
     out = len({*line.get("dropped", {}), *line.get("defence", {}).get("dropped", {})})
     return "  ".join([*words, f"{out} left out"] if out else words)
+
+
+_log = logging.getLogger("fedunseen.federation")
+
+
+class ClientTable:
+    """A table of the parties, drawn again from what is known of them whenever it is shown."""
+
+    def __init__(self, parties: Sequence[PartyStatus]) -> None:
+        self.parties, self.title = parties, "waiting for parties"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = Table(title=self.title, title_justify="left")
+        for column in ("party", "", "classes", "samples", "rounds", "last took"):
+            table.add_column(column, justify="left" if column in ("party", "") else "right")
+        for party in self.parties:
+            where = "refused" if party.refused else "connected" if party.connected else "not there"
+            held = [str(party.classes), str(party.samples)] if party.samples else ["", ""]
+            took = f"{party.seconds:.1f} s" if party.rounds else ""
+            table.add_row(party.name, where, *held, str(party.rounds or ""), took)
+        yield table
+
+
+@contextmanager
+def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
+    """Yield a progress callback: a live table on a terminal, one line for each round elsewhere."""
+    if is_json() or not sys.stderr.isatty():
+        yield _say_round
+        return
+    shown = ClientTable(parties)
+
+    def on_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+        shown.title = f"round {round} of {rounds}   {state(line)}"
+
+    with Live(shown, console=Console(stderr=True), refresh_per_second=2):
+        yield on_round
+
+
+def _say_round(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None) -> None:
+    if line is not None:
+        _log.info("round %d of %d: %s", round, rounds, state(line).strip(), extra={"fields": numbers(stage, line)})

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.bind_address import BindAddress, read_token
 from fedunseen.cli.console import open_run, print_json, say
+from fedunseen.cli.dashboard import BindAddress, read_token
 from fedunseen.cli.logs import Format, LogFormat, logged, speak
 from fedunseen.core.errors import ArgumentError, MissingDependencyError
 
