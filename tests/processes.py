@@ -18,7 +18,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedunseen.cli.main import app
-from same import same
 
 GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
@@ -77,11 +76,6 @@ def command(*words):
 def sets(settings):
     """Return the words that give a command these settings."""
     return [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-
-
-def same_model(one, other):
-    """Assert that two run directories hold the same bits."""
-    assert same(one, other)
 
 
 TRAINED = {

@@ -1,6 +1,5 @@
 """Every file of examples/ runs in an empty folder and prints what its first line says."""
 
-import os
 import re
 import subprocess
 import sys
@@ -10,17 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from processes import environment
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.slow
 
 
 def shown(folder, *command):
     """Run a command in a folder with this package on the path; return what it prints."""
-    path = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    source = {"PYTHONPATH": str(EXAMPLES.parent / "src")}
-    done = subprocess.run(
-        command, cwd=folder, env=os.environ | path | source, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

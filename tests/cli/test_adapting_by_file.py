@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
 from fedunseen.engines.offline import files
 from fedunseen.experiment import load_run
 from fedunseen.secagg.enrolment import enrol
+from same import same
 
 NAMES = ("north", "south", "west")
 FIRST = {"data.name": "folder", "data.part": True, "method.name": "gaussian", "method.calibration": True}
@@ -31,15 +30,8 @@ def offline(place, tmp_path, monkeypatch, command):
 
     class Offline:
         def plan(self, out, *what, more=(), call=command):
-            words = (
-                "--credentials",
-                place / "kits/coordinator",
-                "--parties",
-                ",".join(NAMES),
-                "--out",
-                f"{out}.fedunseen",
-            )
-            return self.done(call("offline", "plan", *what, *words, *more))
+            words = "--credentials", place / "kits/coordinator", "--parties", ",".join(NAMES)
+            return self.done(call("offline", "plan", *what, *words, "--out", f"{out}.fedunseen", *more))
 
         def answer(self, name, plan, out=None, more=(), call=command):
             words = "--data", place / "data" / name, "--credentials", place / "kits" / name
@@ -80,14 +72,12 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, co
     assert "round 4 of 4" in command("offline", "show", "four.fedunseen").out
     offline.round("four", "adapted", way)
     done, alone = load_run("adapted"), load_run(place / "alone")
-    one, other = (load_file(path / "model.safetensors") for path in (done.path, alone.path))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(done, alone)
     assert done.result["sums_sha256"] == alone.result["sums_sha256"]
     for name in ("zsl", "gzsl_harmonic", "calibration_factor"):
         assert done.result[name] == alone.result[name]
-    same = ("samples", "classes", "refused", "rounds", "before")
-    assert {k: done.result["adapted"][k] for k in same} == {k: alone.result["adapted"][k] for k in same}
+    alike = ("samples", "classes", "refused", "rounds", "before")
+    assert {k: done.result["adapted"][k] for k in alike} == {k: alone.result["adapted"][k] for k in alike}
     history = json.loads(command("ledger", "fedunseen-north", "--json").out)["releases"]
     assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2, 3]
 

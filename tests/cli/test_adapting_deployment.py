@@ -6,7 +6,8 @@ import signal
 import pytest
 
 from fedunseen import load_run
-from processes import ADAPTING, ENGINES, Deployment, same_model, sets
+from processes import ADAPTING, ENGINES, Deployment, sets
+from same import same
 
 NAMES = ("north", "south", "west")
 
@@ -28,10 +29,10 @@ def test_killed_processes_adapt_to_the_bits_of_one_process(engine, aggregation, 
     assert (tmp_path / "run" / "adapting" / "metrics.jsonl").read_text().count("\n") == 1
     deployment.end(deployment.host("--resume"), parties)
     alone = load_run(adapting / "alone")
-    same_model(tmp_path / "run", alone.path)
+    assert same(tmp_path / "run", alone.path)
     result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
     for key in ("samples", "classes", "refused", "rounds"):
         assert result["adapted"][key] == alone.result["adapted"][key]
     assert result["gzsl_harmonic"] == alone.result["gzsl_harmonic"]
     for name in NAMES:  # the adapted model went home
-        same_model(tmp_path / "runs" / name, alone.path)
+        assert same(tmp_path / "runs" / name, alone.path)

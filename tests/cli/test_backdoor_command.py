@@ -111,19 +111,6 @@ def test_each_defence_is_tried_alone_whatever_the_experiment_names():
     assert rows["none"].to_dict() == Experiment.load("digit-pairs", attack).to_dict()
 
 
-def test_several_seeds_give_means_and_deviations(command, tmp_path):
-    small = [*TINY, "--set", "strategy.rounds=2", "--set", "run.seeds=2", "--out", tmp_path / "out"]
-    done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
-    assert done.code == 0, done.err
-    result = json.loads(done.out)
-    assert result["seeds"] == [0, 1]
-    row = result["defences"]["none"]["attacked"]
-    paths = sorted(tmp_path.glob("out/runs/none-attacked/seed-*/result.json"))
-    each = [json.loads(path.read_text())["backdoor_attacked"] for path in paths]
-    assert row["backdoor_attacked"] == pytest.approx(sum(each) / 2)
-    assert row["backdoor_attacked_sd"] == pytest.approx(abs(each[0] - each[1]) / 2**0.5)
-
-
 def facts(**attacked):
     """Give what a study finds: no defence, and two with other numbers."""
     none = {"backdoor": 90.0, "backdoor_before": 1.0, "backdoor_attacked": 99.0, "backdoor_highest": 99.0}
@@ -143,15 +130,6 @@ def test_a_defence_holds_if_the_backdoor_is_low_and_the_main_task_whole():
         magnitude={"backdoor_highest": 0.0, "zsl": 82.0},  # which an attacker can leave out
     )
     assert verdict(result) == ["good"]
-
-
-def test_where_nobody_attacked_nothing_holds():
-    result = facts(good={"backdoor_highest": 0.0, "zsl": 82.0})
-    for row in result["defences"].values():
-        for key in ("backdoor_attacked", "backdoor_highest", "backdoor_before"):
-            del row["attacked"][key]
-    assert verdict(result) == []
-    assert conclusions(result | {"attacked_rounds": []}) == ["No one attacked."]
 
 
 def test_what_is_said_of_an_attack():

@@ -1,12 +1,12 @@
 """What shells are told to complete, asked as each of them asks."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from fedunseen.cli.options import presets, settings, sweeps
+from processes import environment
 
 pytestmark = pytest.mark.slow
 
@@ -19,9 +19,8 @@ def asked(shell, words):
         "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
         "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
     }[shell]
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": paths, "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **settings}
-    done = subprocess.run([sys.executable, "-c", COMMAND], env=environment, capture_output=True, text=True)
+    own = {**environment(), "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **settings}
+    done = subprocess.run([sys.executable, "-c", COMMAND], env=own, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 

@@ -10,7 +10,8 @@ import pytest
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
-from processes import ENGINES, TRAINED, Deployment, command, same_model, sets
+from processes import ENGINES, TRAINED, Deployment, command, sets
+from same import same
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +50,9 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
     deployment.end(deployment.host("--resume", "--json"), parties)
-    same_model(tmp_path / "run", undisturbed.path)
+    assert same(tmp_path / "run", undisturbed.path)
     for name in NAMES:  # the model went home, and names a sample there
-        same_model(tmp_path / "runs" / name, undisturbed.path)
+        assert same(tmp_path / "runs" / name, undisturbed.path)
         command("predict", tmp_path / "runs" / name, data / name / "features.npz", "--top", 1)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["gzsl_harmonic"] == undisturbed.result["gzsl_harmonic"]

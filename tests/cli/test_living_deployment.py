@@ -8,7 +8,6 @@ import signal
 
 import numpy as np
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
@@ -18,6 +17,7 @@ from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
 from processes import Deployment
+from same import same
 
 pytestmark = pytest.mark.slow
 
@@ -94,10 +94,6 @@ def toml(tree, path, root):
     path.write_text(toml_text(sections), "utf-8")
 
 
-def same(one, other):
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, undisturbed, tmp_path):
     deal(tree, tmp_path / "data")
     toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
@@ -115,14 +111,14 @@ def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, undis
     assert lived.metrics[2]["space"]["added"] == NEW
     assert lived.metrics[4]["space"]["left"] == undisturbed.metrics[4]["space"]["left"]
     assert set(lived.metrics[4]["space"]["left"]) == set(PARTIES["south"])
-    assert same(dict(lived.params), dict(undisturbed.params))
+    assert same(lived.params, undisturbed.params)
     # South is forgotten.
     left, other = tmp_path / "left", forget(undisturbed, "1", tmp_path / "other")
     done = CliRunner().invoke(app, ["forget", str(tmp_path / "run"), "--party", "south", "--out", str(left)])
     if undisturbed.experiment.method.name == "gaussian":
         assert done.exit_code == 0, done.output
         left = load_run(left)
-        assert same(dict(left.params), dict(other.params))
+        assert same(left.params, other.params)
         assert left.space.hashes() == other.space.hashes()
         assert {left.space.names[c] for c in left.space.seen} == {*PARTIES["north"], *NEW}
         assert set(PARTIES["south"]) <= {left.space.names[c] for c in left.space.unseen}

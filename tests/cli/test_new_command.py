@@ -6,15 +6,15 @@ import sys
 
 import pytest
 
+from processes import environment
+
 pytestmark = pytest.mark.slow
 
 
 def python(folder, *words, paths=()):
-    paths = os.pathsep.join([*map(str, paths), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *map(str, words)], cwd=folder, capture_output=True, text=True, env=environment
-    )
+    own = environment()
+    own["PYTHONPATH"] = os.pathsep.join([*map(str, paths), own["PYTHONPATH"]])
+    return subprocess.run([sys.executable, *map(str, words)], cwd=folder, capture_output=True, text=True, env=own)
 
 
 def test_the_project_runs_and_its_own_test_passes(command, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from fedunseen.engines.offline import files
 from fedunseen.engines.offline.party import facts_of
@@ -15,13 +14,13 @@ from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, enrol
 from fedunseen.tools.deal import deal
+from same import same
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {
     "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.theory": False, "evaluation.embedding": False,
 }  # fmt: skip
 SETS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-MODEL = "model.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +94,7 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
     offline.merge("plan.fedunseen", *answers())  # as *.fedunseen names them
     merged = load_run(place / "run")
     assert merged.result["sums_sha256"] == alone.result["sums_sha256"]
-    one, other = (load_file(path / MODEL) for path in (merged.path, alone.path))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert same(merged, alone)
     assert merged.metrics[0]["bytes_up"] == sum(map(len, sent.values()))
     rows = np.load(place / "data/north/features.npz")["features"][:2]
     np.save(place / "rows.npy", rows)

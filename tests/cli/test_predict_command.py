@@ -3,8 +3,6 @@
 import csv
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -95,29 +93,6 @@ def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, digits, tm
         assert np.allclose(odds, np.exp(scores) / np.exp(scores).sum())
     shown = command("predict", digits, IMAGES[0], "--proba", "--top", 1).out.splitlines()[1]
     assert shown.endswith(f"  {100 * float(rows[0]['probability']):.1f} %")
-
-
-def test_simple_mistakes_are_answered_before_pytorch_is_loaded(digits, tmp_path):
-    mistakes = [
-        ["predict", tmp_path, IMAGES[0]],
-        ["predict", digits, tmp_path / "none.png"],
-        ["predict", digits, IMAGES[0], "--among", "sene"],
-        ["predict", digits, IMAGES[0], "--classes", tmp_path / "none.csv"],
-        ["run", "digit-piars"],
-        ["run", tmp_path / "none.toml"],
-        ["run", "digit-pairs", "--set", "method.foo=1"],
-        ["run", "digit-pairs", "--set", "method.name=gaussian", "--set", "method.lr=1"],
-        ["attack", "leakage", "digit-pairs", "--set", "strategy.bar=1"],
-        ["attack", "backdoor", "digit-pairs", "--set", "data.rooot=x"],
-        ["host", "digit-pairs", "--insecure", "--parties", "a,b", "--set", "method.foo=1"],
-        ["join", "127.0.0.1", "--insecure", "--name", "a", "--data", tmp_path / "none"],
-    ]
-    program = "import sys\nfrom fedunseen.cli.main import main\ntry:\n    main()\nexcept SystemExit as end:\n"
-    program += "    assert end.code == 2\nassert 'torch' not in sys.modules"
-    for words in mistakes:
-        call = [sys.executable, "-c", program, *map(str, words)]
-        done = subprocess.run(call, capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr.count("\n")) == (0, 1), done.stderr
 
 
 def test_class_names_of_any_script_are_printed(command, small, tmp_path):

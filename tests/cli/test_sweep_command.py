@@ -7,12 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-import fedunseen
 from fedunseen.core.presets import sweep_names
+from processes import environment
 
 pytestmark = pytest.mark.slow
 
@@ -100,10 +99,9 @@ def test_the_shipped_sweeps_are_listed_with_their_data(command):
 def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(small, two, tmp_path, own_cache):
     two.write_text(SWEEP.format(rounds=5000), "utf-8")
     out = tmp_path / "out"
-    path = os.pathsep.join(filter(None, [str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen(
         [sys.executable, "-m", "fedunseen", "sweep", str(two), "--out", str(out), "--jobs", "1"],
-        env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
+        env=environment() | {"FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # What runs in the background of a shell is started with interrupts ignored, and so are its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -10,7 +10,8 @@ import time
 import pytest
 
 from fedunseen.experiment import Experiment, run
-from processes import ENGINES, TRAINED, Deployment, command, same_model, sets
+from processes import ENGINES, TRAINED, Deployment, command, sets
+from same import same
 
 pytestmark = pytest.mark.slow
 
@@ -116,5 +117,5 @@ def test_a_bad_network_and_a_cut_change_nothing(engine, machine, tmp_path):
     assert proxy.carried > 2 * len(NAMES) * ROUNDS * 1000
     variant = Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"})
     here = run(variant, tmp_path / "here")
-    same_model(tmp_path / "run", here.path)
+    assert same(tmp_path / "run", here.path)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["gzsl_harmonic"] == here.result["gzsl_harmonic"]

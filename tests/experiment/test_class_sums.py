@@ -127,24 +127,10 @@ def test_what_does_not_fit_is_one_sentence(done, party, tmp_path, change, senten
         read_class_sums(done, file)
 
 
-def test_a_trained_method_takes_no_sums(done, party, tmp_path):
-    settings = {
-        "strategy.rounds": 1,
-        "evaluation.selection": "last",
-        "data.train_per_class": 4,
-        "data.test_per_class": 2,
-    }
-    trained = run(Experiment.load("digit-pairs", {**settings, "evaluation.embedding": False}), tmp_path / "run")
-
-    def write():
-        write_class_sums(trained, party[0], tmp_path / "x")
-
-    def read():
-        read_class_sums(trained, party[0])
-
-    for use in (write, read):
+def test_a_trained_method_takes_no_sums(finished, party, tmp_path):
+    for use, *more in ((write_class_sums, party[0], tmp_path / "x"), (read_class_sums, party[0])):
         with pytest.raises(ExperimentError, match=r"^method.name = 'fedzsl' cannot learn from sums once it is trained"):
-            use()
+            use(finished, *more)
 
 
 @pytest.mark.slow

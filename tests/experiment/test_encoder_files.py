@@ -10,7 +10,7 @@ from PIL import Image
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
-from fedunseen.experiment import encoder_files
+from fedunseen.experiment import encoding
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(wor
 
 
 def test_a_large_text_encoder_is_found_where_it_was_or_named(words, tmp_path, monkeypatch):
-    monkeypatch.setattr(encoder_files, "CARRIED_MB", 0.0)
+    monkeypatch.setattr(encoding, "CARRIED_MB", 0.0)
     done = named(words, tmp_path / "run")
     assert not (done.path / "text-encoder").exists()
     expected = scores_of_a_new_name(done.path)

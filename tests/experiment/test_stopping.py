@@ -7,9 +7,7 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.federation.loop import Loop
-from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
-from same import content
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
 FEW = {
@@ -82,29 +80,6 @@ def test_report_and_terminal_say_where_and_why(both):
     assert "more rounds may give more" not in page
     assert "Train for more rounds" not in page
     assert "It stopped" not in write_report(long).read_text("utf-8")
-
-
-@pytest.mark.parametrize("stage", ["selection", "training"])
-def test_a_kill_shows_nothing(both, make, tmp_path, monkeypatch, stage):
-    """Killed right after the checkpoint of the last round before the result is written."""
-    early, _ = both
-    last = early.result["stopped"]["round"] if stage == "selection" else early.result["rounds"]
-    saved = RunDirectory.save_checkpoint
-
-    class Killed(Exception):
-        pass
-
-    def save(self, checkpoint):
-        saved(self, checkpoint)
-        if checkpoint.round == last and (self.path.name == "selection") == (stage == "selection"):
-            raise Killed
-
-    experiment = make({**LONG, "strategy.stop_after": 3})
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
-    with pytest.raises(Killed):
-        run(experiment, tmp_path / "run")
-    monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
-    assert content(run(experiment, tmp_path / "run", resume=True).path) == content(early.path)
 
 
 def test_few_shot_stops_on_its_validation_episodes(tmp_path):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-import fedunseen
 from fedunseen.core import registry
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
 from known_names import refuses
+from processes import environment
 
 pytestmark = pytest.mark.slow
 
@@ -151,10 +151,9 @@ def wait_until(true, what):
 
 def start(file, out, cache, jobs):
     """Run the sweep in a process of its own."""
-    path = os.pathsep.join([str(Path(fedunseen.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", jobs],
-        env=os.environ | {"PYTHONPATH": path, "FEDUNSEEN_CACHE": str(cache)},
+        env=environment() | {"FEDUNSEEN_CACHE": str(cache)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -111,32 +111,6 @@ def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
         assert one.notes == pytest.approx(other.notes, rel=1e-4)
 
 
-@pytest.mark.parametrize("strategy", ["fedprox", "scaffold", "moon", "fedgloss", "fednova"])
-def test_strategies_work_under_attack_and_screening(make, tmp_path, strategy):
-    done = run(make({**BACKDOOR, **FMD, "strategy.name": strategy}), tmp_path / "run")
-    assert all(np.isfinite(line["zsl"]) for line in done.metrics)
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        {"name": "classifier", "lr": 0.05, "batch_size": 8},
-        {
-            "name": "clswgan", "hidden": 16, "output": "linear", "synthetic": 5, "head_epochs": 1, "batch_size": 8,
-            "softmax_epochs": 3, "critic_steps": 2,
-        },
-    ],
-    ids=lambda method: method["name"],
-)  # fmt: skip
-def test_methods_work_under_attack(tree, tmp_path, method):
-    screens = {} if method["name"] == "clswgan" else FMD
-    done = run(Experiment.from_dict({**tree, "method": method}, {**BACKDOOR, **screens}), tmp_path / "run")
-    assert done.metrics[1]["attackers"] == [0]
-    assert all(np.isfinite(line["backdoor"]) for line in done.metrics)
-    if screens:
-        assert done.result["screened"]["poisoned"] > 0
-
-
 @pytest.mark.parametrize("name", ["label-flip", "sign-flip", "gaussian"])
 def test_untargeted_attacks_harm(make, honest, tmp_path, name):
     attack = {**LAST, "attack.name": name, "attack.rounds": "3-", "attack.clients": [0, 1], "attack.scale": 8}
