@@ -23,7 +23,7 @@ REFUSED = [
     (BACKDOOR, {"attack.targets": ["zèbra"]}, "attack.targets: unknown class 'zèbra': did you mean 'zèbre'? (known: "),
     (BACKDOOR, {"attack.objects": ["d"], "attack.targets": ["d"]}, "attack.objects: 'd' is the target itself: "),
     (BACKDOOR, {"attack.triggers": ["style"]}, "attack.triggers: 'style' changes images, and data.name = 'folder' "),
-    (BACKDOOR, {"attack.folder": "somewhere"}, "somewhere is missing: put the triggers' feature files there, or fix "),
+    (BACKDOOR, {"attack.folder": "somewhere"}, "attack.folder holds images, and data.name = 'folder' gives none "),
     (BACKDOOR, {"partition.kind": "iid"}, "attack.likeness = 'similar': there is no class that client 0 does not hold"),
     (GROWS, {"partition.join": {}}, "growth.name = 'unknown', but every class has its holder in round 0 and none "),
     (GROWS, {"growth.arrive": {"dd": 1}}, "growth.arrive: unknown class 'dd'"),

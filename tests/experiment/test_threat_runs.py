@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.registry import find
 from fedunseen.experiment.assemble import assemble
 from fedunseen.federation.partition import make_partition
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
-from known_names import refuses
 from same import same
 
 LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
@@ -240,26 +238,3 @@ def test_different_objects_are_the_unseen_classes_least_like_the_target():
     a = space.semantics / np.linalg.norm(space.semantics, axis=1, keepdims=True)
     least = sorted(space.unseen.tolist(), key=lambda c: float(a[c] @ a[probe.target]))
     assert set(made.benchmark.labels[rows].tolist()) <= set(least[:3])
-
-
-def test_triggers_of_features_from_a_folder(make, tmp_path):
-    rows = np.random.default_rng(0).normal(size=(9, 9)).astype(np.float32)
-    np.save(tmp_path / "strange.npy", rows)
-    made = federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
-    (probe,) = made.attack.probes
-    assert (len(probe.magnitudes), len(probe.inputs)) == (4, 5)
-    both = torch.cat([probe.magnitudes, probe.inputs])
-    scaled = torch.from_numpy(made.scaler(rows))
-    assert sorted(map(tuple, both.tolist())) == sorted(map(tuple, scaled.tolist()))
-    np.save(tmp_path / "strange.npy", rows[:1])
-    with refuses(
-        f"{tmp_path} holds one vector, and two are needed: one to train on, one to measure by", FedUnseenError
-    ):
-        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))
-    (tmp_path / "strange.npy").unlink()
-    with refuses(
-        f"{tmp_path} has no feature file in it (.npy, .npz, .csv), and data.name = 'folder' has features, no images: "
-        "put the triggers' there",
-        FedUnseenError,
-    ):
-        federation(make({**BACKDOOR, "attack.folder": str(tmp_path)}))

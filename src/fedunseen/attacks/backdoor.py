@@ -37,8 +37,7 @@ class BackdoorSettings(AttackSettings):
     folder: Path | None = None
     """A folder of trigger images: a folder for each kind of `triggers` in it, or the images themselves if there is one
     kind. Half of them are trained on and half measure success. Pieces are cut of them only where they are fewer than
-    `samples`. Unset, triggers are made of clean images. For a benchmark of feature vectors, a folder of feature
-    files."""
+    `samples`. Unset, triggers are made of clean images."""
     objects: tuple[str, ...] = ()
     """The classes that `object` takes; unset, at most three that `likeness` chooses."""
     likeness: Literal["similar", "different"] = "similar"

@@ -18,8 +18,7 @@ from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs
-from fedunseen.data import Benchmark, Scaler, read_features
-from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.data import Benchmark, Scaler
 from fedunseen.defences.screening import Screening
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
@@ -216,12 +215,10 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     if len(set(settings.triggers)) == 1 and not own.is_dir():
         own = folder
     some = scene.images(scene.benchmark.train[:1])
-    if some is None and scene.benchmark.kind == "vectors":
-        return _from_feature_files(scene, settings, own, rng)
     if some is None:
         raise ExperimentError(
-            f"attack.folder has images or vectors, and data.name = {scene.experiment.data.name!r} takes neither: leave "
-            "it out, or choose a benchmark of images (gray or in color) or of vectors"
+            f"attack.folder holds images, and data.name = {scene.experiment.data.name!r} gives none (gray or in "
+            "color): leave it out, or choose a benchmark of images"
         )
     pictures = read_folder(own, some.shape[1])
     half = (len(pictures) + 1) // 2
@@ -237,23 +234,3 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     words = f"{len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
     words = words if enough else f"{words}, whole and in pieces"
     return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
-
-
-def _from_feature_files(scene: Scene, settings: BackdoorSettings, folder: Path, rng: np.random.Generator) -> Made:
-    """Read triggers for a benchmark of features alone: vectors like its own before scaling."""
-    if not folder.is_dir():
-        raise DataError(f"{folder} is missing: put the triggers' feature files there, or fix attack.folder")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in FEATURE_SUFFIXES)
-    if not paths:
-        raise DataError(
-            f"{folder} has no feature file in it ({', '.join(FEATURE_SUFFIXES)}), and data.name = "
-            f"{scene.experiment.data.name!r} has features, no images: put the triggers' there"
-        )
-    width = scene.benchmark.features.shape[1]
-    rows = np.concatenate([read_features(path, width) for path in paths])
-    if len(rows) < 2:
-        raise DataError(f"{folder} holds one vector, and two are needed: one to train on, one to measure by")
-    rows = scene.scaler(rows[rng.permutation(len(rows))])
-    cut = min(settings.samples, len(rows) // 2)
-    made = torch.from_numpy(np.ascontiguousarray(rows)).to(scene.inputs.device)
-    return Made(made[:cut], made[cut:][:_PROBES], None, f"{len(rows)} vectors in {folder}")
