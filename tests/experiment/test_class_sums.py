@@ -15,7 +15,7 @@ from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.folder import write_folder
-from fedunseen.experiment.class_sums import read_all_class_sums, read_class_sums, write_class_sums
+from fedunseen.experiment.changed import read_all_class_sums, read_class_sums, write_class_sums
 from fedunseen.experiment.forget import forget
 from processes import command
 from same import same

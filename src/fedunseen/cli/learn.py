@@ -44,7 +44,7 @@ def learn(
     if not sums:
         done = run.learn(named or classes, support, out)
     else:
-        from fedunseen.experiment.class_sums import read_all_class_sums
+        from fedunseen.experiment.changed import read_all_class_sums
 
         run = run.seeds[0] if run.seeds else run
         new, examples = read_all_class_sums(run, sums)
@@ -97,7 +97,7 @@ def sums(
 ) -> None:
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
     from fedunseen.experiment import load_run
-    from fedunseen.experiment.class_sums import write_class_sums
+    from fedunseen.experiment.changed import write_class_sums
 
     run = load_run(path)
     if removal:
