@@ -17,7 +17,6 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
-from known_names import refuses
 from processes import environment
 
 pytestmark = pytest.mark.slow
@@ -293,14 +292,3 @@ def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch)
         with runner._threads(jobs):
             assert os.environ["OMP_NUM_THREADS"] == threads
         assert "OMP_NUM_THREADS" not in os.environ
-
-
-def test_a_sweep_whose_data_are_missing_is_refused_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "nowhere"))
-    with refuses(
-        f"the sweep needs data that are not there: CUB_RES101 (in {tmp_path}/nowhere/xlsa17); set FEDUNSEEN_DATA or "
-        "data.root to the folder that holds them, or take other data with --data",
-        DataError,
-    ):
-        run_sweep(read_sweep("fedzsl-table2", ("CUB_RES101", "digit-pairs")), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
 from fedunseen.core.files import holding, is_occupied, parse_json, write_json
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
@@ -48,21 +48,6 @@ def claim(out: Path, cell: str) -> Iterator[bool]:
         if not ours:
             time.sleep(PAUSE)
         yield ours
-
-
-def _check_data(cells: Sequence[Cell]) -> None:
-    """Refuse a sweep whose data are missing, instead of letting its cells fail one after the other."""
-    missing: dict[str, str] = {}
-    for cell in cells:
-        root = getattr(cell.experiment.data, "root", None) if cell.experiment is not None else None
-        if root is not None and not Path(root).expanduser().is_dir():
-            missing.setdefault(cell.values.get("data", cell.key), str(root))
-    if missing:
-        places = ", ".join(f"{name} (in {root})" for name, root in missing.items())
-        raise DataError(
-            f"the sweep needs data that are not there: {places}; set FEDUNSEEN_DATA or data.root to the folder that "
-            "holds them, or take other data with --data"
-        )
 
 
 def _check_cells(sweep: Sweep, cells: Sequence[Cell]) -> dict[str, str]:
@@ -154,7 +139,6 @@ def run_sweep(
 
 def _prepare(sweep: Sweep, path: Path, resume: bool, wanted: Sequence[Cell]) -> None:
     """Check everything that can be checked before a cell runs, and write what the sweep is."""
-    _check_data(wanted)
     _check(sweep, path, resume)
     open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
     refused = _check_cells(sweep, open_cells)
