@@ -16,11 +16,6 @@ def test_it_writes_a_file_for_each_table(command, digits, tmp_path):
     assert len(lines) == 1 + len((digits / "metrics.jsonl").read_text().splitlines())
 
 
-def test_json_names_the_files(command, digits, tmp_path):
-    result = json.loads(command("export", digits, "--csv", tmp_path, "--json").out)
-    assert sorted(result["files"]) == sorted(map(str, tmp_path.glob("*.csv")))
-
-
 def test_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
     result = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
     assert {path.suffix for path in map(Path, result["files"])} == {".csv", ".tex"}

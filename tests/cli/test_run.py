@@ -9,7 +9,6 @@ import pytest
 
 from fedunseen import Experiment
 from fedunseen.cli import progress
-from fedunseen.cli.console import warning_lines
 from fedunseen.tools.encode import encode
 from processes import environment, sets
 
@@ -87,14 +86,6 @@ def test_a_report_that_cannot_be_written_is_one_sentence(refused, command, small
     message = refused("report", tmp_path / "out")
     assert "report.html" in message
     assert message.endswith(" cannot be read or written (Is a directory): fix that and try again")
-
-
-def test_notes_and_warnings_are_said_with_their_remedy():
-    warning = {"what": "The training loss grew from 3 to 7 in 9 rounds.", "remedy": "Set method.lr to a tenth."}
-    assert warning_lines({"notes": ["north was late"], "warnings": [warning]}) == [
-        "note: north was late",
-        "warning: The training loss grew from 3 to 7 in 9 rounds. Set method.lr to a tenth.",
-    ]
 
 
 LINE = {"losses": {"loss": 1.25}, "zsl": 33.3, "gzsl_harmonic": 12.5}

@@ -94,29 +94,12 @@ def test_an_ordinary_run_says_nothing_of_threats(finished):
     assert not (finished.path / "magnitudes").exists()
 
 
-@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
-def test_honest_clients_are_untouched_to_the_bit(make, mode):
-    (_, honest), (_, attacked) = (after(make(settings), 2, mode) for settings in (LAST, BACKDOOR))
-    for one, other in zip(honest.replies, attacked.replies, strict=True):
-        assert same(one.update, other.update) == (one.client != 0)
-
-
 def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
     experiment = make({**BACKDOOR, **FMD, "method.kl": 1.0})
     batched, single = (after(experiment, 3, mode)[-1] for mode in ("batched", "one-at-a-time"))
     torch.testing.assert_close(batched.params, single.params, rtol=1e-4, atol=1e-5)
     for one, other in zip(batched.replies, single.replies, strict=True):
         assert one.notes == pytest.approx(other.notes, rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["label-flip", "sign-flip", "gaussian"])
-def test_untargeted_attacks_harm(make, honest, tmp_path, name):
-    attack = {**LAST, "attack.name": name, "attack.rounds": "3-", "attack.clients": [0, 1], "attack.scale": 8}
-    done = run(make(attack), tmp_path / "run")
-    assert "backdoor" not in done.metrics[0]
-    assert done.metrics[3]["losses"] != honest.metrics[3]["losses"]
-    assert done.metrics[1]["zsl"] == honest.metrics[1]["zsl"]
-    assert done.result["gzsl_seen"] < honest.result["gzsl_seen"]
 
 
 def test_a_run_whose_last_round_is_nothing_but_nan_ends(make, tmp_path):
