@@ -60,13 +60,6 @@ def test_every_link_leads_to_a_file():
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
 
-def test_the_experiment_of_the_docs_is_a_valid_one(tmp_path):
-    text = (ROOT / "docs" / "experiment.md").read_text("utf-8")
-    (tmp_path / "example.toml").write_text(re.search(r"```toml\n(.*?)```", text, re.DOTALL)[1])
-    experiment = Experiment.load(tmp_path / "example.toml")
-    assert experiment.partition.join == {"5-9": 10}
-
-
 @pytest.mark.slow
 def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

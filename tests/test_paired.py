@@ -69,24 +69,6 @@ def test_the_interval_covers_the_truth_as_often_as_it_says(harmonic):
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
 
 
-def test_the_harmonic_interval_agrees_with_a_bootstrap():
-    rng = np.random.default_rng(4)
-    labels, chance = samples(rng)
-    ours, theirs = answered(rng, labels, chance)
-    seen = labels < 2
-
-    def h(right, rows):
-        s, u = (np.mean([100 * right[rows[labels[rows] == c]].mean() for c in group]) for group in ((0, 1), (2, 3, 4)))
-        return 2 * s * u / (s + u)
-
-    each = [np.flatnonzero(labels == c) for c in range(5)]
-    drawn = [np.concatenate([rng.choice(rows, len(rows)) for rows in each]) for _ in range(800)]
-    spread = np.std([h(ours, rows) - h(theirs, rows) for rows in drawn])
-    mean, half = harmonic_difference(labels, seen, ours, theirs)
-    assert mean == pytest.approx(h(ours, np.arange(len(labels))) - h(theirs, np.arange(len(labels))))
-    assert half == pytest.approx(1.96 * spread, rel=0.1)
-
-
 def test_a_model_that_recognises_nothing_has_the_harmonic_mean_0():
     labels, seen = np.array([0, 0, 1, 1]), np.array([True, True, False, False])
     right = np.array([True, False, True, False])

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 
 from fedunseen import load_run, run
@@ -176,23 +175,6 @@ def test_an_empty_directory_and_missing_folders_above_are_fine(make, tmp_path):
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "a" / "b" / "ü c"):
         assert load_run(run(make(settings), out).path).result["rounds"] == 1
-
-
-def test_a_disk_that_fills_up_is_one_sentence_and_can_be_resumed(make, finished, tmp_path, monkeypatch):
-    real = safetensors.torch.save_file
-    calls = []
-
-    def full(*arguments):
-        calls.append(arguments)
-        if len(calls) > 5:
-            raise OSError(28, "No space left on device")
-        real(*arguments)
-
-    monkeypatch.setattr(safetensors.torch, "save_file", full)
-    with pytest.raises(RunDirectoryError, match=r"cannot be written \(No space left on device\): choose another"):
-        run(make(), tmp_path / "run")
-    monkeypatch.setattr(safetensors.torch, "save_file", real)
-    assert content(run(make(), tmp_path / "run", resume=True).path) == content(finished.path)
 
 
 def test_a_second_process_is_kept_out(make, tmp_path):
