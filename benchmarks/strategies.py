@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command sets it, before PyTorch is loaded
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as the command sets it, before PyTorch is loaded
 
 from fedunseen import Experiment
 from fedunseen.core.files import write_text

@@ -213,7 +213,7 @@ def main() -> None:
     if not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
         # Before PyTorch is loaded: between operations its threads shall spin a little, then sleep. On a machine whose
         # cores have other work too, long spinning makes a run of many small operations several times slower.
-        os.environ["GOMP_SPINCOUNT"] = "10000"
+        os.environ["GOMP_SPINCOUNT"] = "1000"
     try:
         app()
     except FedUnseenError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -29,6 +31,7 @@ from fedunseen.methods.closed_form.statistics import (
 )
 
 _BLOCK = 1024  # maps averaged at once
+_SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
 
 
 class ClosedFormSettings(NamedSettings):
@@ -137,11 +140,12 @@ class ClosedForm(Method):
         """Return the model of merged sums; a model as it is."""
         if "square" not in params:
             return params
-        if self.release is not None:
-            return self.solve(self.release.cleaned(params, self.space.seen))
-        if self.quantization is not None:
+        if self.release is None and self.quantization is not None:
             check_capacity(int(params["count"].sum()), self.quantization)
-        return self.solve({**params, **dequantized(params, self.quantization)})
+        with _few_threads(max(self.width, len(self.space.names))):
+            if self.release is not None:
+                return self.solve(self.release.cleaned(params, self.space.seen))
+            return self.solve({**params, **dequantized(params, self.quantization)})
 
     def facts(self, params: Params) -> dict[str, Any]:
         """Return the digest of whole sums, and which share of features was clipped."""
@@ -150,3 +154,14 @@ class ClosedForm(Method):
         features = int(params["count"].sum()) * self.width
         rate = int(params["clipped"]) / max(1, features)
         return {"sums_sha256": sums_sha256(params, self.quantization), "clipped": rate}
+
+
+@contextmanager
+def _few_threads(side: int) -> Iterator[None]:
+    """Let PyTorch use one thread where matrices have fewer than some rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if side < _SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
