@@ -11,7 +11,7 @@ from scipy.stats import norm as normal
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from fedunseen.defences import Robust
-from fedunseen.defences.clipping import NormClip, NormClipSettings
+from fedunseen.defences.rules import NormClip, NormClipSettings
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
 from fedunseen.strategies import Pipeline, Reply

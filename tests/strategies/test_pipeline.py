@@ -6,7 +6,7 @@ import torch
 from fedunseen.core.trainer import LocalResult
 from fedunseen.defences import Defence, Robust
 from fedunseen.defences.base import NoDefenceSettings
-from fedunseen.defences.clipping import NormClip, NormClipSettings
+from fedunseen.defences.rules import NormClip, NormClipSettings
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.strategies import (

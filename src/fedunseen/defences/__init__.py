@@ -13,15 +13,14 @@ __all__ = ["DEFENCES", "SCREENINGS", "Defence", "DefenceSettings", "Robust", "Sc
 
 DEFENCES = {
     "none": "fedunseen.defences.base:Defence",
-    "norm-clip": "fedunseen.defences.clipping:NormClip",
-    "clip-noise": "fedunseen.defences.clipping:ClipNoise",
-    "median": "fedunseen.defences.coordinates:Median",
-    "trimmed-mean": "fedunseen.defences.coordinates:TrimmedMean",
-    "robust-learning-rate": "fedunseen.defences.coordinates:RobustLearningRate",
-    "krum": "fedunseen.defences.distances:Krum",
-    "multi-krum": "fedunseen.defences.distances:MultiKrum",
-    "bulyan": "fedunseen.defences.distances:Bulyan",
-    "flame": "fedunseen.defences.distances:Flame",
+    "norm-clip": "fedunseen.defences.rules:NormClip",
+    "clip-noise": "fedunseen.defences.rules:ClipNoise",
+    "median": "fedunseen.defences.rules:Median",
+    "trimmed-mean": "fedunseen.defences.rules:TrimmedMean",
+    "robust-learning-rate": "fedunseen.defences.rules:RobustLearningRate",
+    "krum": "fedunseen.defences.rules:Krum",
+    "multi-krum": "fedunseen.defences.rules:MultiKrum",
+    "flame": "fedunseen.defences.rules:Flame",
     "class-probes": "fedunseen.defences.class_probes:ClassProbes",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.defences``."""

@@ -6,7 +6,7 @@ bounds updates alone, not what else a reply claims. Running statistics count in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -18,7 +18,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, under, within
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
-from fedunseen.strategies import Filter, FilterResult, Reply, RoundView
+from fedunseen.strategies import Filter, FilterResult, RoundView
 
 NOT_FINITE = "it is not finite"
 TOO_FAR = "it is too far from the others"
@@ -209,12 +209,3 @@ def add_noise(params: Params, deviation: float, rng: np.random.Generator) -> Par
             drawn = torch.from_numpy(rng.standard_normal(tuple(params[name].shape), dtype=np.float32))
             noisy[name] = params[name] + deviation * drawn.to(params[name].device, params[name].dtype)
     return noisy
-
-
-def same_for_all(
-    replies: Sequence[Reply], update: Params, kept: Sequence[float] = (), why: Sequence[int] = ()
-) -> FilterResult:
-    """Return one update instead of each reply's own; by default of all replies of the round."""
-    n = len(replies)
-    merged = [replace(reply, update=update) for reply in replies]
-    return FilterResult(merged, kept or [1.0] * n, why or [0] * n, aggregated=True)

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.random import stream
 from fedunseen.defences.base import PULLS, REASONS, TAKES_OVER, Defence, DefenceSettings
-from fedunseen.defences.clipping import median_length, shortened
+from fedunseen.defences.rules import median_length, shortened
 from fedunseen.strategies import FilterResult, Reply, RoundView
 
 _STEPS = 40  # of the search for a class's probes
