@@ -19,7 +19,7 @@ from fedunseen.encoders.images import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.strategies import Instruction, Reply, Strategy
-from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
+from fedunseen.strategies.selective import corrected_in_part
 
 NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that has had its turn
 
@@ -82,8 +82,6 @@ class Worker:
         self.classes = [np.unique(self.host_labels[own]) for own in samples]
         context = to_device(method.context(), self.device)
         self.phases = method.phases()
-        if strategy.settings.head_epochs is not None:
-            self.phases = in_turn(self.phases, strategy.settings.shared, method.private)
 
         def objective(loss: Loss) -> Loss:
             return strategy.objective(loss, method.contrast)
@@ -157,10 +155,7 @@ class Worker:
         plans = {
             name: self.method.plan(name, labels, epochs, self._draws(name, round, work.client)) if not done else NOTHING
             for name, done in {**before, "": False}.items()
-            if name != HEAD
         }
-        if (passes := self.strategy.settings.head_epochs) is not None:
-            plans[HEAD] = self.method.plan("", labels, passes, self._draws(HEAD, round, work.client))
         if self.augments:
             for name, plan in plans.items():
                 draws = stream(self.seed, f"augmentation {name}", round, work.client).random(
