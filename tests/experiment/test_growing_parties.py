@@ -28,7 +28,7 @@ def greeting(party, without=()):
     seen = [i for i, name in enumerate(names) if name not in "ijkl"]
     unseen = [i for i, name in enumerate(names) if name in "ijkl"]
     growing = {"classes": names, "attributes": ATTRIBUTES, "groups": {}, "seen": seen, "unseen": unseen}
-    return {**growing, "former": {}, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
+    return {**growing, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
 
 
 def corrected(growing, rows):
@@ -45,8 +45,8 @@ def corrected(growing, rows):
         (lambda growing, rows: growing.update(tested=["d"]), (),
          "{folder} holds samples of 'd', which the coordinator tests as a class that no one holds: "),
         (corrected, (), "{table} describes the class 'e' otherwise than the coordinator does: "),
-        (lambda growing, rows: growing.pop("former"), (),
-         "the coordinator's greeting describes no class space: 'former'"),
+        (lambda growing, rows: growing.pop("tested"), (),
+         "the coordinator's greeting describes no class space: 'tested'"),
         (lambda growing, rows: growing["classes"].__setitem__(growing["classes"].index("e"), "Two Words"),
          ("two words",), "{table}: "),
     ],
@@ -66,14 +66,8 @@ def test_a_class_that_nobody_described_is_refused(party):
 
 
 def test_what_fits_is_taken(party):
-    """A class of its own, and a description from before a correction."""
-    from fedunseen.federation.growth import described_as
-
-    growing, rows = greeting(party, ("f",))
-    space = party.benchmark.space
-    corrected(growing, rows)
-    growing["former"] = {"e": [described_as(space.semantics[space.names.index("e")])]}
-    result = party._known(party.benchmark, growing, rows)
+    """A class of its own."""
+    result = party._known(party.benchmark, *greeting(party, ("f",)))
     assert "f" not in result.names
 
 

@@ -11,7 +11,7 @@ from fedunseen import run
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
-from fedunseen.federation.growth import Timeline, Version, first_version, next_version, seen_through
+from fedunseen.federation.growth import Version, first_version, next_version, seen_through
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
@@ -158,23 +158,6 @@ def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
     assert not bool(done.params["count"][11] > 0)
 
 
-def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path):
-    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
-    header = lines[0].replace("split,", "")
-    (tmp_path / "better.csv").write_text(f"{header}\nd,0.9,0.1,0.9,0.1,0.9,0.1\n", "utf-8")
-    settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
-    done = run(make({**settings, "growth.corrected": {"1": str(tmp_path / "better.csv")}}), tmp_path / "run")
-    assert done.space.semantics[3].tolist() == [0.9, 0.1, 0.9, 0.1, 0.9, 0.1]
-    assert done.metrics[1]["space"]["corrected"] == ["d"]
-    # The slow way: a folder that has described the class so all along.
-    lines[4] = "d,seen,0.9,0.1,0.9,0.1,0.9,0.1"
-    shutil.copytree(folder, tmp_path / "data")
-    (tmp_path / "data" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
-    plain = {key: value for key, value in CLOSED.items() if key not in ("growth.name", "partition.join")}
-    plain |= {"data.root": str(tmp_path / "data"), "strategy.rounds": 1}
-    assert same(run(make(plain), tmp_path / "plain"), done)
-
-
 def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
     cut_short(make(CLOSED), tmp_path / "run", after=3)
     path = tmp_path / "run" / "spaces" / "000002.json"
@@ -186,17 +169,6 @@ def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
         RunDirectoryError,
     ):
         run(make(CLOSED), tmp_path / "run", resume=True)
-
-
-def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_path):
-    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
-    last = Timeline(make(CLOSED).growth, *everything(make(CLOSED))).version(9).space.names[-1]
-    (tmp_path / "c.csv").write_text(f"{lines[0].replace('split,', '')}\n{last},1,0,0,0,0,0\n", "utf-8")
-    with refuses(
-        f"growth.corrected: {tmp_path / 'c.csv'} describes the class {last!r}, which no one knows before round 1 "
-        "(counted from 0): leave it out, or correct it later"
-    ):
-        run(make({**CLOSED, "growth.corrected": {"1": str(tmp_path / "c.csv")}}), tmp_path / "run")
 
 
 def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):
