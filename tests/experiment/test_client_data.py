@@ -119,7 +119,7 @@ SETTINGS = [
     },
     {"data__features": ["centre", "l2"]},
     {"defence__name": "median"},
-    {"compression__name": "1-bit"},
+    {"compression__name": "8-bit"},
     {"compression__name": "low-rank"},
 ]
 

@@ -245,16 +245,17 @@ def test_what_the_parts_remember_is_kept_apart_and_survives_rounds():
 
 
 def test_the_codec_writes_what_all_others_have_made():
-    pipeline = Pipeline(FedAvg(), [selective()], Codec(CompressionSettings(name="top-k", keep=0.25)))
+    pipeline = Pipeline(FedAvg(), [selective()], Codec(CompressionSettings(name="8-bit")))
     instruction = pipeline.recall(pipeline.instruct({}, {"w": torch.zeros(4)}, 0), {}, 0)
     trained = {"w": torch.tensor([1.0, -3.0, 0.5, 2.0]), "own": torch.ones(1)}
     sent, state = pipeline.finish(instruction, LocalResult(trained), {})
     assert {name: value.shape for name, value in sent.items()} == {
         name: value.shape for name, value in pipeline.expects(instruction).items()
     }
-    assert pipeline.decode(sent, instruction)["w"].tolist() == [0.0, -3.0, 0.0, 0.0]
-    sent, _ = pipeline.finish(instruction, LocalResult(trained), state)
-    assert pipeline.decode(sent, instruction)["w"].tolist() == [0.0, 0.0, 0.0, 4.0]
+    step = 3 / 127
+    assert pipeline.decode(sent, instruction)["w"].tolist() == pytest.approx([42 * step, -3.0, 21 * step, 85 * step])
+    sent, _ = pipeline.finish(instruction, LocalResult(trained), state)  # what was rounded off is added
+    assert pipeline.decode(sent, instruction)["w"].tolist() == pytest.approx([43 * step, -3.0, 21 * step, 84 * step])
     assert state["own/own"] == 1
 
 

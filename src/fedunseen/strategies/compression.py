@@ -2,8 +2,8 @@ r"""Updates that take fewer bytes: a codec for any strategy that shortens what a
 
 .. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
 
-What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``top-k``: Aji
-and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et al. 2019), with every client's own factors.
+What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``low-rank``:
+PowerSGD (Vogels et al. 2019), with every client's own factors.
 """
 
 from __future__ import annotations
@@ -21,40 +21,21 @@ from fedunseen.core.parameters import Params, is_statistic, size_in_bytes, under
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 
-_OF = {"keep": "top-k", "rank": "low-rank"}  # setting -> the form that it is of
-
 
 class CompressionSettings(Settings):
     """Settings of compression."""
 
-    name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
-    """What clients send of their updates; they keep the rest and add it to their next one. `top-k`: the largest
-    numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
-    keep: float | None = Field(None, le=1)
-    """top-k: share of each parameter's numbers that travels, at least one of them; 0.01 by default."""
-    rank: int | None = None
-    """low-rank: columns of the two matrices; 2 by default."""
+    name: Literal["none", "8-bit", "low-rank"] = "none"
+    """What clients send of their updates; they keep the rest and add it to their next one. `8-bit`: rounded numbers;
+    `low-rank`: two narrow matrices."""
+    rank: int = Field(2, ge=1)
+    """low-rank: columns of the two matrices."""
 
     @model_validator(mode="after")
     def _check(self) -> CompressionSettings:
-        for setting, name in _OF.items():
-            if (value := getattr(self, setting)) is None:
-                continue
-            if self.name != name:
-                raise ValueError(f"{setting} has no effect with name = {self.name!r}: it is for name = {name!r}")
-            if value <= 0:
-                raise ValueError(f"{setting} = {value:g} leaves nothing of an update: give a number above 0")
+        if self.name != "low-rank" and self.rank != type(self).model_fields["rank"].default:
+            raise ValueError(f"rank has no effect with name = {self.name!r}: it is for name = 'low-rank'")
         return self
-
-    @property
-    def share(self) -> float:
-        """What ``keep`` is, or is by default."""
-        return 0.01 if self.keep is None else self.keep
-
-    @property
-    def columns(self) -> int:
-        """What ``rank`` is, or is by default."""
-        return 2 if self.rank is None else self.rank
 
 
 class Form(ABC):
@@ -76,31 +57,6 @@ class Form(ABC):
         """Return the tensor that parts of the right shapes and types stand for."""
 
 
-class TopK(Form):
-    """The numbers of largest magnitude: ``index``, ascending places in the flattened tensor, and ``value``."""
-
-    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return k places and k numbers."""
-        count = max(1, round(self.settings.share * shape.numel()))
-        return {"index": ((count,), torch.int32), "value": ((count,), torch.float32)}
-
-    def encode(self, value: Tensor, start: Tensor) -> Params:
-        """Take the largest ones."""
-        flat = value.reshape(-1)
-        ((count,), _) = self.parts(value.shape)["index"]
-        index = flat.abs().topk(count).indices.sort().values
-        return {"index": index.to(torch.int32), "value": flat[index]}
-
-    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Put them where they belong, among zeros."""
-        index = parts["index"].long()
-        if bool((index.diff() <= 0).any()) or int(index[0]) < 0 or int(index[-1]) >= shape.numel():
-            raise ValueError("its places are not in ascending order within the tensor")
-        flat = torch.zeros(shape.numel(), device=index.device)
-        flat[index] = parts["value"]
-        return flat.reshape(shape)
-
-
 class EightBit(Form):
     """Steps of max / 127: ``code``, how many of them, and ``scale``, how long one is."""
 
@@ -116,30 +72,11 @@ class EightBit(Form):
 
     def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return the steps' lengths."""
-        _check_scale(parts["scale"])
+        if float(parts["scale"]) < 0:  # NaN is found where updates are checked for numbers that are not finite
+            raise ValueError("its scale is below zero")
         if bool((parts["code"] == -128).any()):
             raise ValueError("a code is below -127")
         return parts["code"] * parts["scale"]
-
-
-class OneBit(Form):
-    """Signs times the mean magnitude: ``bits``, eight signs in a byte, 1 for one that is not negative; ``scale``."""
-
-    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Return a bit for every number."""
-        return {"bits": ((-(-shape.numel() // 8),), torch.uint8), "scale": ((), torch.float32)}
-
-    def encode(self, value: Tensor, start: Tensor) -> Params:
-        """Take the signs."""
-        packed = np.packbits((value.reshape(-1) >= 0).cpu().numpy())
-        return {"bits": torch.from_numpy(packed).to(value.device), "scale": value.abs().mean()}
-
-    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
-        """Return the mean magnitude with every sign."""
-        _check_scale(parts["scale"])
-        bits = np.unpackbits(parts["bits"].cpu().numpy(), count=shape.numel())
-        signs = torch.from_numpy(bits).to(parts["scale"].device).float() * 2 - 1
-        return (signs * parts["scale"]).reshape(shape)
 
 
 class LowRank(Form):
@@ -148,7 +85,7 @@ class LowRank(Form):
     def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Return the two matrices; a tensor of more dimensions counts as a matrix of its first one's rows."""
         rows, columns = _matrix(shape)
-        rank = min(self.settings.columns, rows, columns)
+        rank = min(self.settings.rank, rows, columns)
         return {"left": ((rows, rank), torch.float32), "right": ((columns, rank), torch.float32)}
 
     def encode(self, value: Tensor, start: Tensor) -> Params:
@@ -162,7 +99,7 @@ class LowRank(Form):
         return (parts["left"] @ parts["right"].T).reshape(shape)
 
 
-FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBit, "low-rank": LowRank}
+FORMS: dict[str, type[Form]] = {"8-bit": EightBit, "low-rank": LowRank}
 """Name -> form."""
 
 
@@ -235,8 +172,3 @@ class Codec:
 def _matrix(shape: torch.Size) -> tuple[int, int]:
     """Return the rows and columns that a tensor has as a matrix; a vector is one row."""
     return (1, shape.numel()) if len(shape) < 2 else (shape[0], shape[1:].numel())
-
-
-def _check_scale(scale: Tensor) -> None:
-    if float(scale) < 0:  # NaN is found where updates are checked for numbers that are not finite
-        raise ValueError("its scale is below zero")

@@ -78,11 +78,7 @@ def _smaller(m: ModelFacts) -> dict[str, Any] | None:
     codec = Codec(settings)
     if any(codec.parts(name, value) is not None for name, value in m.params.items()):
         return None
-    cause = {
-        "top-k": f" and compression.keep = {settings.share:g}",
-        "low-rank": f" and compression.rank = {settings.columns}",
-    }
-    return {"cause": cause.get(settings.name, "")}
+    return {"cause": f" and compression.rank = {settings.rank}" if settings.name == "low-rank" else ""}
 
 
 def _statistics(m: ModelFacts) -> dict[str, Any] | None:
