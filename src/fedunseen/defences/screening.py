@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -42,35 +42,48 @@ class NoScreening:
 
 
 @dataclass(frozen=True, eq=False)
-class Screening:
-    """Base of what a client does about bad samples (``fedunseen.screenings`` entry points).
+class Magnitude:
+    """FedZSL's feature magnitude defence (FMD); one of another package is a subclass with its own Settings.
 
     Attributes:
         settings: the ``[screening]`` section.
         features: ``(params, inputs) -> (n, d)``, f of the papers.
     """
 
-    settings: NamedSettings
+    settings: Settings
     features: Callable[[Params, Tensor], Tensor]
 
-    Settings: ClassVar[type[NamedSettings]] = NamedSettings
+    class Settings(NamedSettings):
+        """Settings of the feature magnitude defence."""
+
+        name: Literal["magnitude"] = "magnitude"
+        threshold: float | None = None
+        """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
+        model: Literal["received", "local"] = "received"
+        """Whose features are summed: those of the model that the client has received in this round, which M is
+        calibrated on, or of its own while it trains (Algorithm 1 as printed)."""
+        percentile: float = Field(5.0, ge=0, lt=100)
+        """Of a client's own samples, at the start of each of its rounds: what M is then. About so many of its clean
+        samples are lost."""
 
     def measure(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return (n,) by which samples are judged."""
-        raise TypeError(f"{type(self).__name__} must say how it judges samples")
+        """Return gamma (n,), the sum of each sample's features (Algorithm 1, line 16)."""
+        return self.features(params, inputs).sum(-1)
 
     def threshold(self, values: NDArray[np.float64]) -> float:
-        """Return the value below which a sample is dropped, from those (n,) of a client's own samples."""
-        raise TypeError(f"{type(self).__name__} must say below what it drops a sample")
+        """Return M, below which a sample is dropped: the fixed one, or the percentile of a client's own gamma (n,)."""
+        if self.settings.threshold is not None:
+            return self.settings.threshold
+        return float(np.percentile(values, self.settings.percentile))
 
     def context(self, threshold: float, received: Params) -> Context:
-        """Return what a screened loss has to know: the threshold, and the model that its client has received."""
-        device = next(iter(received.values())).device
-        return {THRESHOLD: torch.tensor(threshold, device=device)}
+        """Return what a screened loss has to know: M, and the model that judges if it is the received one."""
+        context = {THRESHOLD: torch.tensor(threshold, device=next(iter(received.values())).device)}
+        return context | under(_RECEIVED, received) if self.settings.model == "received" else context
 
     def judge(self, params: Params, inputs: Tensor, context: Context) -> Tensor:
-        """Return (n,) by which samples are judged while the model is at ``params``."""
-        return self.measure(params, inputs)
+        """Return gamma (n,) under the received model, or under the one in training."""
+        return self.measure(within(_RECEIVED, context) or params, inputs)
 
     def screened(self, loss: Loss) -> Loss:
         """Return the loss of the samples that are kept, and the counts of :data:`COUNTS` among its terms."""
@@ -91,52 +104,13 @@ class Screening:
 
 
 @dataclass(frozen=True, eq=False)
-class Magnitude(Screening):
-    """FedZSL's feature magnitude defence (FMD)."""
-
-    settings: Settings
-
-    class Settings(NamedSettings):
-        """Settings of the feature magnitude defence."""
-
-        name: Literal["magnitude"] = "magnitude"
-        threshold: float | None = None
-        """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
-        model: Literal["received", "local"] = "received"
-        """Whose features are summed: those of the model that the client has received in this round, which M is
-        calibrated on, or of its own while it trains (Algorithm 1 as printed)."""
-        percentile: float = Field(5.0, ge=0, lt=100)
-        """Of a client's own samples, at the start of each of its rounds: what M is then. About so many of its clean
-        samples are lost."""
-
-    def measure(self, params: Params, inputs: Tensor) -> Tensor:
-        """Return gamma (n,), the sum of each sample's features (Algorithm 1, line 16)."""
-        return self.features(params, inputs).sum(-1)
-
-    def context(self, threshold: float, received: Params) -> Context:
-        """Return M, and the model that judges if it is the received one."""
-        context = super().context(threshold, received)
-        return context | under(_RECEIVED, received) if self.settings.model == "received" else context
-
-    def judge(self, params: Params, inputs: Tensor, context: Context) -> Tensor:
-        """Return gamma (n,) under the received model, or under the one in training."""
-        return self.measure(within(_RECEIVED, context) or params, inputs)
-
-    def threshold(self, values: NDArray[np.float64]) -> float:
-        """Return M: the fixed one, or the percentile of gamma."""
-        if self.settings.threshold is not None:
-            return self.settings.threshold
-        return float(np.percentile(values, self.settings.percentile))
-
-
-@dataclass(frozen=True, eq=False)
 class ScreenedTrainer(Trainer):
     """A trainer whose losses leave out the samples that the screening drops, also in what a strategy adds to a loss."""
 
-    screening: Screening = field(kw_only=True)
+    screening: Magnitude = field(kw_only=True)
 
     @classmethod
-    def around(cls, trainer: Trainer, screening: Screening) -> ScreenedTrainer:
+    def around(cls, trainer: Trainer, screening: Magnitude) -> ScreenedTrainer:
         """Return the trainer with a screening."""
         return cls(**{part.name: getattr(trainer, part.name) for part in fields(Trainer)}, screening=screening)
 

@@ -19,7 +19,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.defences.screening import Screening
+from fedunseen.defences.screening import Magnitude
 from fedunseen.experiment.encoding import make_encoder
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.partition import Partition
@@ -31,12 +31,12 @@ _SHOWN = 12  # pictures of a trigger for the report
 Images = NDArray[np.float32]
 
 
-def make_screening(experiment: Experiment, method: Method) -> Screening | None:
+def make_screening(experiment: Experiment, method: Method) -> Magnitude | None:
     """Return what clients do about bad samples, None for ``none``."""
     settings = experiment.screening
     if settings.name == "none":
         return None
-    made: Screening = find("screening", settings.name)(settings, method.features)
+    made: Magnitude = find("screening", settings.name)(settings, method.features)
     return made
 
 
