@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedunseen.attacks.triggers import as_cartoon
+from fedunseen.attacks.backdoor import as_cartoon
 
 OBJECTS = ("bird", "cat", "dragonfly", "hot_dog", "owl", "parrot")  # none is a class of CIFAR-100
 GROUNDS = {  # where there is nothing but background: left, top, right, bottom, of width and height

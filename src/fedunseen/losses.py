@@ -19,7 +19,7 @@ FREE (SAMC)                                  :func:`margin_loss`                
 FedFSL Eqs. 12 and 14                        :func:`kl_divergence`              maml-mi, maml-mi-adv
 ============================================ ================================== =======================
 
-The critics of f-CLSWGAN and f-VAEGAN belong to a network of a fixed form: ``fedunseen.methods.critic.wasserstein``.
+The critics of f-CLSWGAN and f-VAEGAN belong to a network of a fixed form: ``fedunseen.methods.generative.wasserstein``.
 The similarities that FedZSL Eq. 6 distils are those of ``fedunseen.core.class_similarity.class_similarity`` (Eq. 4).
 
 FedZSL is Chen et al. 2022, DistZSL Chen et al. 2025, FedFSL Fan and Huang 2021, APN Xu et al. 2020, MSDN Chen et al.

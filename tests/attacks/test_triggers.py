@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen.attacks.triggers import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
+from fedunseen.attacks.backdoor import TRANSFORMS, as_cartoon, before_sky, pieces, read_folder, sky
 from fedunseen.core.errors import DataError
 
 PHOTOS = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "photos"

@@ -6,8 +6,7 @@ from on_space import KEPT, MAPS, SEEN, batch, check_loss, on, others
 from pydantic import ValidationError
 
 from fedunseen.encoders import Backbone
-from fedunseen.methods.svip import SVIP, SVIPSettings
-from fedunseen.methods.transformer import rollout, transformer, transformer_init
+from fedunseen.methods.svip import SVIP, SVIPSettings, rollout, transformer, transformer_init
 
 
 def method_of(space, shape=MAPS, **settings):

@@ -9,9 +9,8 @@ import torch
 
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.methods.closed_form.statistics import statistics, unpacked
-from fedunseen.privacy import discrete_gaussian as module
-from fedunseen.privacy.discrete_gaussian import discrete_gaussian, seeded_words, system_words
-from fedunseen.privacy.private_sums import COUNT_UNIT, Release
+from fedunseen.privacy import private_sums as module
+from fedunseen.privacy.private_sums import COUNT_UNIT, Release, discrete_gaussian, seeded_words, system_words
 
 SPACE = ClassSpace(("a", "b"), np.eye(2), ("u", "v"), [0], [], [1])
 

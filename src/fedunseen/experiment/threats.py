@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.attacks.backdoor import Backdoor, BackdoorSettings, Poison
+from fedunseen.attacks.backdoor import TRANSFORMS, Backdoor, BackdoorSettings, Poison, pieces, read_folder
 from fedunseen.attacks.base import Attack, AttackSettings, Probe
-from fedunseen.attacks.triggers import TRANSFORMS, pieces, read_folder
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find

@@ -18,8 +18,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms, epochs_plan, weighted_mean
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.critic import critic, critic_init
-from fedunseen.methods.generative import Generative, GenerativeSettings
+from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init
 from fedunseen.methods.networks import linear
 
 _BATCH = 100  # of the seen-class softmax, as in the official code

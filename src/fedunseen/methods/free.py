@@ -22,7 +22,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Plan, Terms
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import margin_loss, weighted_l1
-from fedunseen.methods.critic import normal_layer
+from fedunseen.methods.generative import normal_layer
 from fedunseen.methods.networks import linear
 from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 

@@ -3,6 +3,7 @@
 FZSL (Sun et al. 2024) trains feature generators at the clients. A softmax classifier learns on the merged generator's
 features of classes that no client holds (section 3.2); a noisy text embedding of the class's name joins the condition
 (FZSL Eq. 6). Sizes and settings follow the official code of f-CLSWGAN (Xian et al. 2018), where FZSL is silent.
+The Wasserstein critic (Gulrajani et al. 2017) is conditional on attributes and has one hidden layer.
 """
 
 from __future__ import annotations
@@ -22,19 +23,58 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.memory import enough_memory
 from fedunseen.core.parameters import Params, linear_layer
-from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of
+from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of, weighted_mean
 from fedunseen.core.random import stream
 from fedunseen.core.settings import FolderOrName, NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
+from fedunseen.losses import precise
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.critic import normal_layer, wasserstein
 from fedunseen.methods.networks import linear
 
 _ON_DEVICE = 2**30  # bytes of synthetic features held on the device; more stay in main memory
 _AT_ONCE = 2**24  # numbers of a layer's outputs while features are generated
 _ABSENT = -100.0  # the bias of a class that a classifier does not know
+
+
+def normal_layer(name: str, width_in: int, width_out: int, rng: np.random.Generator) -> Params:
+    """Draw a linear layer as f-CLSWGAN does: weight (out, in) from N(0, 0.02), bias (out,) 0."""
+    weight = 0.02 * rng.standard_normal((width_out, width_in), dtype=np.float32)
+    return {f"{name}.weight": torch.from_numpy(weight), f"{name}.bias": torch.zeros(width_out)}
+
+
+def critic_init(width: int, attributes: int, hidden: int, rng: np.random.Generator) -> Params:
+    """Draw a critic D([x; a]): N(0, 0.02), biases 0."""
+    return normal_layer("critic.0", width + attributes, hidden, rng) | normal_layer("critic.1", hidden, 1, rng)
+
+
+def critic(params: Params, features: Tensor, attributes: Tensor) -> Tensor:
+    """Return (B,) the critic's values."""
+    hidden = linear(params, "critic.0", torch.cat([features, attributes], dim=-1))
+    return precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
+
+
+def wasserstein(
+    params: Params, real: Tensor, fake: Tensor, attributes: Tensor, mix: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return the two parts of a critic's loss (Gulrajani et al. 2017).
+
+    :math:`E\,D(\tilde x, a) - E\,D(x, a)` and :math:`E\,(\|\nabla_{\hat x} D(\hat x, a)\|_2 - 1)^2`. With one hidden
+    layer of leaky ReLUs the gradient is :math:`W_x^T (w_2 \odot s(\hat h))`, s being the slopes.
+    """
+    both = torch.cat([torch.cat([real, fake], dim=0), torch.cat([attributes, attributes], dim=0)], dim=-1)
+    hidden = linear(params, "critic.0", both)
+    values = precise(linear(params, "critic.1", F.leaky_relu(hidden, 0.2)).squeeze(-1))
+    at_real, at_fake = values.tensor_split(2)
+    of_real, of_fake = hidden.tensor_split(2)
+    u = mix.unsqueeze(-1)
+    between = u * of_real + (1 - u) * of_fake
+    slopes = torch.where(between > 0, 1.0, 0.2) * params["critic.1.weight"]
+    # All of W, not its columns of features alone: a slice of the weights would cost its gradient a pass over memory.
+    gradient = (slopes @ params["critic.0.weight"])[..., : real.shape[-1]]
+    length = torch.linalg.vector_norm(precise(gradient), dim=-1)
+    return weighted_mean(at_fake - at_real, weights), weighted_mean((length - 1.0) ** 2, weights)
 
 
 class GenerativeSettings(NamedSettings):

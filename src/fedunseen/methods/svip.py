@@ -23,9 +23,9 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.maps import MapMethod, MapSettings, weighted_sum
 from fedunseen.methods.networks import linear
-from fedunseen.methods.transformer import rollout, transformer, transformer_init
 
 _HIDDEN = 512  # units of the patch classifier
+_WIDEN = 2  # hidden units of a layer of the transformer, as a multiple of its width
 
 
 class SVIPSettings(MapSettings):
@@ -195,3 +195,52 @@ def highest(values: Tensor, count: int) -> Tensor:
     """Mark the ``count`` highest of values (n, P) with 1, the others with 0; of equals, those that come first."""
     ranks = values.argsort(stable=True, dim=-1, descending=True).argsort(-1)
     return torch.lt(ranks, count).to(torch.float32)
+
+
+def transformer_init(name: str, width: int, depth: int, rng: np.random.Generator) -> Params:
+    """Draw ``depth`` layers of pre-norm self-attention and two linear layers each, and a last normalization."""
+    params: Params = {}
+    for i in range(depth):
+        layer = f"{name}.{i}"
+        params |= _norm_init(f"{layer}.norm1", width) | _norm_init(f"{layer}.norm2", width)
+        params |= linear_layer(f"{layer}.qkv", width, 3 * width, rng) | linear_layer(f"{layer}.out", width, width, rng)
+        params |= linear_layer(f"{layer}.widen", width, _WIDEN * width, rng)
+        params |= linear_layer(f"{layer}.narrow", _WIDEN * width, width, rng)
+    return params | _norm_init(f"{name}.norm", width)
+
+
+def transformer(params: Params, name: str, tokens: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Apply the layers of :func:`transformer_init`."""
+    n, count, width = tokens.shape
+    attentions = []
+    i = 0
+    while f"{name}.{i}.qkv.weight" in params:
+        layer = f"{name}.{i}"
+        qkv = linear(params, f"{layer}.qkv", _norm(params, f"{layer}.norm1", tokens))
+        query, key, value = qkv.reshape(n, count, 3, heads, width // heads).permute(2, 0, 3, 1, 4).unbind(0)
+        attention = (query @ key.mT * (width // heads) ** -0.5).softmax(-1)  # (n, heads, T, T)
+        seen = (attention @ value).transpose(1, 2).reshape(n, count, width)
+        tokens = tokens + linear(params, f"{layer}.out", seen)
+        inner = F.gelu(linear(params, f"{layer}.widen", _norm(params, f"{layer}.norm2", tokens)))
+        tokens = tokens + linear(params, f"{layer}.narrow", inner)
+        attentions.append(attention.mean(1))
+        i += 1
+    return _norm(params, f"{name}.norm", tokens), torch.stack(attentions)
+
+
+def rollout(attentions: Tensor) -> Tensor:
+    """Return how much the first token looks at each other one through all layers (attention rollout)."""
+    attentions = attentions.detach().float()
+    identity = torch.eye(attentions.shape[-1], device=attentions.device)
+    through = identity
+    for layer in attentions.unbind(0):
+        through = (layer + identity) / (layer.sum(-1, keepdim=True) + 1) @ through
+    return through[..., 0, 1:]
+
+
+def _norm_init(name: str, width: int) -> Params:
+    return {f"{name}.weight": torch.ones(width), f"{name}.bias": torch.zeros(width)}
+
+
+def _norm(params: Params, name: str, tokens: Tensor) -> Tensor:
+    return F.layer_norm(tokens, tokens.shape[-1:], params[f"{name}.weight"], params[f"{name}.bias"])

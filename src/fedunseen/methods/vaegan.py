@@ -19,8 +19,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Terms, weighted_mean
 from fedunseen.core.settings import NamedSettings
 from fedunseen.losses import posterior_divergence, precise, reconstruction
-from fedunseen.methods.critic import critic, critic_init, normal_layer
-from fedunseen.methods.generative import Generative, GenerativeSettings
+from fedunseen.methods.generative import Generative, GenerativeSettings, critic, critic_init, normal_layer
 from fedunseen.methods.networks import linear
 
 
