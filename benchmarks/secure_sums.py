@@ -224,7 +224,7 @@ def malicious(args: argparse.Namespace) -> None:
         "attack.ignore_defence": True,
     }  # fmt: skip
     masked = {"privacy.aggregation": "masked"}
-    clipped = {"privacy.name": "client-level", "privacy.clip": 2.0, "privacy.noise": 1e-3, "privacy.accountant": "rdp"}
+    clipped = {"privacy.name": "client-level", "privacy.clip": 2.0, "privacy.noise": 1e-3}
     rows: list[tuple[str, str, dict[str, Any], bool]] = [
         ("no", "none", {}, True),
         ("no", "`norm-clip` at the server", {"defence.name": "norm-clip"}, True),

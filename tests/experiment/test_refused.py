@@ -32,7 +32,6 @@ REFUSED = [
     ({}, {"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': "),
     ({}, {"privacy.name": "client-level"}, "privacy: clip is missing: "),
     ({}, {"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: "),
-    ({}, {"privacy.name": "secure-aggregation"}, "privacy: secure aggregation goes with or without noise, "),
     ({}, {"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': "),
     (PRIVATE, {"privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: "),
 ]

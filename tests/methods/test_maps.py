@@ -177,20 +177,14 @@ def test_maps_of_any_length_are_brought_to_one(grouped, length):
     torch.testing.assert_close(result[1][1], result[0][1], rtol=1e-4, atol=1e-3)
 
 
-def test_words_of_attributes_come_from_files_of_three_kinds(tmp_path, make_space):
+def test_words_of_attributes_come_from_files_of_two_kinds(tmp_path, make_space):
     space = make_space(attribute_names=("left 0", "left_1", "right 0"))
     expected = F.normalize(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), dim=1)
     np.save(tmp_path / "v.npy", 2 * expected.numpy())
-    lines = ["attribute,x,y", "right 0,5,6", "another,0,0", "left_1, 3,4", "left 0,1,2"]
-    (tmp_path / "v.csv").write_text("\n".join(lines), "utf-8-sig")
     (tmp_path / "v.txt").write_text("left 0 1\nright 4 5\n0 1 1\n1 3 3\n")
     torch.testing.assert_close(word_vectors(str(tmp_path / "v.npy"), space), expected)
-    torch.testing.assert_close(word_vectors(str(tmp_path / "v.csv"), space), expected)
     torch.testing.assert_close(word_vectors(str(tmp_path / "v.txt"), space), expected)
     assert torch.equal(word_vectors("one-hot", space), torch.eye(3))
     np.save(tmp_path / "v.npy", np.ones((2, 5)))
     with pytest.raises(DataError, match=r"v\.npy has 2 vectors, but there are 3 attributes: give one for each$"):
         word_vectors(str(tmp_path / "v.npy"), space)
-    (tmp_path / "v.csv").write_text("left 0,1\nleft_1,2\n")
-    with pytest.raises(DataError, match=r"v\.csv lacks 1 of 3 attributes, such as 'right 0': add a line$"):
-        word_vectors(str(tmp_path / "v.csv"), space)

@@ -95,10 +95,10 @@ def test_cost_grows_with_rounds_and_rate_and_falls_with_noise(accountant):
     assert cost(noise=3.0) < cost()
     needed = needed_noise(4.0, 0.3, 20, 1e-5, accountant)
     assert cost(noise=needed) <= 4.0 < cost(noise=needed - 0.01)
-    paid = affordable_rounds(4.0, 1.5, 0.3, 20, 1e-5, accountant)
-    assert cost(rounds=paid) <= 4.0 < cost(rounds=paid + 1)
-    assert affordable_rounds(0.01, 1.5, 0.3, 20, 1e-5, accountant) == 0
-    assert affordable_rounds(1000.0, 1.5, 0.3, 20, 1e-5, accountant) == 20
+    paid = affordable_rounds(4.0, 1.5, 0.3, 20, 1e-5)
+    assert epsilon(1.5, 0.3, paid, 1e-5) <= 4.0 < epsilon(1.5, 0.3, paid + 1, 1e-5)
+    assert affordable_rounds(0.01, 1.5, 0.3, 20, 1e-5) == 0
+    assert affordable_rounds(1000.0, 1.5, 0.3, 20, 1e-5) == 20
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ class GEMSettings(MapSettings):
     """Weight of the compactness of the attention."""
     words: str = "one-hot"
     """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
-    .csv, or word vectors as .txt or .gz)."""
+    or word vectors as .txt or .gz)."""
 
     _auto = field_validator("lr", mode="before")(unset)
 

@@ -18,7 +18,6 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Context, Terms
 from fedunseen.data import ClassSpace, read_features
-from fedunseen.data.io.csv_io import iter_csv, number
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import VECTORS, embed_texts, plain_words
 from fedunseen.methods.base import MethodSettings, OneLoss, class_mask
@@ -127,8 +126,8 @@ def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:
 def word_vectors(words: str, space: ClassSpace) -> Tensor:
     """Return the word vectors of a class space's attributes, scaled to unit length: (attributes, w) float32.
 
-    ``words`` is ``one-hot``, a text encoder, a file of word vectors, or a file of vectors: ``.npy`` with a row for each
-    attribute in their order, or ``.csv`` with an attribute's name and its numbers a line.
+    ``words`` is ``one-hot``, a text encoder, a file of word vectors, or a ``.npy`` file with a row for each attribute,
+    in their order.
     """
     return F.normalize(torch.from_numpy(_attribute_rows(words, space.attribute_names)), dim=-1)
 
@@ -142,13 +141,6 @@ def _attribute_rows(words: str, names: Sequence[str]) -> NDArray[np.float32]:
         if len(rows) != len(names):
             raise DataError(f"{path} has {len(rows)} vectors, but there are {len(names)} attributes: give one for each")
         return rows
-    if path.suffix == ".csv":
-        lines = {name: (line, cells) for line, (name, *cells) in iter_csv(path)}
-        if absent := [name for name in names if name not in lines]:
-            raise DataError(f"{path} lacks {len(absent)} of {len(names)} attributes, such as {absent[0]!r}: add a line")
-        chosen = [lines[name] for name in names]
-        table = [[number(cell, f"{path}, line {line}") for cell in cells] for line, cells in chosen]
-        return np.array(table, dtype=np.float32)
     if path.suffix in (".txt", ".gz", ".vec") and not words.startswith(VECTORS):
         words = VECTORS + words
     return embed_texts([plain_words(name) for name in names], words)

@@ -45,7 +45,7 @@ class MSDNSettings(MapSettings):
     """Weight of the attribute-to-visual sub-network when classes are scored; the other one has the rest."""
     words: str = "one-hot"
     """Word vectors that the attributes start from: "one-hot" (none), "minilm", a text model's hub name or folder, or a
-    file (.npy, .csv, or word vectors as .txt or .gz)."""
+    file (.npy, or word vectors as .txt or .gz)."""
 
     @model_validator(mode="after")
     def _check_calibration(self) -> MSDNSettings:

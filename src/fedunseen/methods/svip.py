@@ -59,7 +59,7 @@ class SVIPSettings(MapSettings):
     """Heads of the method's own transformer; their number divides the width."""
     words: str = "one-hot"
     """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
-    .csv, or word vectors as .txt or .gz)."""
+    or word vectors as .txt or .gz)."""
 
     @model_validator(mode="after")
     def _check_heads(self) -> SVIPSettings:

@@ -54,9 +54,6 @@ class PrivacySettings(Settings):
     delta: float = Field(1e-5, gt=0, lt=1)
     """Probability that epsilon does not hold; far below one over the number of clients (`sample-level`:
     samples)."""
-    accountant: Literal["pld", "rdp"] = "pld"
-    """`pld`: privacy loss distributions, nearly exact (above an epsilon of 5000: as `rdp`); `rdp`: Renyi divergences,
-    an upper bound, as in most papers."""
     noise_from: Literal["seed", "system"] = "seed"
     """`seed`: noise that the same seed draws again, for studies; `system`: from the operating system's entropy, so that
     no one can take it off again, and no two runs are the same."""
@@ -70,16 +67,6 @@ class PrivacySettings(Settings):
     line."""
     range: float = Field(64.0, gt=0, le=2.0**20)
     """masked: the largest number that an update may hold; a party whose update has a larger one does not take part."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_masks(cls, given: Any) -> Any:
-        if isinstance(given, Mapping) and given.get("name") in ("secure-aggregation", "secagg"):
-            raise ValueError(
-                "secure aggregation goes with or without noise, so that it has a setting of its own: set "
-                "aggregation = 'masked'"
-            )
-        return given
 
     @model_validator(mode="after")
     def _check(self) -> PrivacySettings:
@@ -145,7 +132,7 @@ def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
     strategy = experiment.get("strategy", {})
     rounds = 1 if settings.name == "sample-level" else int(strategy.get("rounds", 1))
     rate = 1.0 if settings.name == "sample-level" else float(strategy.get("fraction", 1.0))
-    return epsilon(settings.noise, rate, rounds, settings.delta, settings.accountant), settings.delta
+    return epsilon(settings.noise, rate, rounds, settings.delta), settings.delta
 
 
 @lru_cache(maxsize=8)
@@ -186,13 +173,11 @@ def needed_noise(budget: float, rate: float, rounds: int, delta: float, accounta
     return _first(lambda n: enough(n, "pld"), max(10, most // 2), most) / 100
 
 
-def affordable_rounds(
-    budget: float, noise: float, rate: float, rounds: int, delta: float, accountant: Accountant = "pld"
-) -> int:
+def affordable_rounds(budget: float, noise: float, rate: float, rounds: int, delta: float) -> int:
     """Return how many of ``rounds`` rounds a budget pays for."""
-    if epsilon(noise, rate, rounds, delta, accountant) <= budget:
+    if epsilon(noise, rate, rounds, delta) <= budget:
         return rounds
-    return _first(lambda n: epsilon(noise, rate, n, delta, accountant) > budget, 1, rounds) - 1
+    return _first(lambda n: epsilon(noise, rate, n, delta) > budget, 1, rounds) - 1
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
@@ -234,10 +219,10 @@ class Private(Filter):
             self.noise = settings.noise
         else:
             assert budget is not None
-            self.noise = needed_noise(budget, rate, rounds, settings.delta, settings.accountant)
+            self.noise = needed_noise(budget, rate, rounds, settings.delta)
         cost = self.cost(rounds)
         if budget is not None and cost > budget:
-            paid = affordable_rounds(budget, self.noise, rate, rounds, settings.delta, settings.accountant)
+            paid = affordable_rounds(budget, self.noise, rate, rounds, settings.delta)
             raise ExperimentError(
                 f"privacy.epsilon = {budget:g} is spent after {paid} of the {rounds} rounds, which cost {cost:.4g}: "
                 "raise privacy.noise, or lower strategy.rounds or strategy.fraction"
@@ -251,7 +236,7 @@ class Private(Filter):
 
     def cost(self, rounds: int) -> float:
         """Return epsilon after ``rounds`` rounds."""
-        return epsilon(self.noise, self.rate, rounds, self.privacy.delta, self.privacy.accountant)
+        return epsilon(self.noise, self.rate, rounds, self.privacy.delta)
 
     def filter(self, view: RoundView) -> FilterResult:
         """Put the noisy mean instead of every reply."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import Quantization
 from fedunseen.methods.closed_form.statistics import dequantized, packed, unpacked
-from fedunseen.privacy.client_level import PrivacySettings, epsilon, needed_noise
+from fedunseen.privacy.client_level import Accountant, PrivacySettings, epsilon, needed_noise
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import Summed
 
@@ -146,6 +146,11 @@ class Release:
     clip: float
     noise: float
     quantization: Quantization | None = None
+
+    @property
+    def accountant(self) -> Accountant:
+        """Whose bound is proved: of discrete noise, that of Renyi divergences."""
+        return "pld" if self.quantization is None else "rdp"
 
     @property
     def deviations(self) -> tuple[float, float, float]:
@@ -270,20 +275,14 @@ class PrivateSums(Summed):
 
     def notes(self, state: Params) -> dict[str, Any]:
         """Say under ``privacy`` what the release has cost."""
-        said = self.privacy
         found = {
-            "epsilon": epsilon(self.release.noise, 1.0, 1, said.delta, _accountant(said, self.release.quantization)),
-            "delta": said.delta,
+            "epsilon": epsilon(self.release.noise, 1.0, 1, self.privacy.delta, self.release.accountant),
+            "delta": self.privacy.delta,
             "noise": self.release.noise,
             "deviations": list(self.release.deviations),
             "unit": "sample",
         }
         return {**super().notes(state), "privacy": found}
-
-
-def _accountant(settings: PrivacySettings, quantization: Quantization | None) -> Literal["pld", "rdp"]:
-    """Return which accountant's bound is proved: of discrete noise, that of Renyi divergences."""
-    return settings.accountant if quantization is None else "rdp"
 
 
 def release_of(settings: PrivacySettings, quantization: Quantization | None = None) -> Release:
@@ -292,5 +291,6 @@ def release_of(settings: PrivacySettings, quantization: Quantization | None = No
     noise = settings.noise
     if noise is None:
         assert settings.epsilon is not None
-        noise = needed_noise(settings.epsilon, 1.0, 1, settings.delta, _accountant(settings, quantization))
+        accountant = Release(settings.clip, 0.0, quantization).accountant
+        noise = needed_noise(settings.epsilon, 1.0, 1, settings.delta, accountant)
     return Release(settings.clip, noise, quantization)
