@@ -46,14 +46,14 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     assert sums["samples"][0] == facts["samples"][0]
     assert len({one["class"] for one in sums["samples"]}) == 3  # of three parties, which hold classes of their own
     rows = sums["phases"]["local"]["analytic"]
-    assert [(row["seen"], row["parties"]) for row in rows] == [("sum", 3), ("masked elements", 3)]
-    assert [row["inputs"]["recovered"] for row in rows] == [0, 0]
+    assert [(row["seen"], row["parties"]) for row in rows] == [("sum", 3)]
+    assert [row["inputs"]["recovered"] for row in rows] == [0]
     assert [row["inputs"]["mse"] for row in whole["phases"]["local"]["analytic"]] == [
         row["inputs"]["mse"] for row in rows
     ]
     assert "samples" not in rows[0]["inputs"]
     assert "classifier, dlg, the sum of 3: recovered" in done.err
-    assert [row["seen"] for row in sums["classifier"]["dlg"]] == ["sum", "masked elements"]
+    assert [row["seen"] for row in sums["classifier"]["dlg"]] == ["sum"]
     assert said[-2:] == [f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}"]
 
 

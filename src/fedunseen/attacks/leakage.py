@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -39,13 +39,8 @@ from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
 from fedunseen.methods import Method
 
-if TYPE_CHECKING:
-    from fedunseen.secagg.masks import Masks
-
 RECOVERED = 0.1
 """A sample counts as recovered if its error is at most this share of the error of guessing the average."""
-
-_SMALLEST = 3  # parties of a sum under masks
 
 Facts = dict[str, Any]
 Log = Callable[[str], None]
@@ -156,16 +151,14 @@ class Network:
         return [{name: value.detach() for name, value in update.items()} for update in each]
 
     def sums(
-        self, images: NDArray[Any], labels: NDArray[np.int64], ids: NDArray[np.int64], parties: Sequence[int],
-        masks: Masks | None = None,
-    ) -> list[Observation]:  # fmt: skip
+        self, images: NDArray[Any], labels: NDArray[np.int64], ids: NDArray[np.int64], parties: Sequence[int]
+    ) -> list[Observation]:
         """Return sums of the gradients of one image of each party: see :func:`observations`."""
         source, true = self.sample(images, ids), [int(label) for label in labels[ids]]
         return observations(
             self.updates(source, true),
             lambda count: ImageBatch(self, source[:count], true[:count], 0, true[:count]),
             parties,
-            masks,
         )
 
     def gradient(self, images: Tensor, soft: Tensor) -> Params:
@@ -176,7 +169,7 @@ class Network:
 
 
 class Observation(NamedTuple):
-    """What an attacker has of a round: an "update", a "sum" or "masked elements", and the samples it is taken for."""
+    """What an attacker has of a round: an "update" or a "sum", and the samples it is taken for."""
 
     seen: str
     parties: int
@@ -195,41 +188,15 @@ class Attacked(NamedTuple):
 
 
 def observations(
-    updates: Sequence[Params],
-    batch: Callable[[int], ImageBatch | PhaseBatch],
-    parties: Sequence[int],
-    masks: Masks | None = None,
+    updates: Sequence[Params], batch: Callable[[int], ImageBatch | PhaseBatch], parties: Sequence[int]
 ) -> list[Observation]:
-    """Return what a coordinator has of rounds of the first so many parties."""
+    """Return what a coordinator has of rounds of the first so many parties: the mean of their updates."""
     rounds: list[Observation] = []
-    hidden: list[Observation] = []
     for count in parties:
         own = [{name: value.detach() for name, value in update.items()} for update in updates[:count]]
         mean = {name: torch.stack([update[name] for update in own]).mean(0) for name in own[0]}
-        if masks is not None and count >= _SMALLEST:
-            mean, sent = _masked(own, masks)
-            hidden = hidden or [Observation("masked elements", count, batch(1), sent)]
         rounds.append(Observation("update" if count == 1 else "sum", count, batch(count), mean))
-    return rounds + hidden
-
-
-def _masked(updates: Sequence[Params], masks: Masks) -> tuple[Params, Params]:
-    """Return the mean of updates out of masks, and the first party's masked elements taken for an update."""
-    from fedunseen.strategies import FedAvg, Reply
-
-    largest = max(float(value.abs().max()) for update in updates for value in update.values())
-    masks = replace(masks, clients=len(updates), range=max(masks.range, largest), noisy=False)
-    strategy, expected = FedAvg(weights="uniform"), dict(updates[0])
-    layout = masks.layout(strategy, expected)
-    done = masks.opened(strategy, layout, [Reply(k, update, 1, 1) for k, update in enumerate(updates)])
-    rho = bytes.fromhex(done.rho)
-    mean = masks.decode(strategy, layout, done.elements, [1.0] * len(updates), rho, expected).update
-    sent = next(said for stage, name, said in done.received if stage == "masked" and name == "0")
-    numbers = torch.from_numpy(sent.view(np.int64).astype(np.float32) / 2**62)  # about as long as a gradient
-    names = sorted(expected)
-    parts = torch.split(numbers[: sum(v.numel() for v in expected.values())], [expected[n].numel() for n in names])
-    hidden = {name: part.reshape(expected[name].shape) for name, part in zip(names, parts, strict=True)}
-    return dict(mean), {name: value.to(expected[name]) for name, value in hidden.items()}
+    return rounds
 
 
 def attack_all(
@@ -263,9 +230,7 @@ def attack_all(
             means = {kind: judges[kind].summary(each) for kind, each in judged.items()}
             count = len(batch.labels)
             words = [f"{m['recovered']} of {count} {kind} (MSE {m['mse']:.2g})" for kind, m in means.items()]
-            seen_as = {"update": f"update {i + 1}", "sum": f"the sum of {count}"}.get(
-                observation.seen, observation.seen
-            )
+            seen_as = f"update {i + 1}" if observation.seen == "update" else f"the sum of {count}"
             log(f"{what}, {name}, {seen_as}: recovered {', '.join(words) or 'nothing'}")
     return results
 
@@ -448,7 +413,6 @@ def measure_method_sums(
     parties: Sequence[int],
     attacks: Mapping[str, Inversion],
     seed: int,
-    masks: Masks | None = None,
     log: Log = lambda words: None,
 ) -> dict[str, dict[str, list[Facts]]]:
     """Attack sums of the method's own gradients; the victims are one sample of each party."""
@@ -461,7 +425,6 @@ def measure_method_sums(
                 [victim.target for victim in victims],
                 functools.partial(lambda all, count: PhaseBatch(all[:count]), victims),
                 parties,
-                masks,
             )
             facts[phase.name] = measure_sums(seen, judges, tried, f"{name}, {phase.name}", log)
     return facts

@@ -18,7 +18,7 @@ Facts = Mapping[str, Any]
 
 TITLES = {"analytic": "closed form", "dlg": "DLG", "cosine": "cosine"}
 NAMES = {"analytic": "the closed form", "dlg": "DLG", "cosine": "the cosine attack"}
-SEEN = {"update": "one update", "sum": "the sum of {}", "masked elements": "one party's masked elements"}
+SEEN = {"update": "one update", "sum": "the sum of {}"}
 _DEFAULT_STEPS = {1.0: 300, 0.1: 4800}  # by the learning rate of the search
 GUESSES = {"average": "no gradient: the average", "random class": "no gradient: a class's mean, drawn at random"}
 
@@ -77,7 +77,7 @@ def _attacked_sums(facts: Facts) -> list[tuple[str, Facts]]:
 
 
 def _view(row: Facts) -> tuple[int, int]:
-    """Return the place of what an attacker sees: one update, then sums of ever more parties, then masked elements."""
+    """Return the place of what an attacker sees: one update, then sums of ever more parties."""
     return list(SEEN).index(row["seen"]), row["parties"]
 
 

@@ -10,14 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.attacks import DLG, Cosine, Inversion, Subject, measure_classifier, measure_method
-from fedunseen.attacks.leakage import Network, measure_method_sums, measure_sums
+from fedunseen.attacks.inversion import DLG, Cosine, Inversion
+from fedunseen.attacks.leakage import (
+    Network,
+    Subject,
+    measure_classifier,
+    measure_method,
+    measure_method_sums,
+    measure_sums,
+)
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.experiment.assemble import assemble, load_data, masks_of, partition_of
+from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.partition import Partition
 from fedunseen.strategies import Strategy
@@ -73,13 +80,12 @@ def examine(
     facts["method"], found = measure_method(subject, attacks, seed, log)
     tensors |= {f"method.{name}": value for name, value in found.items()}
     if sums:
-        masks = masks_of(experiment, benchmark, partition)
         subject = _of_parties(subject, parties, max(sums), seed)
         facts["sums"] = {"samples": _samples(benchmark, subject.victims)}
         if pictures is not None:
-            seen = network.sums(pictures, labels, subject.victims, sums, masks)
+            seen = network.sums(pictures, labels, subject.victims, sums)
             facts["sums"]["classifier"] = measure_sums(seen, {"inputs": network.judge}, attacks, "classifier", log)
-        facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, masks, log)
+        facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, log)
     return facts, tensors
 
 
