@@ -92,13 +92,10 @@ class Defence:
         least, formula = self.least()
         if replies >= least:
             return
-        settings, most = self.settings, 0
-        tolerated = getattr(settings, "malicious", 0)
-        for f in range(tolerated):
-            fewer = type(self)(settings.model_copy(update={"malicious": f}))
-            most = f if fewer.least()[0] <= replies else most
+        tolerated, fewer = getattr(self.settings, "malicious", 0), self.among(replies)
+        most = fewer.settings.malicious if fewer else 0
         raise ExperimentError(
-            f"defence.name = {settings.name!r}"
+            f"defence.name = {self.settings.name!r}"
             + (f" with defence.malicious = {tolerated} needs {formula} = {least}" if tolerated else f" needs {least}")
             + f" clients a round, but round {round + 1} has {replies}: "
             + (f"set defence.malicious to {most} at most" if most else "choose another defence")

@@ -14,16 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["Callback", "Federation", "Loop", "Partition", "Parts", "Sampling", "State", "fit"]
 
 # so that the section [partition] is read without PyTorch
+_HOMES = {
+    "federation": ("Federation", "Parts", "Sampling", "State"),
+    "loop": ("Callback", "Loop", "fit"),
+    "partition": ("Partition",),
+}
 __getattr__, __dir__ = lazily(
-    __name__,
-    {
-        "Callback": "fedunseen.federation.loop:Callback",
-        "Federation": "fedunseen.federation.federation:Federation",
-        "Loop": "fedunseen.federation.loop:Loop",
-        "Partition": "fedunseen.federation.partition:Partition",
-        "Parts": "fedunseen.federation.federation:Parts",
-        "Sampling": "fedunseen.federation.federation:Sampling",
-        "State": "fedunseen.federation.federation:State",
-        "fit": "fedunseen.federation.loop:fit",
-    },
+    __name__, {name: f"fedunseen.federation.{home}:{name}" for home, names in _HOMES.items() for name in names}
 )
