@@ -14,6 +14,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import main
 from fedunseen.cli.settings import reference
 from fedunseen.experiment.assemble import load_data
+from fedunseen.report import write_report
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -184,6 +185,12 @@ def test_the_task_of_the_docs_is_judged_and_predicts(tmp_path):
     second = [ranking[0].name == "second" for ranking in done.predict(digits.features[rows])]
     right = np.array(second) == (digits.labels[rows] >= len(digits.space.names) / 2)
     assert 100 * right.mean() == pytest.approx(done.result["halves"])
+    page = write_report(done).read_text("utf-8")
+    assert "A run of the task <strong>halves</strong>" in page
+    assert f"{done.result['halves']:.1f}&nbsp;%" in page
+    short = {**few, "strategy.rounds": 1, "run.seeds": 2}
+    several = run(Experiment.load("digit-pairs", short), tmp_path / "seeds")
+    assert several.result["halves"] == pytest.approx(sum(one.result["halves"] for one in several.seeds) / 2)
 
 
 @pytest.mark.usefixtures("their_package")

@@ -46,7 +46,7 @@ def test_the_seed_decides(kind):
             "users have the shape (1,) and labels (2,): give a user for each sample",
         ),
         (
-            lambda: partitions.pccd(LABELS),
+            lambda: partitions.pccd(LABELS, phi=0.1),
             "10 clients cannot each hold classes of their own out of 6 seen ones: lower clients, or let clients share "
             "classes (phi)",
         ),

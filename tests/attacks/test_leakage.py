@@ -125,17 +125,6 @@ def test_the_cosine_attack_s_objective_is_written_out_here(length, lenet_victim,
     assert result.objective == pytest.approx(float(expected), abs=1e-5)
 
 
-def test_the_cosine_attack_does_not_mind_the_length_of_the_gradient(lenet_victim, rng):
-    params, _, label, target = lenet_victim
-    start = {"image": floats(rng, 1, 1, 8, 8)}
-    soft = F.one_hot(label, 6).float()
-    items = [
-        invert(Cosine(steps=3), lambda dummy: of_image(params, dummy["image"], soft), seen, lambda _: start)
-        for seen in (target, {name: 8 * value for name, value in target.items()})
-    ]
-    torch.testing.assert_close(items[0].values, items[1].values)
-
-
 @pytest.mark.parametrize("attack", [DLG(steps=0, restarts=3), Cosine(steps=0, restarts=3)])
 @pytest.mark.parametrize("best", range(3))
 def test_the_restart_with_the_least_objective_counts(attack, best, lenet_victim, rng):
@@ -284,20 +273,7 @@ def test_a_certain_soft_label_is_the_label(make_subject):
         torch.testing.assert_close(value, victim.target[name])
 
 
-def phase_gradient(subject, phase, inputs, generator=0):
-    """The gradient of one sample of class 0 in a phase, with the same draws each time."""
-    method, random = subject.method, np.random.default_rng(generator)
-    plan = method.plan("", np.array([0]), 1, random)
-    draws = {name: torch.from_numpy(value[:1]) for name, value in plan.draws(0).items()}
-    batch = {"inputs": inputs, "labels": torch.tensor([0]), "weights": torch.ones(1), **draws}
-    group = {name: value.clone().requires_grad_() for name, value in subject.params.items() if phase.owns(name)}
-    context = {**method.context(), **method.client_context(np.arange(6))}
-    loss, _ = phase.loss({**subject.params, **group}, batch, context)
-    grads = torch.autograd.grad(loss, list(group.values()), materialize_grads=True, allow_unused=True)
-    return dict(zip(group, grads, strict=True))
-
-
-def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_subject, rng):
+def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_subject):
     subject = make_subject(CLSWGAN, "generator", hidden=16, output="linear")
     facts, tensors = measure_method(subject, {"dlg": DLG(steps=20, restarts=1)}, 0)
     assert facts["phases"]["critic"] == {"travels": [], "attacks": {}}
@@ -309,20 +285,14 @@ def test_clswgan_s_generator_alone_gives_the_class_away_but_not_the_sample(make_
     result = phase["attacks"]["dlg"]["inputs"]
     assert result["recovered"] == 0
     assert result["relative"] > 0.9
-    generator = next(p for p in subject.method.phases() if p.name == "generator")
-    item, other = (phase_gradient(subject, generator, floats(rng, 1, WIDE)) for _ in range(2))
-    assert all(torch.equal(item[name], other[name]) for name in item)
 
 
-def test_clswgan_s_critic_gives_sample_and_class_away(make_subject, rng):
+def test_clswgan_s_critic_gives_sample_and_class_away(make_subject):
     subject = make_subject(CLSWGAN, "critic", hidden=64, output="linear")
     facts, tensors = measure_method(subject, {}, 0)
     result = facts["phases"]["critic"]["attacks"]["analytic"]
     assert (result["inputs"]["recovered"], result["attributes"]["recovered"]) == (2, 2)
     assert (tensors["critic.analytic.inputs"] - tensors["inputs"]).abs().max() < 1e-3
-    critic = next(p for p in subject.method.phases() if p.name == "critic")
-    item, other = (phase_gradient(subject, critic, floats(rng, 1, WIDE)) for _ in range(2))
-    assert not torch.equal(item["critic.0.weight"], other["critic.0.weight"])
 
 
 def test_a_hidden_layer_as_wide_as_a_sample_is_not_taken_for_its_place(make_subject):

@@ -200,20 +200,6 @@ def test_dirichlet_gives_up_in_one_sentence(small):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clients": 9}, "9 clients cannot each hold classes of their own out of 8 seen ones: lower clients, or let"),
-        ({"clients": 9, "phi": 0.1}, "9 clients cannot each hold classes of their own out of 8 seen ones"),
-        ({"clients": 5, "counts": "dirichlet"}, "5 clients with at least 2 classes each need 10 seen classes, but"),
-        ({"clients": 49, "kind": "iid"}, "client 48 would hold no sample: lower clients (49)"),
-    ],
-)
-def test_too_many_clients(small, options, message):
-    with pytest.raises(ExperimentError, match=rf"^\[partition\]: {re.escape(message)}"):
-        deal(small(8), **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
         ({"kind": "iid", "phi": 0.5}, 'partition.phi = 0.5 makes no sense here: it belongs to partition.kind = "pccd"'),
         ({"counts": "uneven", "phi": 0.5}, "partition.phi = 0.5 makes no sense here"),
         ({"kind": "dirichlet", "counts": "uneven"}, 'partition.counts = "uneven" makes no sense here'),
@@ -244,12 +230,6 @@ def test_options_that_make_no_sense(options, message):
 def test_settings_are_bounded(wrong):
     with pytest.raises(ValidationError):
         PartitionSettings(**wrong)
-
-
-@pytest.mark.parametrize("options", [{}, {"kind": "iid", "rho": 0.5}, {"counts": "dirichlet", "alpha": 2}])
-def test_dumped_settings_read_back(options):
-    settings = PartitionSettings(**options)
-    assert PartitionSettings(**settings.model_dump()) == settings
 
 
 def test_clients_join_and_leave(small):
