@@ -65,7 +65,7 @@ class Episodic(OneLoss):
 
     def __init__(self, settings: EpisodicSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         super().__init__(settings, space, semantics, backbone)
-        self.answers: NDArray[np.int64] | None = None
+        self.answers: NDArray[np.int64] | None = None  # each class's; None: episodes deal them again
         statistics = [name for name in backbone.init(np.random.default_rng(0)) if is_statistic(name)]
         if statistics:  # an episode would leave them changed, and a test episode so the model
             raise ExperimentError(
@@ -77,10 +77,6 @@ class Episodic(OneLoss):
             raise ExperimentError(
                 "method.rotations turns square images, and these samples are none: set method.rotations = false"
             )
-
-    def set_answers(self, answers: NDArray[np.int64] | None) -> None:
-        """Fix each class's answer: (C,), the same in every episode; or None, where episodes deal the answers again."""
-        self.answers = answers
 
     def draw(self, labels: NDArray[np.int64], count: int, rng: np.random.Generator, training: bool) -> Episodes:
         """Draw episodes of samples with these labels, as the settings say; turned images in training only."""

@@ -323,7 +323,7 @@ class FewShot(Task):
     def prepare(cls, method: Method, benchmark: Benchmark) -> None:
         """Tell the method which answers are fixed."""
         assert isinstance(method, Episodic)
-        method.set_answers(benchmark.answers)
+        method.answers = benchmark.answers
 
     @classmethod
     def of_seeds(cls, results: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> dict[str, Any]:

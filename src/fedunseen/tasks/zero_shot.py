@@ -39,8 +39,14 @@ from fedunseen.tasks.base import (
     percent,
     scaled,
 )
-from fedunseen.tasks.threat_log import observe_threats, threat_line, threat_result
-from fedunseen.tasks.zero_shot_summary import observe_round, some, summary_tensors
+from fedunseen.tasks.zero_shot_summary import (
+    observe_round,
+    observe_threats,
+    some,
+    summary_tensors,
+    threat_line,
+    threat_result,
+)
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = ("left_out_offset", "left_out_accuracy", "left_out_rivals", "form")  # in closed form, from the sums
