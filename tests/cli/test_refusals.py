@@ -123,7 +123,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "predict run none.png": "none.png is missing",
         "predict run file": "file is not a readable image: give another file",
         f"predict run {IMAGE} --csv no/table.csv": "--csv no/table.csv: name a file in a folder that is there",
-        f"predict run {IMAGE} --support no": "--support no: there is no such folder",
+        f"predict run {IMAGE} --support no": "no is not a folder: give one with a folder of examples",
         f"predict run {IMAGE} --encoder file": "--encoder file: this run needs no weights of an encoder",
         "run small.toml --out new --set run.seeds=2 --set data.root=nowhere": "nowhere is missing: correct data.root",
         "serve run --certificate token --key none": "none is missing",

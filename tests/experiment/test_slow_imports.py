@@ -50,8 +50,6 @@ MISTAKES = {
     "attack backdoor digit-pairs --set data.rooot=x": "unknown key 'rooot'",
     "host digit-pairs --insecure --parties a,b --set method.name=fedzls": "unknown method 'fedzls'",
     "join 127.0.0.1 --insecure --name a --data none": "the folder none is missing",
-    "predict commas 1.png": "commas is not a run directory",
-    "predict run none.png": "none.png is missing",
     "predict run commas --among sene": "--among sene: choose all, unseen or given",
     "sweep distzsl-tabel2": "unknown sweep 'distzsl-tabel2': did you mean 'distzsl-table2'?",
 }
@@ -66,9 +64,6 @@ def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
         (tmp_path / folder / "1.png").write_bytes(b"")
     (tmp_path / "commas" / "classes.csv").write_text('name,split,size\nzebra,seen,"0,5"\nlion,unseen,1\n')
     (tmp_path / "strange" / "classes.csv").write_text("name,split,size\nzebra,seen,0.5\nlion,unseen,1\n")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "manifest.json").write_text('{"experiment": {}, "data_fingerprint": "", "input_shape": [1]}')
-    (tmp_path / "run" / "result.json").write_text('{"rounds": 1, "selection": "last"}')
     (tmp_path / "commas.toml").write_text('[data]\nname = "images"\nroot = "commas"\n[method]\nname = "gaussian"\n')
     script = (
         "import sys\nfrom fedunseen.cli.main import main\n"

@@ -11,7 +11,7 @@ import typer
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
-from fedunseen.core.runs import check_question, check_where, complete_result, read_manifest
+from fedunseen.core.runs import check_question, check_where
 
 if TYPE_CHECKING:
     from fedunseen.tasks import Prediction
@@ -50,7 +50,7 @@ def predict(
     as_json: opt.Json = False,
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
-    _check(path, inputs, classes, named, support, table, among, top)
+    _check(path, classes, named, table, among, top)
     from fedunseen.tasks import shares
 
     settings = overrides_of(overrides)
@@ -76,36 +76,12 @@ def predict(
                 print(f"  {place}. {answer['name']}  {answer['score']:.3f}{share}")
 
 
-def _check(
-    run: Path,
-    inputs: list[Path],
-    classes: Path | None,
-    named: list[str] | None,
-    support: Path | None,
-    table: Path | None,
-    among: str,
-    top: int,
-) -> None:
-    """Refuse what cannot be answered while that takes no time: PyTorch is not loaded yet."""
+def _check(run: Path, classes: Path | None, named: list[str] | None, table: Path | None, among: str, top: int) -> None:
+    """Refuse what cannot be answered or written while that takes no time: PyTorch is not loaded yet."""
     check_named(named, classes)
     check_question(among, top)
-    manifest = read_manifest(run)
-    complete_result(run)
-    if among == "given" and not named and classes is None and support is None:
-        raise ExperimentError("--among given: there is no such class; give some with --classes or --class")
-    for path in (*inputs, *((classes,) if classes is not None else ())):
-        if not path.exists():
-            raise DataError(f"{path} is missing: correct its name")
     if (named or classes is not None) and (run / "classes.csv").is_file():
         _check_classes(named, classes, run, among)
-    if support is not None and not support.is_dir():
-        raise DataError(f"--support {support}: there is no such folder")
-    if manifest.get("task") == "few-shot" and support is None:
-        method = manifest["experiment"]["method"]["name"]
-        raise ExperimentError(
-            f"method.name = {method!r} learns classes from examples: give a folder with a folder of examples for "
-            "each class, --support FOLDER"
-        )
     if table is not None and (table.is_dir() or not table.absolute().parent.is_dir()):
         raise DataError(f"--csv {table}: name a file in a folder that is there")
 
@@ -180,13 +156,10 @@ def export(
 
         exported = run if client is None else run.of_client(client)
         written += export_model(exported, out, model_card(exported.seeds[0] if exported.seeds else exported))
-    if csv is not None:
-        from fedunseen.experiment.tables import write_tables
+    for folder, tex in ((csv, False), (latex, True)):
+        if folder is not None:
+            from fedunseen.experiment.tables import write_tables
 
-        written += write_tables(run, csv)
-    if latex is not None:
-        from fedunseen.experiment.tables import write_latex
-
-        written += write_latex(run, latex)
+            written += write_tables(run, folder, tex)
     print_json(as_json, {"files": [str(exported) for exported in written]})
     say(*(f"wrote {file}" for file in ([] if as_json else written)))

@@ -41,41 +41,31 @@ def tables(run: Run) -> dict[str, Table]:
     return found
 
 
-def write_tables(run: Run, folder: Path) -> list[Path]:
-    """Write each table as ``NAME.csv`` into a folder, and return their paths; what was not measured is empty."""
-    paths = []
-    for name, table in _for_folder(run, folder).items():
-        rows = [list(table), *(["" if v is None else str(v) for v in row] for row in zip(*table.values(), strict=True))]
-        paths.append(folder / f"{name}.csv")
-        write_csv(paths[-1], rows)
-    return paths
+def write_tables(run: Run, folder: Path, latex: bool = False) -> list[Path]:
+    """Write each table into a folder as ``NAME.csv`` or ``NAME.tex``, and return their paths.
 
-
-def write_latex(run: Run, folder: Path) -> list[Path]:
-    """Write each table as ``NAME.tex``, a ``tabular`` of booktabs; numbers have four digits."""
-    paths = []
-    for name, table in _for_folder(run, folder).items():
-        numbers = [all(v is None or isinstance(v, (int, float)) for v in column) for column in table.values()]
-        lines = [[_written(value) for value in row] for row in zip(*table.values(), strict=True)]
-        paths.append(folder / f"{name}.tex")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(paths[-1], tabular(list(table), lines, numbers))
-    return paths
-
-
-def _for_folder(run: Run, folder: Path) -> dict[str, Table]:
+    What was not measured is empty. LaTeX is a ``tabular`` of booktabs, whose numbers have four digits.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunDirectoryError(f"{folder} is a file: name a folder for the tables")
-    return tables(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, table in tables(run).items():
+        rows = list(zip(*table.values(), strict=True))
+        paths.append(folder / f"{name}.{'tex' if latex else 'csv'}")
+        if latex:
+            numbers = [all(v is None or isinstance(v, (int, float)) for v in column) for column in table.values()]
+            write_text(paths[-1], tabular(list(table), [[_written(v) for v in row] for row in rows], numbers))
+        else:
+            write_csv(paths[-1], [list(table), *(["" if v is None else str(v) for v in row] for row in rows)])
+    return paths
 
 
 def _written(value: Any) -> str:
-    """Write a cell: whole numbers whole, others with four digits, what was not measured empty."""
+    """Write a cell with at most four digits; what was not measured is empty."""
     if value is None:
         return ""
-    if not isinstance(value, float) or value.is_integer():
-        return str(int(value)) if isinstance(value, float) else str(value)
-    return f"{value:.4g}"
+    return (str(int(value)) if value.is_integer() else f"{value:.4g}") if isinstance(value, float) else str(value)
 
 
 def _tables(run: Run) -> dict[str, Table]:
