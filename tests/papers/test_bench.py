@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedunseen import Experiment, FedUnseenError, load_run, run
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.experiment.sweep.schema import select
 from fedunseen.papers.bench import SHIPPED, interval, lines, number, read_bench, run_bench
@@ -70,9 +70,7 @@ def test_a_second_call_keeps_what_is_there_and_runs_the_rest(small):
     sweep, bench, out, first, _, said = small
     assert [words.partition(": ZSL")[0] for words in said] == ["fedzsl: seed 0", "fedzsl: seed 1"]
     assert all((out / "measured" / name).read_bytes() == content for name, content in first.items())
-    again: list[str] = []
-    assert not run_bench(sweep, bench, out, sweep.cells, say=again.append)
-    assert again == []
+    assert not run_bench(sweep, bench, out, sweep.cells, say=pytest.fail)
 
 
 def test_the_leaderboard_has_every_row_with_cost_and_difference(small):
@@ -84,14 +82,12 @@ def test_the_leaderboard_has_every_row_with_cost_and_difference(small):
     assert [row["status"] for row in rows] == ["done"] * 6
     assert {row["seeds"] for row in rows} == {"2"}
     ours, reference = rows[3], rows[0]
-    apart = float(ours["zsl"]) - float(reference["zsl"])
-    assert float(ours["zsl_difference"]) == pytest.approx(apart)
+    assert float(ours["zsl_difference"]) == pytest.approx(float(ours["zsl"]) - float(reference["zsl"]))
     assert float(ours["zsl_difference_half"]) > 0
     assert reference["zsl_difference"] == ""
     assert [row["chosen_with_test_in_view"] for row in rows] == [""] * 3 + ["its rate"] * 3
-    stored = load_run(out / "cells" / "fedzsl--1")
-    up, down = stored.result["bytes_up"], stored.result["bytes_down"]
-    assert float(ours["bytes"]) == (up + down) * stored.result["rounds"]
+    stored = load_run(out / "cells" / "fedzsl--1").result
+    assert float(ours["bytes"]) == (stored["bytes_up"] + stored["bytes_down"]) * stored["rounds"]
     assert float(ours["seconds"]) > 0
     page = (out / "leaderboard.html").read_text("utf-8")
     assert page.count("<tr") == 7
@@ -125,8 +121,7 @@ def test_without_examples_the_measured_half_is_answered_as_predict_does(small):
 def test_halves_share_no_sample_and_cover_the_tests():
     benchmark = DigitPairs.load(DigitPairs.Settings(train_per_class=2, test_per_class=6), 0)
     shown, asked = halves(benchmark, 3, 3)
-    both = np.concatenate([shown, asked])
-    assert sorted(both) == sorted([*benchmark.test_unseen, *benchmark.test_seen])
+    assert sorted([*shown, *asked]) == sorted([*benchmark.test_unseen, *benchmark.test_seen])
     assert np.bincount(benchmark.labels[shown]).tolist() == [3] * 100
     with pytest.raises(DataError, match=r"half of the test samples of '0[0-9]' are 3, fewer than 4 examples"):
         halves(benchmark, 3, 4)
@@ -136,6 +131,9 @@ def test_no_time_left_starts_nothing(small, tmp_path):
     sweep, bench, *_ = small
     assert not run_bench(sweep, bench, tmp_path / "out", sweep.cells, budget=-1.0)
     assert {line.status for line in lines(sweep, bench, tmp_path / "out")} == {"not run"}
+    other, _ = read_bench(small[2].parent / "tiny.toml", {"partition.clients": 2})
+    with pytest.raises(RunDirectoryError, match=r"gaussian: partition\.clients was 4, is 2\)"):
+        run_bench(other, bench, tmp_path / "out", other.cells)
 
 
 @pytest.mark.slow
@@ -174,10 +172,12 @@ def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(module, "run", broken)
     assert run_bench(sweep, bench.model_copy(update={"seeds": 1}), tmp_path / "out", sweep.cells)
-    found = lines(sweep, bench.model_copy(update={"seeds": 1}), tmp_path / "out")
-    assert [(line.status, line.problem) for line in found] == [("failed", "ZeroDivisionError: no")] * 3 + [
-        ("done", "")
-    ] * 3
+    found = [(line.status, line.problem) for line in lines(sweep, bench, tmp_path / "out")]
+    assert found == [("failed", "ZeroDivisionError: no")] * 3 + [("partial", "")] * 3
+    more = bench.model_copy(update={"seeds": 1, "examples": [0, 2]})  # one more condition, of a run that is there
+    assert lines(sweep, more, tmp_path / "out")[4].status == "not run"
+    assert run_bench(sweep, more, tmp_path / "out", sweep.cells)
+    assert lines(sweep, more, tmp_path / "out")[4].status == "done"
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,6 @@ def test_the_losses_of_distzsl_are_tuned_row_by_row():
 
 def test_the_shipped_bench_gives_every_row_the_same_budget():
     sweep, bench = read_bench()
-    assert Path(SHIPPED).name == "bench.toml"
     assert {"gaussian", "ridge", "fedzsl", "distzsl", "clswgan"} <= set(sweep.axes["method"])
     assert sweep.axes["data"] == ("digit-pairs", "AWA1_LAMPERT", "CIFAR100_MBV2")
     assert (bench.examples, bench.pool, bench.seeds) == ([0, 1, 5], True, 3)
@@ -236,8 +235,8 @@ class TestInterval:
     def test_of_classes_alone_is_that_of_their_mean(self):
         """Seeds that are all alike add nothing: the jackknife of a mean is its standard error."""
         values = [10.0, 20.0, 60.0]
-        found = interval([{"zsl": values, "unseen": values, "seen": values}] * 2, (), "zsl")
-        assert found.half == pytest.approx(4.3027 * np.std(values, ddof=1) / 3**0.5, rel=1e-4)
+        half = interval([{"zsl": values, "unseen": values, "seen": values}] * 2, (), "zsl").half
+        assert half == pytest.approx(4.3027 * np.std(values, ddof=1) / 3**0.5, rel=1e-4)
 
     def test_of_a_difference_pairs_classes(self):
         ours = {"zsl": [10.0, 90.0], "unseen": [10.0, 90.0], "seen": [50.0, 50.0]}
@@ -255,5 +254,5 @@ class TestInterval:
         one = {"zsl": [0.0] * 3, "unseen": [20.0, 40.0, 60.0], "seen": [60.0, 60.0]}
         without = [2 * u * 60 / (u + 60) for u in (50.0, 40.0, 30.0)]
         expected = (2 / 3 * sum((h - np.mean(without)) ** 2 for h in without)) ** 0.5
-        found = interval([one] * 2, (), "gzsl_harmonic")
-        assert found.half == pytest.approx(3.1824 * expected, rel=1e-3)  # t with 2 + 1 degrees of freedom
+        half = interval([one] * 2, (), "gzsl_harmonic").half
+        assert half == pytest.approx(3.1824 * expected, rel=1e-3)  # t with 2 + 1 degrees of freedom

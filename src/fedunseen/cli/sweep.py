@@ -199,16 +199,20 @@ def bench(
 
     sweep, settings = read_bench(source or SHIPPED, overrides_of(overrides), against)
     cells = select(sweep, parts_of(only or []))
-    failed = run_bench(sweep, settings, out, cells, seconds_of(budget), say)
+    try:
+        code = int(run_bench(sweep, settings, out, cells, seconds_of(budget), say))
+    except KeyboardInterrupt:  # caught here, because typer ends the process without a word
+        code = 130
+        say("interrupted: the same command continues")
     found = lines(sweep, settings, out)
     page = write_bench_report(sweep, settings, found, out)
     open_rows = [line for line in found if line.status != "done"]
-    say(f"{len(found) - len(open_rows)} of {len(found)} rows measured; the others are listed as not run or failed")
+    say(f"{len(found) - len(open_rows)} of {len(found)} rows measured; the others are partial, failed or not run")
     say(f"page:  {page}")
     rows = [{**line.values, "status": line.status, "problem": line.problem, "seeds": line.seeds} for line in found]
     print_json(as_json, {"out": str(out), "page": str(page), "rows": rows})
-    if failed:
-        raise SystemExit(1)
+    if code:
+        raise SystemExit(code)
 
 
 def seconds_of(budget: str) -> float:

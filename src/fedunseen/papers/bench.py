@@ -26,7 +26,7 @@ from fedunseen.experiment import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.sweep import Cell, Sweep, read_sweep
-from fedunseen.experiment.sweep.runner import claim
+from fedunseen.experiment.sweep.runner import begin, claim
 from fedunseen.experiment.sweep.schema import Bench
 from fedunseen.metrics import harmonic_mean, t_critical
 from fedunseen.papers.conditions import POOL, PerClass, measured
@@ -50,7 +50,7 @@ class Line:
 
     Attributes:
         values: axis -> value; ``condition`` is the number of examples of each unseen class, or ``pool``.
-        status: ``done``, ``failed`` or ``not run``; ``problem`` says why.
+        status: ``done``, ``partial`` (not all seeds), ``failed``, ``refused`` or ``not run``; ``problem`` says why.
         numbers: ``zsl`` and ``gzsl_harmonic`` in percent.
         against: the same less those of the reference row; none of the reference itself.
         cost: ``seconds`` of the processor and ``bytes`` up and down of one client, both of one whole training, and
@@ -130,7 +130,11 @@ def run_bench(
         cells: which cells to run, in order.
         budget: seconds after which no further run is started.
         say: called with a line for every run that ended.
+
+    Raises:
+        RunDirectoryError: ``out`` holds something else, or a bench with other settings.
     """
+    begin(sweep, out, resume=True)
     end, failed = time.monotonic() + budget, False
     waiting = deque((cell, cell.experiment) for cell in cells if cell.experiment is not None)
     while waiting and time.monotonic() <= end:
@@ -147,9 +151,9 @@ def _run_cell(
     cell: Cell, experiment: Experiment, out: Path, bench: Bench, end: float, say: Callable[[str], None]
 ) -> bool:
     """Run the seeds that are not done yet; return whether none has failed."""
-    record = out / "failed" / f"{cell.folder}.json"
+    record, kept = out / "failed" / f"{cell.folder}.json", _stored(cell, bench, out)
     for seed in _seeds(experiment, bench):
-        if _file(out, cell, seed).exists():
+        if seed in kept and kept[seed]["conditions"].keys() >= set(_conditions(bench)):
             continue
         if time.monotonic() > end:
             break
@@ -160,7 +164,8 @@ def _run_cell(
             write_json(record, {"problem": f"{kind}{error}"})
             say(f"{cell.key}: seed {seed}: failed: {kind}{error}")
             return False
-        write_json(_file(out, cell, seed), found)
+        seconds = found["seconds"] or kept.get(seed, found)["seconds"]  # of a run that was measured before
+        write_json(_file(out, cell, seed), found | {"seconds": seconds})
         record.unlink(missing_ok=True)
         say(f"{cell.key}: seed {seed}: ZSL {found['zsl']:.1f}  H {found['gzsl_harmonic']:.1f}")
     return True
@@ -208,16 +213,17 @@ def _timed(experiment: Experiment, path: Path) -> tuple[Run, float | None]:
 
 def lines(sweep: Sweep, bench: Bench, out: Path) -> list[Line]:
     """Return the rows of the leaderboard from a bench's directory alone, those that are not run among them."""
-    conditions = [*map(str, bench.examples), *([POOL] if bench.pool else [])]
-    stored = {cell.folder: _stored(cell, bench, out) for cell in sweep.cells}
-    by_values = {tuple(cell.values.items()): stored[cell.folder] for cell in sweep.cells}
+    stored = {tuple(cell.values.items()): _stored(cell, bench, out) for cell in sweep.cells}
     found = []
-    for cell in sweep.cells:
-        own = stored[cell.folder]
-        other = by_values.get(tuple({**cell.values, "method": bench.reference}.items()), {})
-        for condition in conditions:
+    for cell, own in zip(sweep.cells, stored.values(), strict=True):
+        other = stored.get(tuple({**cell.values, "method": bench.reference}.items()), {})
+        for condition in _conditions(bench):
             found.append(_line(cell, bench, condition, own, {} if other is own else other, out))
     return found
+
+
+def _conditions(bench: Bench) -> list[str]:
+    return [*map(str, bench.examples), *([POOL] if bench.pool else [])]
 
 
 def _stored(cell: Cell, bench: Bench, out: Path) -> dict[int, dict[str, Any]]:
@@ -241,23 +247,23 @@ def _line(
     other: Mapping[int, Mapping[str, Any]],
     out: Path,
 ) -> Line:
-    values = {**cell.values, "condition": condition}
-    record = out / "failed" / f"{cell.folder}.json"
-    if not own or condition not in next(iter(own.values()))["conditions"]:
+    values, record = {**cell.values, "condition": condition}, out / "failed" / f"{cell.folder}.json"
+    own, other = ({seed: one for seed, one in side.items() if condition in one["conditions"]} for side in (own, other))
+    problem = str(read_json(record, f"{record} is damaged: delete it", ())["problem"]) if record.exists() else ""
+    if not own:
         if cell.refused is not None:
             return Line(values, "refused", cell.refused)
-        if record.exists():
-            return Line(values, "failed", str(read_json(record, f"{record} is damaged: delete it", ())["problem"]))
-        return Line(values, "not run")
+        return Line(values, "failed" if problem else "not run", problem)
     ours = [one["conditions"][condition] for one in own.values()]
-    common = [seed for seed in own if seed in other and condition in other[seed]["conditions"]]
+    common = [seed for seed in own if seed in other]
     pair = [[side[seed]["conditions"][condition] for seed in common] for side in (own, other)]
     seconds = [one["seconds"] for one in own.values() if one["seconds"] is not None]
     last = list(own.values())[-1]
     cost = {"rounds": float(last["rounds"]), "bytes": float(last["bytes"])}
     return Line(
         values,
-        "done",
+        "done" if len(own) == bench.seeds else "partial",
+        problem,
         seeds=len(ours),
         numbers={key: interval(ours, (), key) for key in KEYS},
         against={key: interval(pair[0], pair[1], key) for key in KEYS} if common else None,

@@ -38,7 +38,7 @@ def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: P
         "reference": reference,
         "heads": heads,
         "numeric": numeric,
-        "rows": [(line, [(cell, _key(cell)) for cell in own]) for line, own in zip(lines, cells, strict=True)],
+        "rows": list(zip(lines, cells, strict=True)),
         "cells": cells,
         "charts": _charts(lines),
         "legend": [
@@ -54,11 +54,10 @@ def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: P
 
 
 def _cells(line: Line) -> list[str]:
-    """Return a row as texts; one without numbers says why at the place of the first."""
+    """Return a row as texts; one without numbers has its status in place of the first, and why in place of settings."""
     found = list(line.values.values())
     if line.numbers is None:
-        found += [line.status + (f": {line.problem}" if line.problem else "")]
-        return found + [""] * (2 * len(ACCURACIES) + len(COSTS) + 2)
+        return [*found, line.status, *[""] * (2 * len(ACCURACIES) + len(COSTS)), line.problem, line.seen_test]
     found += [_written(line.numbers[key]) for key in ACCURACIES]
     found += [_written(line.against[key], "+") if line.against else "" for key in ACCURACIES]
     cost = line.cost or {}
@@ -72,16 +71,9 @@ def _short(value: object) -> str:
 
 
 def _written(number: Interval, sign: str = "") -> str:
-    return f"{number.value:{sign}.1f}" + ("" if number.half is None else f" ± {number.half:.1f}")
-
-
-def _key(cell: str) -> str:
-    """Return what a cell is sorted by: its leading number, or itself."""
-    first = cell.partition(" ")[0].replace("\N{MINUS SIGN}", "-")
-    try:
-        return repr(float(first))
-    except ValueError:
-        return cell
+    return f"{number.value:{sign}.1f}".replace("-", "\N{MINUS SIGN}") + (
+        "" if number.half is None else f" ± {number.half:.1f}"
+    )
 
 
 def _write_csv(lines: Sequence[Line], out: Path) -> None:

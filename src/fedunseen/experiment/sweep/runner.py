@@ -142,11 +142,16 @@ def _prepare(sweep: Sweep, path: Path, resume: bool, wanted: Sequence[Cell]) -> 
     _check(sweep, path, resume)
     open_cells = [cell for cell in wanted if row(sweep, cell, path).status not in ("done", "refused")]
     refused = _check_cells(sweep, open_cells)
-    _check(sweep, path, resume)  # again: another process may have been quicker
-    if not (path / "sweep.json").exists():
-        write_json(path / "sweep.json", _manifest(sweep))
+    begin(sweep, path, resume)  # checked again: another process may have been quicker
     for folder, problem in refused.items():
         write_json(path / "failed" / f"{folder}.json", {"problem": problem, "refused": True})
+
+
+def begin(sweep: Sweep, path: Path, resume: bool) -> None:
+    """Refuse a directory that holds something else; write what the sweep is, unless that stands there."""
+    _check(sweep, path, resume)
+    if not (path / "sweep.json").exists():
+        write_json(path / "sweep.json", _manifest(sweep))
 
 
 def _check(sweep: Sweep, path: Path, resume: bool) -> None:
