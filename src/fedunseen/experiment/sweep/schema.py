@@ -92,7 +92,7 @@ class Bench(Settings):
     """The tuning budget: so many combinations has every row in ``evaluation.choose``, tried with the first seed."""
     seeds: int = Field(3, ge=1, le=100)
     """Seeds of a row, counted up from ``run.seed``."""
-    examples: list[NonNegativeInt] = Field(default_factory=lambda: [0, 1, 5])
+    examples: list[NonNegativeInt] = Field(default_factory=lambda: [0, 1, 5], min_length=1)
     """Numbers of examples of each unseen class."""
     pool: bool = True
     """Measure after adapting to unlabelled samples, too."""
