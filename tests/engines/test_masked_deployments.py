@@ -301,7 +301,7 @@ def test_a_coordinator_killed_anywhere_goes_on_to_the_same_model(at, link, undis
     link.change = lambda name, header, answer: answer
     done = hosted(link, tmp_path / "run", resume=True)
     assert distance(done.path, undisturbed.path) < CLOSE
-    sums = [unpack(message)[0]["told"] for kind, name, message in link.heard if (kind, name) == ("open", "north")]
+    sums = [unpack(message)[0]["content"] for kind, name, message in link.heard if (kind, name) == ("open", "north")]
     assert len({result["rho"] for result in sums}) == 2  # one opening for each of two rounds, whatever was repeated
     assert len({json.dumps(result) for result in sums}) == 2
 
@@ -577,7 +577,7 @@ def test_a_party_that_insists_on_masks_refuses_what_they_do_not_hide(privacy, mo
 
 def test_messages_out_of_order_are_refused(link):
     for kind in ("plan", "signed", "shares", "masked", "open"):
-        answer, _ = unpack(link.party["west"].answer(pack({"kind": kind, "told": {}})))
+        answer, _ = unpack(link.party["west"].answer(pack({"kind": kind, "content": {}})))
         assert answer == {"error": "this party takes part in no masked sums"}
 
 
@@ -593,7 +593,7 @@ PARTY_LIES = [
     ("round", lambda a: changed(a, keys=7), "it has sent no keys"),
     ("round", lambda a: changed(a, keys={"extra": ["\x1b[2J"]}), "its losses have an impossible name"),
     ("round", lambda a: changed(a, keys={"extra": []}), "the keys of west are damaged"),
-    ("shares", lambda a: changed(a, told=3), "it has not answered when it was asked for its shares"),
+    ("shares", lambda a: changed(a, content=3), "it has not answered when it was asked for its shares"),
     ("masked", lambda a: changed(a, tensors={}), "it has not answered when it was asked for its masked elements"),
     (
         "masked",
@@ -659,5 +659,5 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(o
             noise.append(looks_like_noise(tensors["elements"].numpy()[: len(updates[name])], updates[name]))
         else:  # keys, encrypted shares, shares of seeds: texts that are as long whatever the update is
             assert not tensors
-            assert header.keys() <= {"told", "keys"}
+            assert header.keys() <= {"content", "keys"}
     assert noise == [not off] * 4

@@ -145,13 +145,13 @@ class PartySession:
 
     def answer(self, header: Mapping[str, Any]) -> bytes:
         """Answer one of the messages that follow the keys."""
-        kind, request, client = header["kind"], header.get("told"), self.client
+        kind, request, client = header["kind"], header.get("content"), self.client
         if not isinstance(request, dict):
             raise SecAggError("a message of the masked sum is damaged")
         if kind == "shares":
-            return pack({"told": client.shares(request)})
+            return pack({"content": client.shares(request)})
         if kind == "open":
-            return pack({"told": client.open(request)})
+            return pack({"content": client.open(request)})
         if self._kept is None:
             raise SecAggError("this party is in no attempt at a sum, perhaps after a restart: start a new attempt")
         assert self._plan is not None
@@ -162,7 +162,7 @@ class PartySession:
         elements = self.masks.encode(self.engine.strategy, layout, self._kept[1], rho, self._round)
         hidden = client.masked(request, elements)
         if isinstance(hidden, dict):
-            return pack({"told": hidden})
+            return pack({"content": hidden})
         return pack({}, {"elements": torch.from_numpy(hidden.view(np.int64))})
 
 
@@ -283,7 +283,7 @@ class SecAggSession:
                 yield from ask_keys(requests)
                 return
             limit = _TEXT + (length if stage == "masked" else 0)
-            for name, answer in self._send({n: {"kind": stage, "told": request} for n, request in requests.items()}):
+            for name, answer in self._send({n: {"kind": stage, "content": request} for n, request in requests.items()}):
                 try:
                     header, tensors = self._read(answer, limit) if answer is not None else ({}, {})
                 except WireError as error:
@@ -293,7 +293,7 @@ class SecAggSession:
                 if elements is not None and elements.dtype == torch.int64 and elements.ndim == 1:
                     yield name, elements.numpy().view(np.uint64)
                 else:
-                    content = header.get("told")
+                    content = header.get("content")
                     yield name, content if isinstance(content, dict) else None
 
         return send

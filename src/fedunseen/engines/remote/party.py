@@ -266,7 +266,7 @@ class Party:
             self.say(str(error))
             return failure(str(error))
         if kind == "open":
-            self.say(f"round {int(header['told']['k']) + 1}: opened the sum")
+            self.say(f"round {int(header['content']['k']) + 1}: opened the sum")
         return answer
 
     def _stop(self, header: Mapping[str, Any], model: Params) -> bytes:
