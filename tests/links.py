@@ -1,13 +1,25 @@
 """Links in tests: answers that are there at once, and the small experiments that run over them."""
 
 from concurrent.futures import Future
+from contextlib import nullcontext
 
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.link import PartyGone, complete
+from fedunseen.engines.remote.wire import unpack
+from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.client_data import simulated
 
 SMALL = {
     "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 3, "strategy.rounds": 2,
     "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
 }  # fmt: skip
+CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
+
+
+def experiment(preset="digit-pairs", **more):
+    """Return a preset, ``digit-pairs`` or a closed form, on few samples; a setting's dot is written as two bars."""
+    small = SMALL if preset == "digit-pairs" else CLOSED
+    return Experiment.load(preset, {**small, **{key.replace("__", "."): value for key, value in more.items()}})
 
 
 def answered(answer):
@@ -15,3 +27,27 @@ def answered(answer):
     future = Future()
     complete(future, PartyGone("in a test") if answer is None else answer)
     return future
+
+
+class Inline:
+    """A link with the worker process of a simulation at its other end, which is a function."""
+
+    def __init__(self, parties=3, change=lambda name, header, answer: answer):
+        self.answer, self.there, self.change = simulated(), dict.fromkeys(map(str, range(parties)), "first"), change
+        self.asked = []
+
+    def present(self):
+        return self.there
+
+    def ask(self, name, message):
+        header, _ = unpack(message)
+        self.asked.append((header["round"], name))
+        return answered(self.change(name, header, self.answer(name, message)) if name in self.there else None)
+
+
+def elsewhere(chosen, out, link=None, resume=False):
+    """Run an experiment over a link to the worker processes of a simulation."""
+    parties = [PartyStatus(str(client)) for client in range(chosen.partition.clients)]
+    session = Session(link or Inline(len(parties)), parties)
+    chosen = chosen.with_overrides({"engine.name": "nvflare"})
+    return run(chosen, out, resume, meeting=lambda: nullcontext(session))

@@ -3,38 +3,20 @@
 import logging
 import threading
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError, QuorumError
 from fedunseen.engines.remote import coordinator
-from fedunseen.engines.remote.coordinator import NVFlare, needed
+from fedunseen.engines.remote.coordinator import needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
-from fedunseen.experiment import Experiment, run
-from fedunseen.experiment.client_data import simulated
-from links import SMALL, answered
+from fedunseen.experiment import run
+from links import Inline, elsewhere, experiment
 from same import same, tensors
 
 pytestmark = pytest.mark.slow
-
-
-class Inline:
-    """A link whose parties are functions."""
-
-    def __init__(self, parties, change=lambda name, header, answer: answer):
-        self.answer, self.there, self.change = simulated("1"), dict.fromkeys(map(str, range(parties)), "first"), change
-        self.asked = []
-
-    def present(self):
-        return self.there
-
-    def ask(self, name, message):
-        header, _ = unpack(message)
-        self.asked.append((header["round"], name))
-        return answered(self.change(name, header, self.answer(name, message)) if name in self.there else None)
 
 
 class Reversed(Inline):
@@ -54,27 +36,21 @@ class Reversed(Inline):
         return future
 
 
+class Apart:
+    """Runs experiments over the link that is set."""
+
+    link = None
+
+    def run(self, out, resume=False, **settings):
+        self.link = self.link or Inline()
+        preset = settings.pop("preset", "digit-pairs")
+        return elsewhere(experiment(preset, **settings), out, self.link, resume)
+
+
 @pytest.fixture
-def adapter(monkeypatch):
-    """Let the engine nvflare run over the link that is set; quick to give up."""
-    made = type("Adapter", (), {"link": None})
-    monkeypatch.setattr(NVFlare, "adapter", "tests_fake_adapter")
+def apart(monkeypatch):
     monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
-
-    @contextmanager
-    def simulate(place):
-        assert (place.factory, place.processes) == (simulated, 2)
-        made.link = made.link or Inline(place.parties)
-        yield made.link
-
-    made.simulate = simulate
-    monkeypatch.setitem(__import__("sys").modules, "tests_fake_adapter", made)
-    return made
-
-
-def experiment(**more):
-    overrides = {**SMALL, **{key.replace("__", "."): value for key, value in more.items()}}
-    return Experiment.load("digit-pairs", overrides)
+    return Apart()
 
 
 LOW_RANK = {
@@ -86,10 +62,7 @@ LOW_RANK = {
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
         {"strategy__name": "scaffold"},
-        {"strategy__name": "moon"},
-        {"strategy__name": "fedgloss"},
         {"strategy__name": "local"},
         {"strategy__name": "centralised"},
         {"strategy__fraction": 0.4, "defence__name": "median"},
@@ -101,34 +74,33 @@ LOW_RANK = {
     ],
     ids=lambda settings: "-".join(map(str, settings.values())) or "fedavg",
 )
-def test_the_same_bits_as_in_process(settings, adapter, tmp_path):
-    apart = run(experiment(engine__name="nvflare", **settings), tmp_path / "apart")
+def test_the_same_bits_as_in_process(settings, apart, tmp_path):
+    there = apart.run(tmp_path / "apart", **settings)
     here = run(experiment(engine__mode="one-at-a-time", **settings), tmp_path / "here")
     assert same(tmp_path / "apart", tmp_path / "here")
     left_out = {"seconds", "client_seconds"}
-    for a, b in zip(apart.metrics, here.metrics, strict=True):
+    for a, b in zip(there.metrics, here.metrics, strict=True):
         assert {key: value for key, value in a.items() if key not in left_out} == {
             key: value for key, value in b.items() if key not in left_out
         }
 
 
-def test_replies_merge_in_client_order_whoever_answers_first(adapter, tmp_path):
-    adapter.link = Reversed(3)
-    run(experiment(engine__name="nvflare"), tmp_path / "reversed")
+def test_replies_merge_in_client_order_whoever_answers_first(apart, tmp_path):
+    apart.link = Reversed(3)
+    apart.run(tmp_path / "reversed")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
     assert same(tmp_path / "reversed", tmp_path / "here")
 
 
 @pytest.mark.parametrize("method", ["gaussian", "ridge"])
-def test_sums_from_elsewhere_are_added_to_the_same_bits(method, adapter, tmp_path):
-    few = {"data.train_per_class": 5, "data.test_per_class": 2, "evaluation.selection": "last", "method.name": method}
-    few |= {"partition.clients": 3, "evaluation.embedding": False, "evaluation.theory": False}
-    for engine, folder in (("nvflare", "apart"), ("in-process", "here")):
-        run(Experiment.load("digit-pairs-gaussian", {**few, "engine.name": engine}), tmp_path / folder)
+def test_sums_from_elsewhere_are_added_to_the_same_bits(method, apart, tmp_path):
+    settings = {"preset": "digit-pairs-gaussian", "method__name": method}
+    apart.run(tmp_path / "apart", **settings)
+    run(experiment(**settings), tmp_path / "here")
     assert same(tmp_path / "apart", tmp_path / "here")
 
 
-def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
+def test_a_run_goes_on_where_it_was_killed(apart, tmp_path):
     class Killed(Exception):
         pass
 
@@ -137,14 +109,14 @@ def test_a_run_goes_on_where_it_was_killed(adapter, tmp_path):
             raise Killed
         return answer
 
-    adapter.link = Inline(3, kill)
-    scaffold = experiment(engine__name="nvflare", strategy__name="scaffold", strategy__rounds=3)
+    apart.link = Inline(3, kill)
+    scaffold = {"strategy__name": "scaffold", "strategy__rounds": 3}
     with pytest.raises(Killed):
-        run(scaffold, tmp_path / "killed")
-    adapter.link = Inline(3)
-    run(scaffold, tmp_path / "killed", resume=True)
-    adapter.link = None
-    run(scaffold, tmp_path / "whole")
+        apart.run(tmp_path / "killed", **scaffold)
+    apart.link = Inline(3)
+    apart.run(tmp_path / "killed", resume=True, **scaffold)
+    apart.link = None
+    apart.run(tmp_path / "whole", **scaffold)
     assert same(tmp_path / "killed", tmp_path / "whole")
 
 
@@ -156,17 +128,17 @@ def spoil(name, header, answer):
     return pack(content, {**tensors, "update/g.weight": tensors["update/g.weight"][:, :-1]})
 
 
-def test_a_refused_reply_is_left_out_and_named(adapter, tmp_path, caplog):
-    adapter.link = Inline(3, spoil)
+def test_a_refused_reply_is_left_out_and_named(apart, tmp_path, caplog):
+    apart.link = Inline(3, spoil)
     with caplog.at_level(logging.WARNING, "fedunseen.federation"):
-        done = run(experiment(engine__name="nvflare"), tmp_path / "run")  # all are asked for, and all have answered
+        done = apart.run(tmp_path / "run")  # all are asked for, and all have answered
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
     why = "'g.weight' of its update has the shape (20, 15), not (20, 16)"
     assert done.metrics[1]["dropped"] == {"1": why}
     assert f"round 2: the reply of 1 is refused: {why}" in caplog.messages
 
 
-def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tmp_path, caplog):
+def test_a_short_form_that_stands_for_no_update_is_refused_and_named(apart, tmp_path, caplog):
     sizes = []
 
     def lie(name, header, answer):
@@ -176,9 +148,9 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(adapter, tm
             return answer
         return pack(content, {**tensors, "update/g.weight:scale": -tensors["update/g.weight:scale"]})
 
-    adapter.link = Inline(3, lie)
+    apart.link = Inline(3, lie)
     short = {"compression__name": "8-bit", "method__hidden": [200]}
-    done = run(experiment(engine__name="nvflare", **short), tmp_path / "run")
+    done = apart.run(tmp_path / "run", **short)
     why = "'g.weight' of its update cannot be read: its scale is below zero"
     assert done.metrics[1]["dropped"] == {"1": why}
     sent = done.metrics[0]["bytes_up"] / 3
@@ -193,68 +165,68 @@ def diverge(name, header, answer):
     return pack(content, {key: value * torch.nan for key, value in tensors.items()})
 
 
-def test_divergence_ends_a_simulation_as_it_does_in_process(adapter, tmp_path):
-    adapter.link = Inline(3, diverge)
+def test_divergence_ends_a_simulation_as_it_does_in_process(apart, tmp_path):
+    apart.link = Inline(3, diverge)
     with pytest.raises(
         FedUnseenError, match=r"training diverged: the update of client 0 in round 1 is not finite; lower"
     ):
-        run(experiment(engine__name="nvflare"), tmp_path / "run")
+        apart.run(tmp_path / "run")
 
 
-def test_a_malicious_client_is_left_out_as_it_is_in_process(adapter, tmp_path):
+def test_a_malicious_client_is_left_out_as_it_is_in_process(apart, tmp_path):
     attacked = {"attack__name": "nan", "attack__rounds": "1", "defence__name": "median"}
-    apart = run(experiment(engine__name="nvflare", **attacked), tmp_path / "apart")
+    there = apart.run(tmp_path / "apart", **attacked)
     here = run(experiment(engine__mode="one-at-a-time", **attacked), tmp_path / "here")
-    assert [line["participants"] for line in apart.metrics] == [line["participants"] for line in here.metrics]
+    assert [line["participants"] for line in there.metrics] == [line["participants"] for line in here.metrics]
     assert same(tmp_path / "apart", tmp_path / "here")
 
 
-def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(adapter, tmp_path):
+def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(apart, tmp_path):
     def full_disk(name, header, answer):
         return failure("OSError: No space left on device") if name == "0" else answer
 
-    adapter.link = Inline(3, full_disk)
+    apart.link = Inline(3, full_disk)
     with pytest.raises(QuorumError) as stopped:
-        run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
+        apart.run(tmp_path / "run", engine__patience=0.1)
     assert str(stopped.value) == (
         "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): fix "
         "that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"
     )
-    assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
-    done = run(experiment(engine__name="nvflare", engine__quorum=2), tmp_path / "run", resume=True)
+    assert len(apart.link.asked) == 3 + coordinator._ATTEMPTS - 1
+    done = apart.run(tmp_path / "run", resume=True, engine__quorum=2)
     assert [line["participants"] for line in done.metrics] == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize("lengths", [{}, {"g.weight": 1.0}, 0.0, -1.0])
-def test_step_lengths_that_would_break_the_merge_are_refused(lengths, adapter, tmp_path):
+def test_step_lengths_that_would_break_the_merge_are_refused(lengths, apart, tmp_path):
     def claim(name, header, answer):
         content, tensors = unpack(answer)
         every = lengths if isinstance(lengths, dict) else dict.fromkeys(content["step_lengths"], lengths)
         return pack({**content, "step_lengths": every}, tensors) if name == "1" else answer
 
-    adapter.link = Inline(3, claim)
-    done = run(experiment(engine__name="nvflare", strategy__name="fednova"), tmp_path / "run")
+    apart.link = Inline(3, claim)
+    done = apart.run(tmp_path / "run", strategy__name="fednova")
     assert done.metrics[0]["dropped"] == {"1": "its step lengths are not those of the model"}
 
 
-def test_a_merge_that_is_not_finite_is_not_kept(adapter, tmp_path):
+def test_a_merge_that_is_not_finite_is_not_kept(apart, tmp_path):
     def tiny(name, header, answer):
         content, tensors = unpack(answer)
         if name == "1" and header["round"] == 1:
             content["step_lengths"] = dict.fromkeys(content["step_lengths"], 1e-45)
         return pack(content, tensors)
 
-    adapter.link = Inline(3, tiny)
-    scaffold = experiment(engine__name="nvflare", strategy__name="scaffold")
+    apart.link = Inline(3, tiny)
+    scaffold = {"strategy__name": "scaffold"}
     with pytest.raises(
         FedUnseenError, match=r"the merged model of round 2 is not finite; the largest update is that of"
     ):
-        run(scaffold, tmp_path / "run")
-    adapter.link = Inline(3)
-    assert len(run(scaffold, tmp_path / "run", resume=True).metrics) == 2
+        apart.run(tmp_path / "run", **scaffold)
+    apart.link = Inline(3)
+    assert len(apart.run(tmp_path / "run", resume=True, **scaffold).metrics) == 2
 
 
-def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
+def test_who_does_not_answer_is_asked_again_and_nobody_else(apart, tmp_path):
     lost = []
 
     def once(name, header, answer):
@@ -263,14 +235,14 @@ def test_who_does_not_answer_is_asked_again_and_nobody_else(adapter, tmp_path):
             return None
         return answer
 
-    adapter.link = Inline(3, once)
-    run(experiment(engine__name="nvflare"), tmp_path / "run")
+    apart.link = Inline(3, once)
+    apart.run(tmp_path / "run")
     run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
-    assert [name for round, name in adapter.link.asked if round == 0] == ["0", "1", "2", "2"]
+    assert [name for round, name in apart.link.asked if round == 0] == ["0", "1", "2", "2"]
     assert same(tmp_path / "run", tmp_path / "here")
 
 
-def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
+def test_who_is_not_there_is_waited_for_and_taken_back(apart, tmp_path):
     class Late(Inline):
         looks = 0
 
@@ -278,31 +250,31 @@ def test_who_is_not_there_is_waited_for_and_taken_back(adapter, tmp_path):
             self.looks += 1
             return self.there if self.looks > 5 else {"0": "first", "1": "first"}
 
-    adapter.link = Late(3)
-    done = run(experiment(engine__name="nvflare"), tmp_path / "all")
+    apart.link = Late(3)
+    done = apart.run(tmp_path / "all")
     assert done.metrics[0]["participants"] == [0, 1, 2]
-    adapter.link = Late(3)
-    done = run(experiment(engine__name="nvflare", engine__quorum=0.5, strategy__rounds=8), tmp_path / "some")
+    apart.link = Late(3)
+    done = apart.run(tmp_path / "some", engine__quorum=0.5, strategy__rounds=8)
     assert done.metrics[0]["participants"] == [0, 1]
     assert done.metrics[0]["dropped"] == {"2": "it has not answered"}
     assert done.metrics[-1]["participants"] == [0, 1, 2]
 
 
-def test_patience_comes_to_an_end(adapter, tmp_path):
-    adapter.link = Inline(2)
+def test_patience_comes_to_an_end(apart, tmp_path):
+    apart.link = Inline(2)
     with pytest.raises(
         QuorumError,
         match=r"round 1 has 0 of the 3 replies that it needs: no connection to 2 \(0, 1 connected\): fix that",
     ):
-        run(experiment(engine__name="nvflare", engine__patience=0.1), tmp_path / "run")
-    assert not adapter.link.asked
+        apart.run(tmp_path / "run", engine__patience=0.1)
+    assert not apart.link.asked
 
 
-def test_a_party_that_never_answers_does_not_go_on_for_ever(adapter, tmp_path):
-    adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
+def test_a_party_that_never_answers_does_not_go_on_for_ever(apart, tmp_path):
+    apart.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
     with pytest.raises(QuorumError, match="0 did not answer"):
-        run(experiment(engine__name="nvflare"), tmp_path / "run")
-    assert len(adapter.link.asked) == 3 + coordinator._ATTEMPTS - 1
+        apart.run(tmp_path / "run")
+    assert len(apart.link.asked) == 3 + coordinator._ATTEMPTS - 1
 
 
 class Slow(Inline):
@@ -332,10 +304,10 @@ class Slow(Inline):
         return answer
 
 
-def test_late_replies_count_by_their_age(adapter, tmp_path):
-    adapter.link = link = Slow()
+def test_late_replies_count_by_their_age(apart, tmp_path):
+    apart.link = link = Slow()
     buffered = {"engine__buffer": 2, "engine__staleness": 1.0, "strategy__rounds": 3, "strategy__weights": "uniform"}
-    done = run(experiment(engine__name="nvflare", **buffered), tmp_path / "run")
+    done = apart.run(tmp_path / "run", **buffered)
     link.over.set()
     assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 2]]
     assert [line["clock"]["ages"] for line in done.metrics] == [[0, 0], [0, 0], [0, 2]]
@@ -348,7 +320,7 @@ def test_late_replies_count_by_their_age(adapter, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["fedadam", "moon"])
-def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
+def test_a_buffer_for_all_is_a_synchronous_round(strategy, apart, tmp_path):
     lost = []
 
     def once(name, header, answer):
@@ -357,23 +329,22 @@ def test_a_buffer_for_all_is_a_synchronous_round(strategy, adapter, tmp_path):
             return None  # and is asked again
         return answer
 
-    adapter.link = Inline(3, once)
+    apart.link = Inline(3, once)
     short = {"compression__name": "low-rank", "strategy__name": strategy}
-    late = run(experiment(engine__name="nvflare", engine__buffer=3, **short), tmp_path / "late")
+    late = apart.run(tmp_path / "late", engine__buffer=3, **short)
     run(experiment(engine__mode="one-at-a-time", **short), tmp_path / "here")
     assert all(line["clock"] == {"ages": [0, 0, 0]} for line in late.metrics)
-    assert len(adapter.link.asked) == 3 + 1 + 3
+    assert len(apart.link.asked) == 3 + 1 + 3
     assert same(tmp_path / "late", tmp_path / "here")
 
 
-def test_a_buffer_that_nobody_fills_pauses_the_run(adapter, tmp_path):
-    adapter.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
-    variant = experiment(engine__name="nvflare", engine__buffer=3, engine__patience=2.0)
+def test_a_buffer_that_nobody_fills_pauses_the_run(apart, tmp_path):
+    apart.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
     with pytest.raises(QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"):
-        run(variant, tmp_path / "run")
-    assert len(adapter.link.asked) == 2 + coordinator._ATTEMPTS
-    adapter.link = Inline(3, spoil)
-    done = run(experiment(engine__name="nvflare", engine__buffer=3), tmp_path / "run", resume=True)
+        apart.run(tmp_path / "run", engine__buffer=3, engine__patience=2.0)
+    assert len(apart.link.asked) == 2 + coordinator._ATTEMPTS
+    apart.link = Inline(3, spoil)
+    done = apart.run(tmp_path / "run", resume=True, engine__buffer=3)
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
     assert "'g.weight' of its update has the shape" in done.metrics[1]["dropped"]["1"]
 

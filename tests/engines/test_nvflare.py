@@ -1,12 +1,14 @@
 """NVFlare carries the messages of `host` and `join`: what dies is replaced, who is let in, what a site never runs."""
 
 import datetime
+import io
 import os
 import shutil
 import signal
 import threading
 import time
 import uuid
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +17,7 @@ import pytest
 from carried import Place, working
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
-from fedunseen.engines.carriers.nvflare.workspace import JOB, submission, write_job
+from fedunseen.engines.carriers.nvflare.workspace import JOB, submission
 from fedunseen.engines.remote.link import Join
 from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, until
@@ -184,16 +186,18 @@ def test_a_party_builds_no_other_class_and_takes_no_code(place, tmp_path):
         place.join("a")
         until(link.present)
         for executor, code in (("nvflare.app_common.np.np_trainer.NPTrainer", ""), (f"{JOB}.Party", "import os")):
-            meta, _ = submission(str(uuid.uuid4()), ["a"])
+            meta, archive = submission(str(uuid.uuid4()), ["a"])
             job = tmp_path / "job"
-            write_job(job / "fedunseen", (f"{JOB}.Coordinator", {}), (executor, {}))
+            zipfile.ZipFile(io.BytesIO(archive)).extractall(job)
+            config = job / "fedunseen" / "app" / "config" / "config_fed_client.json"
+            config.write_text(config.read_text().replace(f"{JOB}.Party", executor))
             if code:  # for the site alone: the server refuses it too
                 shutil.copytree(job / "fedunseen" / "app", job / "fedunseen" / "plain")
                 meta["deploy_map"] = {"plain": ["server"], "app": ["a"]}
                 (job / "fedunseen" / "app" / "custom").mkdir()
                 (job / "fedunseen" / "app" / "custom" / "own.py").write_text(code)
-            archive = shutil.make_archive(str(tmp_path / "archive"), "zip", job)
-            link.registry.send(meta, Path(archive).read_bytes())
+            changed = shutil.make_archive(str(tmp_path / "archive"), "zip", job)
+            link.registry.send(meta, Path(changed).read_bytes())
             why = "BYOC not permitted" if code else "is not in allow_list"
             until(lambda why=why: why in said())
         assert not list((tmp_path / "a").rglob("own.py"))

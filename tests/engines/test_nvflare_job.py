@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import sys
 from importlib import import_module
@@ -13,13 +12,13 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from processes import command, until
+from processes import command, environment, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
 from fedunseen.engines.carriers.nvflare import kit
 from fedunseen.engines.carriers.nvflare.job import Place
-from fedunseen.engines.carriers.nvflare.workspace import MODULES, allowed, home
+from fedunseen.engines.carriers.nvflare.workspace import MODULES
 from fedunseen.engines.remote.supervisor import Child
 from fedunseen.tools.nvflare_job import Party
 
@@ -51,10 +50,12 @@ def simulated(folder, dealt, experiment, settings, own=None):
     config.write_text(json.dumps(job))
     local = folder / "simulator" / "local"
     local.mkdir(parents=True, exist_ok=True)
-    (local / "resources.json").write_text(json.dumps(allowed("fedunseen.tools.nvflare_job.")))
+    classes = {"class_list_enforcement_mode": "enforce", "class_allow_list": ["fedunseen.tools.nvflare_job."]}
+    (local / "resources.json").write_text(json.dumps(classes))
     (local / "fedunseen.json").write_text(json.dumps({"data": f"{dealt}/data/{{site}}", **(own or {})}))
-    words = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator", "-c", ",".join(SITES)]
-    child = Child([*words, "-n", "3", "-t", "3"], folder / "output.txt", {**os.environ, **home(folder)}, folder)
+    words = [sys.executable, "-m", "nvflare.cli", "simulator", "job", "-w", "simulator", "-c", ",".join(SITES)]
+    home = {**environment(), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    child = Child([*words, "-n", "3", "-t", "3"], folder / "output.txt", home, folder)
     try:
         yield child, folder / "simulator" / "server" / "fedunseen-run"
     finally:

@@ -1,7 +1,6 @@
 """A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
 
 import shutil
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -28,7 +27,7 @@ from fedunseen.experiment.deployed import deployed
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
-from links import answered
+from links import answered, elsewhere
 from processes import TRAINED
 from same import same
 
@@ -400,7 +399,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
 
 
 @pytest.mark.parametrize("quorum", [1, 0.5])
-def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path, monkeypatch):
+def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     """A client's state is that of its last merged round, whatever it has computed since: as in a simulation."""
     lost = {("north", 1), ("south", 2), ("west", 2), ("south", 3)}
     chosen = experiment(strategy__name="scaffold", strategy__rounds=6, strategy__fraction=0.7, engine__name="nvflare")
@@ -412,16 +411,9 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path, monke
             key = (NAMES[int(name)] if name.isdigit() else name, header.get("round"))
             return answered(None if key in lost else answer)
 
-    class Simulated(Lossy):
-        def __init__(self):
-            answer = simulated("1")
-            super().__init__({str(k): SimpleNamespace(answer=partial(answer, str(k))) for k in range(3)})
-
-    near = Simulated()
+    near = Lossy({str(k): SimpleNamespace(answer=partial(simulated(), str(k))) for k in range(3)})
     hosted(chosen.with_overrides({"engine.quorum": quorum}), Lossy(members(folders, tmp_path)), tmp_path / "apart")
-    monkeypatch.setitem(sys.modules, "lossy", SimpleNamespace(simulate=lambda place: nullcontext(near)))
-    monkeypatch.setattr(coordinator.NVFlare, "adapter", "lossy")
-    run(chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2}), tmp_path / "near")
+    elsewhere(chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2}), tmp_path / "near", near)
     assert same(tmp_path / "apart", tmp_path / "near")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from fedunseen import Experiment, run
+from links import elsewhere
 from same import same
 
 SEEN, UNSEEN = 10, 3
@@ -73,11 +72,9 @@ def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch, 
     assert same(whole, again)
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="no flwr")
 def test_parties_elsewhere_send_their_sums_too(tree, tmp_path):
     here = run(Experiment.from_dict(tree, {"engine.mode": "one-at-a-time"}), tmp_path / "here")
-    away = run(Experiment.from_dict(tree, {"engine.name": "flower", "engine.processes": 2}), tmp_path / "away")
+    away = elsewhere(Experiment.from_dict(tree), tmp_path / "away")
     assert away.result["start"] == here.result["start"]
     for name, value in here.params.items():
         assert torch.allclose(value, away.params[name], atol=1e-6)

@@ -46,7 +46,7 @@ def run(
         out: the run directory; by default ``runs/NAME-seedN``, with a number added while that is taken.
         resume: continue with the run that ``out`` holds.
         progress: called after every round.
-        meeting: opens the link to the parties of a deployment, once everything else has been checked.
+        meeting: opens the link to parties elsewhere, once everything else has been checked.
         present: called before the first round with who the clients are and how much each holds.
         benchmark: samples that are in memory, of an experiment whose ``data.name`` is ``arrays``.
         callbacks: act between rounds. Where validation classes choose the number of rounds, ``loop.stop`` ends only
@@ -81,7 +81,8 @@ def run(
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(recorded, setup.fingerprint, setup.whole))
         if several:
-            run_seeds(setup, experiment, partial(run, present=present, benchmark=benchmark, callbacks=callbacks))
+            given = {"meeting": meeting, "present": present, "benchmark": benchmark, "callbacks": callbacks}
+            run_seeds(setup, experiment, partial(run, **given))
         elif not directory.complete():
             with stages.met(setup, meeting, present) as setup:
                 for stage in STAGES:

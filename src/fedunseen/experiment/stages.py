@@ -12,21 +12,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.engines import DistributedSettings
-from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
-from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import factor_of_folds
 from fedunseen.experiment.changed import adapted_numbers
-from fedunseen.experiment.client_data import simulated
 from fedunseen.experiment.deployed import notes
 from fedunseen.experiment.encoding import copy_weights
 from fedunseen.experiment.growth import Growth
@@ -52,7 +47,7 @@ from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.methods import WarmStartable
 from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
 
-Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to the parties of a deployment
+Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to parties elsewhere
 Present = Callable[[Sequence[PartyStatus]], None]  # is called with the clients before the first round
 
 
@@ -69,7 +64,6 @@ def connect(setup: Setup) -> None:
 @contextmanager
 def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
     """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
-    settings, clients = setup.experiment.engine, len(setup.federation.partition.clients)
     show = present or (lambda members: None)
     if meet is not None:
         with meet() as meeting:
@@ -77,13 +71,7 @@ def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Se
             yield replace(setup, meeting=meeting)
         return
     show(clients_of(setup.federation))
-    if not isinstance(settings, DistributedSettings):
-        yield setup
-        return
-    threads = str(max(1, torch.get_num_threads() // settings.processes))
-    place = Simulate(setup.directory.path / "engine", clients, settings.processes, simulated, threads)
-    with carrier(settings.name).simulate(place) as link:
-        yield replace(setup, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
+    yield setup
 
 
 def prepare(setup: Setup) -> Setup:
@@ -356,7 +344,7 @@ def report(setup: Setup) -> Setup:
 
 def finish_late(setup: Setup, meet: Meet | None) -> None:
     """Tell the parties, if any, that the run is over, where the coordinator was killed before it could."""
-    if meet is None:
+    if meet is None or not setup.experiment.deployed:
         return
     done = load_run(setup.directory.path)
     setup = replace(setup, experiment=done.experiment).assembled()

@@ -11,6 +11,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,19 +33,20 @@ def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
     """
     out, kit, names = Path(str(config["out"])), _path(config.get("credentials")), _names(config)
     source, settings = str(config["experiment"]), {**_settings(config), "engine.name": "flower"}
-    with GridLink(grid, names).carried() as link, logged_to(sys.stderr):
+    link = GridLink(grid, names)
+    with link.carried(), logged_to(sys.stderr):
         link.present()  # nodes start their parties while PyTorch is imported here
-        if names:
-            from fedunseen.engines.remote.coordinator import PartyStatus, Session
+        from fedunseen.engines.remote.coordinator import PartyStatus, Session
 
+        if names:
             session = Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=120.0)
             return coordinated(session, source, settings, out, _progress, out / "engine" / "federation.log")
-        from fedunseen.engines.carriers.flower import simulated_by
         from fedunseen.experiment import Experiment, run
 
-        with simulated_by(link):
-            experiment = Experiment.load(source, {**settings, "engine.mode": "simulation"})
-            return run(experiment, out, resume=True, progress=_progress)
+        experiment = Experiment.load(source, {**settings, "engine.mode": "simulation"})
+        link.simulated = experiment.partition.clients
+        session = Session(link, [PartyStatus(str(client)) for client in range(link.simulated)])
+        return run(experiment, out, resume=True, progress=_progress, meeting=lambda: nullcontext(session))
 
 
 def party() -> None:

@@ -46,7 +46,7 @@ class Coordinator(LocalCoordinator):
 class Party(LocalParty):
     """The job's executor: takes part with the data that the site's file names."""
 
-    def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
+    def answering(self, place: Place) -> Callable[[bytes], bytes]:
         """Return what answers; raises FedUnseenError if the site's file or data are not as they must be."""
         if (data := _path(place, "data")) is None:
             raise ExperimentError(f'local/{SETTINGS} of site {place.name} names no data: add "data": "FOLDER"')
@@ -56,7 +56,7 @@ class Party(LocalParty):
             tree, dict(place.settings.get("set", {})), state, _path(place, "out") or place.folder / "fedunseen-model"
         )
 
-        def answer(name: str, question: bytes) -> bytes:
+        def answer(question: bytes) -> bytes:
             known, reply = party.error, party.answer(question)
             if party.error is not known:
                 log.error("%s", party.error)

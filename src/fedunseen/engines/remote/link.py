@@ -7,7 +7,6 @@ A party is a client of a federation, on a machine of its own (deployment) or in 
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
@@ -16,23 +15,6 @@ from typing import Protocol
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
-
-
-Factory = Callable[[str], Callable[[str, bytes], bytes]]
-"""Makes what answers in a worker process of a simulation."""
-
-
-def address(factory: Factory) -> str:
-    """Return ``module:function``, by which another process finds a function; see :func:`found`."""
-    return f"{factory.__module__}:{factory.__qualname__}"
-
-
-def found(address: str) -> Factory:
-    """Return the function at an address; the inverse of :func:`address`."""
-    module, _, name = address.partition(":")
-    factory: Factory = getattr(importlib.import_module(module), name)
-    return factory
-
 
 LOOKING: Mapping[str, bool] = {"looking": True}
 """Marks a line of the log that says that a party cannot reach its coordinator just now."""
@@ -94,23 +76,3 @@ class Join:
     kit: Path | None
     name: str
     patience: float
-
-
-@dataclass(frozen=True)
-class Simulate:
-    """How a simulation's parties, named "0", "1" ..., run.
-
-    Attributes:
-        folder: for the engine's files and logs.
-        parties: how many there are.
-        processes: how many of them work at the same time.
-        factory: a function of a module, which every worker process imports and calls once, with ``argument``; it
-            returns what answers for a party: (name, message) -> answer.
-        argument: what ``factory`` is called with.
-    """
-
-    folder: Path
-    parties: int
-    processes: int
-    factory: Factory
-    argument: str

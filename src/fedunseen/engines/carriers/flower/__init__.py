@@ -1,13 +1,12 @@
 """Engine "flower": Flower carries what FedUnseen sends.
 
 A deployment has Flower's SuperLink (``superlink.py``) and its Fleet interface over HTTPS (``client.py``) inside our two
-kinds of processes: no app, that is code, is shipped. A simulation uses Flower's simulation on Ray (``simulation.py``).
+kinds of processes: no app, that is code, is shipped.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import logging
 import os
 import threading
@@ -17,15 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import MissingDependencyError
-from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
+from fedunseen.engines.remote.link import Answer, Host, Join, Link
 
 if TYPE_CHECKING:
     from cryptography import x509
 
-    from fedunseen.engines.carriers.flower.app import GridLink
     from fedunseen.engines.remote.authority import Authority
 
-__all__ = ["certificates", "check_private", "host", "join", "renewed", "simulate", "simulated_by"]
+__all__ = ["certificates", "check_private", "host", "join", "renewed"]
 
 FIRST, BEYOND = (1, 41), (1, 43)  # versions with which the tests of private.py were run
 
@@ -48,35 +46,6 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     from fedunseen.engines.carriers.flower.client import answer_messages
 
     answer_messages(place, answer, done)
-
-
-_ambient: list[GridLink] = []  # the link of a Flower app that runs in this process
-
-
-@contextmanager
-def simulated_by(link: GridLink) -> Iterator[None]:
-    """Let simulations use the nodes of the Flower app that runs in this process, while the context lasts."""
-    _ambient.append(link)
-    try:
-        yield
-    finally:
-        _ambient.remove(link)
-
-
-@contextmanager
-def simulate(place: Simulate) -> Iterator[Link]:
-    """Run a simulation's parties in processes of Ray: on this machine, or on the cluster that ``RAY_ADDRESS`` names."""
-    if _ambient:
-        _ambient[-1].clients = place.parties
-        yield _ambient[-1]
-        return
-    _prepare(place.folder)
-    if importlib.util.find_spec("ray") is None:
-        raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
-    from fedunseen.engines.carriers.flower.simulation import simulated
-
-    with simulated(place) as link:
-        yield link
 
 
 def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:

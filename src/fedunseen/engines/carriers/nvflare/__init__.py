@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import secrets
 import socket
 import ssl
-import sys
 import threading
 import time
 import uuid
@@ -24,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
-from fedunseen.core.files import write_json
 from fedunseen.engines.carriers.nvflare.kit import (
     PROJECT,
     SERVER,
@@ -35,20 +32,16 @@ from fedunseen.engines.carriers.nvflare.kit import (
     needed,
 )
 from fedunseen.engines.carriers.nvflare.workspace import (
-    MODULES,
-    allowed,
-    home,
     secured,
     start,
     submission,
-    write_job,
     write_workspace,
 )
-from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate, address
+from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer
 from fedunseen.engines.remote.supervisor import Child, Kept
 
-__all__ = ["certificates", "host", "join", "simulate"]
+__all__ = ["certificates", "host", "join"]
 
 NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or does not accept it"
 QUIET = 10.0  # s without a ping after which a party looks whether its coordinator is there
@@ -102,7 +95,8 @@ def host(place: Host) -> Iterator[Link]:
     with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
         supervisor = Kept(lambda: _server(place, folder, port))
         stack.callback(supervisor.stop)
-        _check_started(supervisor.ready(lambda: jobs.registry is not None, START), folder)
+        if not supervisor.ready(lambda: jobs.registry is not None, START):
+            raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
         threading.Thread(target=jobs.manage, daemon=True).start()
         stack.callback(jobs.ended.set)
         yield jobs
@@ -206,11 +200,6 @@ class _Jobs:
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
         return (self._board(name) or RelayServer()).ask(name, message)
-
-
-def _check_started(started: bool, folder: Path) -> None:
-    if not started:
-        raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
 
 
 # A party
@@ -381,43 +370,7 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 raise RefusedError(
                     f"{head['refused']}; join under a name from the coordinator's list, one party for each"
                 )
-            if "to" in head:
+            if "id" in head:
                 waiting = channel, head["id"], body
             elif head.get("delivered") == sent:
                 sent = ""
-
-
-# Simulation
-
-
-@contextlib.contextmanager
-def simulate(place: Simulate) -> Iterator[Link]:
-    """Run parties in the client processes of a job of NVFlare's simulator, as long as the context lasts.
-
-    A process that dies takes the job with it; another one is started, and its parties have new tokens.
-    """
-    needed()
-    folder = place.folder / "nvflare"
-    processes = min(place.processes, place.parties)
-    write_job(
-        folder / "job",
-        (f"{__name__}.simulation.Switch", {"parties": place.parties, "processes": processes}),
-        (f"{__name__}.simulation.Worker", {"factory": address(place.factory), "argument": place.argument}),
-    )
-    (folder / "simulator" / "local").mkdir(parents=True, exist_ok=True)
-    write_json(folder / "simulator" / "local" / "resources.json", allowed(f"{__name__}.simulation."))
-    board = RelayServer()
-
-    def serve(channel: Channel) -> None:
-        channel.receive()  # the job's number
-        board.serve(channel)
-
-    with Port(folder, serve) as port, contextlib.ExitStack() as stack:
-        environment = {**os.environ, **port.environment, **home(folder)}
-        names = ",".join(f"process-{k}" for k in range(processes))
-        command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
-        command += ["-c", names, "-n", str(processes), "-t", str(processes)]
-        supervisor = Kept(lambda: Child(command, folder / "output.txt", environment, folder))
-        stack.callback(supervisor.stop)
-        _check_started(supervisor.ready(lambda: board.channel is not None, START), folder)
-        yield board

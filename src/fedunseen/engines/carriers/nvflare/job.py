@@ -73,14 +73,6 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
         """Return the channel to the coordinator."""
         return dial()
 
-    def parties(self) -> dict[str, str]:
-        """Return the parties that are there -> their tokens."""
-        return self.sites
-
-    def site(self, party: str) -> str:
-        """Return the site at which a party works."""
-        return party
-
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Carry messages until the coordinator closes its end, or the job is aborted."""
         self.engine = fl_ctx.get_engine()
@@ -138,20 +130,20 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
             if self.sites.get(name) != token:
                 others = {site: its for site, its in self.sites.items() if site != name}
                 self.sites = {**others, name: token} if token else others
-                self.channel.send({"parties": self.parties()})
+                self.channel.send({"parties": self.sites})
 
     def _ask(self, number: int, name: str, body: bytes) -> None:
         """Ask a site until it answers, its party has changed, or the coordinator drops the question."""
-        key, token, site = secrets.token_hex(16), self.parties().get(name), self.site(name)
+        key, token = secrets.token_hex(16), self.sites.get(name)
         sent: dict[str, Any] = {"body": body}
-        while number in self.open and token is not None and self.parties().get(name) == token:
-            reply = self._call(site, {"do": "ask", "id": key, "to": name, "token": token, **sent}) or {}
+        while number in self.open and token is not None and self.sites.get(name) == token:
+            reply = self._call(name, {"do": "ask", "id": key, "token": token, **sent}) or {}
             sent = {"body": body} if reply.get("unknown") else {} if reply.get("known") else sent
             if "body" in reply:
                 answer, most = reply["body"], max(ALLOWED, TIMES * len(body))
                 if isinstance(answer, bytes | bytearray | memoryview) and memoryview(answer).nbytes <= most:
                     self._resolve(number, {"id": number}, answer)
-                    self._call(site, {"do": "taken", "id": key})
+                    self._call(name, {"do": "taken", "id": key})
                     return
                 self.logger.warning(f"an answer of {name!r} is too large, or not bytes, and is thrown away")
                 break
@@ -215,17 +207,17 @@ class Party(Executor):  # type: ignore[misc]
                 self.answers.pop(key, None)
                 self.channel.send({"delivered": key})
             elif what == "ask" and request["token"] == self.token:
-                reply.update(self._answer(key, str(request["to"]), request.get("body")))
+                reply.update(self._answer(key, request.get("body")))
         return reply
 
-    def _answer(self, key: str, name: str, question: bytes | None) -> dict[str, Any]:
+    def _answer(self, key: str, question: bytes | None) -> dict[str, Any]:
         """Pass a question on unless that has been done, and wait for its answer."""
         with self.changed:
             if key not in self.answers:
                 if question is None:
                     return {"unknown": True}
                 self.answers[key] = None
-                self.channel.send({"id": key, "to": name}, question)
+                self.channel.send({"id": key}, question)
             self.changed.wait_for(lambda: self.answers.get(key) is not None, HOLD)
             answer = self.answers.get(key)
         return {"known": True} if answer is None else {"known": True, "body": answer}
@@ -305,8 +297,8 @@ class LocalParty(Party, ABC):
     """An executor that answers in this process, one question after another."""
 
     @abstractmethod
-    def answering(self, place: Place) -> Callable[[str, bytes], bytes]:
-        """Return what answers: (party, question) -> answer."""
+    def answering(self, place: Place) -> Callable[[bytes], bytes]:
+        """Return what answers a question."""
 
     def connect(self, fl_ctx: FLContext) -> Channel:
         """Return the channel to a thread that answers."""
@@ -316,8 +308,8 @@ class LocalParty(Party, ABC):
         def work() -> None:
             while True:
                 head, body = theirs.receive()
-                if "to" in head:
-                    theirs.send({"id": head["id"]}, answer(head["to"], body))
+                if "id" in head:
+                    theirs.send({"id": head["id"]}, answer(body))
 
         _thread(work)
         return ours

@@ -1,12 +1,12 @@
-"""Files that NVFlare reads: a job's folder, and the workspace of a server or site that this package starts."""
+"""Files that NVFlare reads: a job, and the workspace of a server or site that this package starts."""
 
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,51 +16,35 @@ from fedunseen.core.files import write_json
 from fedunseen.engines.remote.supervisor import Child
 
 JOB = "fedunseen.engines.carriers.nvflare.job"
-MODULES = {  # what the scripts of start-up kits and the command `nvflare simulator` run
+MODULES = {  # what the scripts of start-up kits run
     "server": "nvflare.private.fed.app.server.server_train",
     "client": "nvflare.private.fed.app.client.client_train",
-    "simulator": "nvflare.private.fed.app.simulator.simulator",
 }
-_APP = "app"
 _Components = Mapping[str, tuple[str, dict[str, Any]]]
 _CORE = "nvflare.app_common"
 
 
-def allowed(*paths: str) -> dict[str, Any]:
-    """Return settings under which a site builds these classes for a job, given by path or prefix, and no others."""
-    return {"class_list_enforcement_mode": "enforce", "class_allow_list": list(paths)}
-
-
-def write_job(folder: Path, controller: tuple[str, dict[str, Any]], executor: tuple[str, dict[str, Any]]) -> None:
-    """Write a job for all sites."""
-    config = folder / _APP / "config"
-    config.mkdir(parents=True, exist_ok=True)
-    for side, part in zip(("server", "client"), _parts(controller, executor), strict=True):
-        write_json(config / f"config_fed_{side}.json", {"format_version": 2, **part})
-    write_json(folder / "meta.json", _meta("@ALL"))
-
-
 def submission(number: str, sites: Sequence[str]) -> tuple[dict[str, Any], bytes]:
     """Return the description of a job that carries messages of ``host`` and ``join``, and its archive."""
+    meta = {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["server", *sites]}}
+    executor = {"path": f"{JOB}.Party", "args": {}}
+    files = {
+        "meta.json": meta,
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "fedunseen", "path": f"{JOB}.Coordinator", "args": {}}],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": executor}],
+        },
+    }
     buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory() as folder:
-        write_job(Path(folder), (f"{JOB}.Coordinator", {}), (f"{JOB}.Party", {}))
-        with zipfile.ZipFile(buffer, "w") as archive:
-            for path in Path(folder).glob("**/*.json"):
-                archive.write(path, Path("fedunseen") / path.relative_to(folder))
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(f"fedunseen/{name}", json.dumps(content))
     submitter = {"submitter_name": "coordinator", "submitter_org": "fedunseen", "submitter_role": "coordinator"}
-    own = {"job_id": number, "job_folder_name": "fedunseen", **submitter}
-    return {**_meta("server", *sites), **own}, buffer.getvalue()
-
-
-def _meta(*sites: str) -> dict[str, Any]:
-    return {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {_APP: list(sites)}}
-
-
-def _parts(*classes: tuple[str, dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    controller, executor = ({"path": path, "args": arguments} for path, arguments in classes)
-    work = {"tasks": ["*"], "executor": executor}
-    return {"workflows": [{"id": "fedunseen", **controller}]}, {"executors": [work]}
+    return {**meta, "job_id": number, "job_folder_name": "fedunseen", **submitter}, buffer.getvalue()
 
 
 def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Path | None) -> None:
@@ -74,7 +58,10 @@ def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Pa
     folder.chmod(0o700)
     write_json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
     resources = _server(folder) if side == "server" else _client()
-    classes = allowed(f"{JOB}.Coordinator", f"{JOB}.Party")
+    classes = {
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": [f"{JOB}.Coordinator", f"{JOB}.Party"],
+    }
     write_json(folder / "local" / "resources.json", {"format_version": 2, **classes, **resources})
     # The processes of a job connect on loopback; by default other users of the machine may too.
     internal = {"host": "127.0.0.1", "connection_security": "clear" if kit is None else "mtls"}
@@ -154,16 +141,13 @@ def secured(kit: Path | None, side: str) -> dict[str, str]:
     }
 
 
-def home(folder: Path) -> dict[str, str]:
-    """Return variables that make an NVFlare process write into this folder alone and import this package."""
-    path = os.pathsep.join(filter(None, sys.path))
-    home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1"}
-    return {**home, "PYTHONPATH": path, "GRPC_VERBOSITY": "ERROR"}
-
-
 def start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
-    """Start the process of a server or site, as the script of its start-up kit does."""
-    environment = {**os.environ, **more, **home(folder)}
+    """Start the process of a server or site, as the script of its start-up kit does.
+
+    It writes into this folder alone, and imports this package.
+    """
+    home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "GRPC_VERBOSITY": "ERROR"}
+    environment = {**os.environ, **more, **home, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     secure = "true" if kit is not None else "false"
     command = [sys.executable, "-u", "-m", MODULES[side], "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
     command += ["--set", f"secure_train={secure}", "org=fedunseen", "config_folder=config", *options]
