@@ -24,8 +24,7 @@ from fedunseen.defences import Defence, Robust, Scores
 from fedunseen.defences.screening import COUNTS, ScreenedTrainer
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
-from fedunseen.engines.local.soft import SoftWorker
-from fedunseen.engines.local.worker import Execution
+from fedunseen.engines.local.worker import Execution, SoftWorker
 from fedunseen.engines.remote.coordinator import Deployment, Simulation
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +63,6 @@ class Ledger:
         found: list[list[str]] = self._content["rosters"]
         return found
 
-    @property
-    def took_part(self) -> list[list[str]]:
-        """Who took part in each sum that this party has opened, or answered by file."""
-        records = self.plans.values()
-        by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
-        last = [list(one["opened"]["reply"].get("shares", ())) for one in records if one["opened"]]
-        return [names for names in (*self.rosters, *by_file, *last) if names]
-
-    @property
-    def removed_before(self) -> list[list[str]]:
-        """The parties whose samples were removed in each removal that this party has opened, or answered by file."""
-        return [one["content"].get("removing", []) for one in self.plans.values() if one["opened"]]
-
     def pin(self, enrolment: Enrolment) -> None:
         """Keep the federation's authority, or check that it is the remembered one."""
         known, mine = self._content["authority"], enrolment.authority.hex()
@@ -120,10 +107,6 @@ class Ledger:
             hashlib.blake2b(one, key=key, digest_size=_DIGEST, person=b"sample").digest() for one in samples
         )
 
-    def overlap(self, plan: str, samples: frozenset[bytes]) -> int:
-        """Return how many samples (digests) were released under other plans."""
-        return sum(len(samples & known) for other, known in self._all_released().items() if other != plan)
-
     def released_elsewhere(self, plan: str, samples: frozenset[bytes]) -> dict[str, frozenset[bytes]]:
         """Return the other plans that released some of these samples -> the digests of all samples that each did."""
         others = {other: known for other, known in self._all_released().items() if other != plan}
@@ -142,6 +125,54 @@ class Ledger:
         self._released[plan] = known
         if plan not in self._content["released"]:
             self.write({"released": [*self._content["released"], plan]})
+
+    def check_removal(
+        self, removing: Collection[str], asked: Collection[str], enrolment: Enrolment, consent: Collection[str]
+    ) -> None:
+        """Refuse a removal whose parties, or those that stay, are too few to hide each other's sums.
+
+        An observer of the sums from before and after learns the total of what is removed, and that of what stays. So at
+        least c + 2 parties remove samples, and of at least c + 2 no sample is ever removed. A party that removes some
+        samples does not count among those that stay, since all others may remove everything.
+
+        Args:
+            removing: whose samples are removed.
+            asked: who takes part; parties that stay send the sums of no sample.
+            enrolment: the federation.
+            consent: what this party's owner has consented to; ``removal`` allows few parties.
+
+        Raises:
+            RefusedError: a party of ``removing`` is not asked, or too few remove or stay.
+        """
+        if not set(removing) <= set(asked):
+            raise RefusedError("the plan removes samples of parties that it does not ask: ask for a new plan")
+        if "removal" in consent:
+            return
+        records = self.plans.values()
+        opened = [one for one in records if one["opened"]]
+        by_file = [one["offline"]["parties"] for one in records if one.get("offline")]
+        last = [list(one["opened"]["reply"].get("shares", ())) for one in opened]
+        took_part = [names for names in (*self.rosters, *by_file, *last) if names]
+        gone = set(removing).union(*(one["content"].get("removing", []) for one in opened))
+        staying = min(len(set(names) - gone) for names in (enrolment.names, asked, *took_part))
+        batch = enrolment.colluding + 2
+        for count, what in ((len(set(removing)), "removes samples of"), (staying, "keeps all samples of")):
+            if count < batch:
+                raise RefusedError(
+                    f"the plan {what} {count} parties, and an observer of the sums from before learns their total: "
+                    f"give --consent removal if the owner agrees, or ask for a plan with {batch}"
+                )
+
+    def check_removed(self, plan: str, samples: frozenset[bytes], consent: Collection[str]) -> None:
+        """Refuse to remove samples (digests) twice, or without ``removal`` those of no released sum."""
+        others = self.released_elsewhere(plan, samples)
+        if any(self.plans.get(other, {}).get("content", {}).get("removing") for other in others):
+            raise RefusedError("some of these samples were removed by another plan: leave them out")
+        if "removal" not in consent and not samples <= frozenset().union(*others.values()):
+            raise RefusedError(
+                "some of these samples are in no sum that this party's ledger knows, and removing them would reveal "
+                "them: leave them out, or give --consent removal if the owner agrees"
+            )
 
     def _path(self, name: str) -> Path:
         assert self.folder is not None

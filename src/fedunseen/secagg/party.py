@@ -36,7 +36,6 @@ from fedunseen.secagg.primitives import (
     split,
     unseal,
 )
-from fedunseen.secagg.removal import check_parties, check_samples
 
 Message = dict[str, Any]
 
@@ -147,11 +146,12 @@ class SecAggClient:
         return self.credentials.sign(plan.signed_text)
 
     def _check_samples(self, plan: str, removing: Sequence[str]) -> None:
+        samples = self._samples[plan]
         if removing:
-            check_parties(removing, self.enrolment.names, self.enrolment, self.ledger, self.consent)
-            check_samples(plan, self._samples[plan], self.ledger, self.consent)
-        elif "again" not in self.consent and self.ledger.overlap(plan, self._samples[plan]):  # how many is not sent
-            raise SecAggError(
+            self.ledger.check_removal(removing, self.enrolment.names, self.enrolment, self.consent)
+            self.ledger.check_removed(plan, samples, self.consent)
+        elif "again" not in self.consent and self.ledger.released_elsewhere(plan, samples):
+            raise SecAggError(  # how many is not sent
                 "sums of some of these samples were released under another plan, and the difference of two sums can "
                 "reveal samples: the owner must consent with --consent again"
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching
 from fedunseen.encoders.images import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.soft_statistics import Scorer, soft_statistics
+from fedunseen.methods.closed_form.unlabelled import features_of
 from fedunseen.strategies import Instruction, Reply, Strategy
 from fedunseen.strategies.selective import corrected_in_part
 
@@ -205,6 +208,19 @@ class Worker:
         if not lengths.keys() <= work.instruction.params.keys():
             lengths = {name: length for name, length in lengths.items() if name in work.instruction.params}
         return Reply(work.client, update, classes, samples, result.terms, lengths, result.notes), client_state
+
+
+class SoftWorker(Worker):
+    """Answers :class:`~fedunseen.methods.closed_form.unlabelled.SoftSums` for the clients whose data are here."""
+
+    def __init__(self, pools: Sequence[NDArray[np.int64]], *given: Any) -> None:
+        super().__init__(*given)
+        self.pools = pools
+
+    def _sums(self, work: Work) -> LocalResult:
+        pool = self.trainer.inputs[torch.from_numpy(self.pools[work.client])]
+        features = features_of(self.method, pool)
+        return LocalResult(soft_statistics(Scorer(**work.instruction.params), features), {}, 1)
 
 
 def _alike(order: Sequence[int], kinds: Sequence[Hashable]) -> list[list[int]]:

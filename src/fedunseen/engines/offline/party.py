@@ -28,7 +28,6 @@ from fedunseen.secagg.enrolment import Credentials, Enrolment
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.masks import Masks, digest_of
 from fedunseen.secagg.primitives import Elements, SecAggError, agree, canonical, digest, key_stream
-from fedunseen.secagg.removal import check_parties, check_samples
 from fedunseen.secagg.ring import Layout
 from fedunseen.strategies import Instruction, Strategy
 
@@ -113,7 +112,7 @@ class Answering:
         ledger.pin(own.enrolment)
         if removing := plan.plan.removing:
             allowed = self.consent if plan["masked"] else {"removal"}  # its own sums are in clear anyway
-            check_parties(removing, plan["parties"], own.enrolment, ledger, allowed)
+            ledger.check_removal(removing, plan["parties"], own.enrolment, allowed)
 
     @property
     def _place(self) -> Path:
@@ -208,7 +207,7 @@ class Answering:
         """Refuse a second plan over the same data, but for one that leaves out parties that have withdrawn."""
         others = self.ledger.released_elsewhere(self.plan.plan.digest, samples)
         if self.plan.plan.removing:
-            check_samples(self.plan.plan.digest, samples, self.ledger, self.consent)
+            self.ledger.check_removed(self.plan.plan.digest, samples, self.consent)
             return
         if "again" in self.consent:
             return

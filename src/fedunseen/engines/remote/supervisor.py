@@ -1,4 +1,4 @@
-"""Start a carrier's processes so that none stays behind, and tell whether they make progress.
+"""Start a carrier's processes so that none stays behind.
 
 Standard library only. This file is also a program, the supervisor. :class:`Child` starts it by its path and with
 Python's ``-I``, so that it imports nothing of the package and the child's environment does not affect it.
@@ -60,26 +60,6 @@ class Child:
             self.process.wait()
 
 
-class Progress:
-    """Decides by a child's processor time whether it makes progress, on a machine of any speed."""
-
-    def __init__(self, child: Child, patience: float) -> None:
-        self.child, self.patience = child, patience
-        self.began = self.since = time.monotonic()
-        self.used = 0.0
-
-    @property
-    def no_progress(self) -> bool:
-        """Whether it has made no progress for as long as the patience lasts."""
-        now = time.monotonic()
-        if now - self.since <= self.patience:
-            return False
-        used = processor_time(self.child.process.pid)
-        no_progress = used - self.used < self.patience / 100 or now - self.began > 10 * self.patience
-        self.since, self.used = now, used
-        return no_progress
-
-
 class Kept:
     """A child that is started again whenever it ends."""
 
@@ -100,12 +80,10 @@ class Kept:
                     self.child = self.start()
 
     def ready(self, true: Callable[[], bool], patience: float) -> bool:
-        """Wait until something is true; return False if the child makes no progress, or ends again and again."""
-        progress = Progress(self.child, patience)
+        """Wait until something is true; return False after ``patience`` seconds, or if the child ends too often."""
+        end = time.monotonic() + patience
         while not true():
-            if progress.child is not self.child:
-                progress = Progress(self.child, patience)
-            if self.failures > 2 or progress.no_progress:
+            if self.failures > 2 or time.monotonic() > end:
                 return False
             time.sleep(0.02)
         return True
@@ -138,16 +116,6 @@ def descendants(parent: int) -> dict[int, str]:
             found[process] = state
             ahead.append(process)
     return found
-
-
-def processor_time(parent: int) -> float:
-    """Return the seconds that a process and those below it have computed; of those that have ended too. Linux only."""
-    total = 0
-    for process in (parent, *descendants(parent)):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-            total += sum(int(field) for field in fields[11:15])
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _keep(command: Sequence[str]) -> int:

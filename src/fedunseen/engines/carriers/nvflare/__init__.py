@@ -45,7 +45,8 @@ __all__ = ["certificates", "host", "join"]
 
 NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or does not accept it"
 QUIET = 10.0  # s without a ping after which a party looks whether its coordinator is there
-START = 60.0  # s in which NVFlare's processes and jobs have to make progress while they start
+START = 60.0  # s in which jobs start, and a party's process
+PATIENCE = 600.0  # s in which the server starts, on a machine of any speed
 TELL = 5.0  # s between two lines that say what join waits for
 _log = logging.getLogger("fedunseen.federation")  # what the party's people read
 
@@ -95,7 +96,7 @@ def host(place: Host) -> Iterator[Link]:
     with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
         supervisor = Kept(lambda: _server(place, folder, port))
         stack.callback(supervisor.stop)
-        if not supervisor.ready(lambda: jobs.registry is not None, START):
+        if not supervisor.ready(lambda: jobs.registry is not None, PATIENCE):
             raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
         threading.Thread(target=jobs.manage, daemon=True).start()
         stack.callback(jobs.ended.set)
