@@ -9,7 +9,6 @@ from masked_parties import ZERO, Parties
 
 from fedunseen.secagg.driver import in_one_process
 from fedunseen.secagg.primitives import SecAggError
-from fedunseen.secagg.server import SecAggServer
 
 
 class Schedule:
@@ -218,8 +217,3 @@ def test_the_search_finds_a_party_that_opens_twice(monkeypatch):
     monkeypatch.setattr(SecAggClient, "open", careless)
     with pytest.raises(AssertionError):
         search(range(16))
-
-
-def test_a_server_without_keys_names_the_sum():
-    with pytest.raises(SecAggError, match="sum 4 is over: 0 of the 3"):
-        SecAggServer(Parties(3).enrolment, ZERO, 3, 0, ZERO).ask_shares()
