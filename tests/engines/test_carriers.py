@@ -14,7 +14,7 @@ from carried import Place, working
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.link import exchange
 from processes import ENGINES, GUARD, environment, until
 
 pytestmark = [

@@ -14,8 +14,7 @@ from carried import Place
 from fedunseen.cli.main import app
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import Join
-from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.link import Join, exchange
 from processes import GUARD, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")

@@ -18,8 +18,7 @@ from carried import Place, working
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
 from fedunseen.engines.carriers.nvflare.workspace import JOB, submission
-from fedunseen.engines.remote.link import Join
-from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.link import Join, exchange
 from processes import GUARD, until
 
 pytestmark = pytest.mark.slow

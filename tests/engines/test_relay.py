@@ -6,8 +6,8 @@ import time
 
 import pytest
 
+from fedunseen.engines.remote.link import exchange
 from fedunseen.engines.remote.relay import ENDED, Port, RelayServer, dial
-from fedunseen.engines.remote.requests import exchange
 from processes import GUARD, until
 
 

@@ -80,11 +80,6 @@ class Plan:
         """Return the weight of a party's update."""
         return float(self.weights.get(name, 0.0)) if self.weights else 1.0
 
-    def differs(self, other: Plan) -> list[str]:
-        """Return the names of the fields in which two plans differ, the nonce left out."""
-        mine, its = self.content(), other.content()
-        return [name for name in mine if name != "nonce" and mine[name] != its[name]]
-
 
 def signers(plan: Plan, signatures: object, enrolment: Enrolment) -> set[str]:
     """Return which parties have signed a plan."""

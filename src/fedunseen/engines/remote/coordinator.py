@@ -25,8 +25,7 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, finite, is_statistic, length, to_device, under, wire_size
 from fedunseen.core.settings import NamedSettings
-from fedunseen.engines.remote.link import Link
-from fedunseen.engines.remote.requests import PendingRequests, exchange
+from fedunseen.engines.remote.link import Link, PendingRequests, exchange
 from fedunseen.engines.remote.wire import (
     PROTOCOL,
     SEMANTICS,

@@ -2,16 +2,27 @@
 
 A party is a client of a federation, on a machine of its own (deployment) or in a worker process (simulation).
 :mod:`fedunseen.engines.remote.wire` says what the bytes mean. The coordinator decides whether it believes an answer.
+Requests over a link have time-outs, and what gets lost is sent again. Nothing here starts a thread: a link completes
+the futures of :meth:`Link.ask`. A party computes the answer to a message that comes again only once
+(:meth:`~fedunseen.engines.remote.party.Party.answer`).
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import logging
+import queue
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+Key = TypeVar("Key")
+
+_ATTEMPTS = 20  # how often one message is sent again before its party counts as gone
+_log = logging.getLogger("fedunseen.federation")
 
 Answer = Callable[[bytes], bytes]
 """A party's answer to a message. It never raises: an error is part of the answer."""
@@ -76,3 +87,76 @@ class Join:
     kit: Path | None
     name: str
     patience: float
+
+
+@dataclass(eq=False)
+class _Request:
+    name: str
+    message: bytes
+    deadline: float
+    future: Future[bytes]
+    attempts: int = 0
+
+
+class PendingRequests(Generic[Key]):
+    """Sends messages and returns the answers as they arrive, also those to earlier rounds."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.pending: dict[Key, _Request] = {}
+        self._done: queue.SimpleQueue[tuple[Key, Future[bytes]]] = queue.SimpleQueue()
+
+    def send(self, key: Key, name: str, message: bytes, timeout: float) -> None:
+        """Ask a party; :meth:`next` returns its answer, or that there is none, with ``key``."""
+        assert key not in self.pending
+        request = _Request(name, message, time.monotonic() + timeout, Future())
+        self.pending[key] = request
+        self._ask(key, request)
+
+    def _ask(self, key: Key, request: _Request) -> None:
+        request.future = future = self.link.ask(request.name, request.message)
+        future.add_done_callback(lambda done: self._done.put((key, done)))
+
+    def next(self, patience: float = float("inf")) -> tuple[Key, bytes | None] | None:
+        """Return the next answer, None in place of one that will not come; None if nothing comes in ``patience`` s."""
+        end = time.monotonic() + patience
+        while True:
+            due = min(self.pending.items(), key=lambda item: item[1].deadline, default=None)
+            now, first = time.monotonic(), end if due is None else min(end, due[1].deadline)
+            try:
+                key, future = self._done.get(timeout=None if first == float("inf") else max(0.0, first - now))
+            except queue.Empty:
+                if due is not None and due[1].deadline <= time.monotonic():
+                    self.pending.pop(due[0]).future.cancel()
+                    return due[0], None
+                if end <= time.monotonic():
+                    return None
+                continue
+            request = self.pending.get(key)
+            if request is None or request.future is not future:
+                continue  # given up
+            error = future.exception()
+            if isinstance(error, MessageLost) and request.attempts < _ATTEMPTS:
+                request.attempts += 1
+                _log.info("%s is asked again, since the message or its answer was lost", request.name)
+                self._ask(key, request)
+                continue
+            del self.pending[key]
+            return key, None if error is not None else future.result()
+
+    def close(self) -> None:
+        """Give up what has no answer yet."""
+        while self.pending:
+            self.pending.popitem()[1].future.cancel()
+
+
+def exchange(link: Link, messages: Mapping[str, bytes], timeout: float) -> Iterator[tuple[str, bytes | None]]:
+    """Send each party its message, all at once, and yield the answers in order of arrival."""
+    requests: PendingRequests[str] = PendingRequests(link)
+    try:
+        for name, message in messages.items():
+            requests.send(name, name, message, timeout)
+        while requests.pending and (answer := requests.next()) is not None:
+            yield answer
+    finally:
+        requests.close()

@@ -21,8 +21,7 @@ from fedunseen.core.errors import QuorumError, RefusedError
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params, within
 from fedunseen.engines.local.in_process import InProcess
-from fedunseen.engines.remote.link import Link
-from fedunseen.engines.remote.requests import exchange
+from fedunseen.engines.remote.link import Link, exchange
 from fedunseen.engines.remote.wire import WireError, pack, unpack_answer
 from fedunseen.secagg.driver import ATTEMPTS, Exchange, Stage, gather, open_total
 from fedunseen.secagg.enrolment import Credentials, Enrolment
