@@ -71,7 +71,7 @@ VARIANTS = [  # settings that between them use all that our few-shot methods hav
     ("maml-mi", {"inner_steps": 2}),
     ("maml-mi", {"exclusive": True, "batch_tasks": "loop", "mi_from": 2}),
     ("maml-mi-adv", {"inner_steps": 2}),
-    ("maml-mi-adv", {"stages": "alternating", "mi_in_stages": False, "adapt": "head"}),
+    ("maml-mi-adv", {"mi_in_stages": False, "adapt": "head"}),
     ("protonet", {}),
 ]
 OTHERS = sorted({name for name in METHODS if find(METHODS, name).task == "few-shot"} - {name for name, _ in VARIANTS})

@@ -74,10 +74,6 @@ class Defence:
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         self.settings, self.seed, self.scores = settings, seed, scores
 
-    def init(self, params: Params) -> Params:
-        """Return what the defence keeps before round 0."""
-        return {}
-
     def least(self) -> tuple[int, str]:
         """Return how many replies a round must have at least, and the formula for that."""
         (times, more), f = self.needs, getattr(self.settings, "malicious", 0)
@@ -135,10 +131,6 @@ class Robust(Filter):
 
     def __init__(self, defence: Defence) -> None:
         self.defence = defence
-
-    def init(self, params: Params) -> Params:
-        """Return what the defence keeps."""
-        return under("rule/", self.defence.init(params))
 
     def filter(self, view: RoundView) -> FilterResult:
         """Hand on what the defence leaves of the finite replies; keep what :meth:`notes` says of all of them."""

@@ -36,8 +36,6 @@ class MAMLMIAdvSettings(MAMLMISettings):
     """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
     mi_in_stages: bool = True
     """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
-    stages: Literal["in-turn", "alternating"] = "in-turn"
-    """`in-turn`: stage 1 over all of a round's episodes, then stage 2 (Algorithm 2); or both on every step's."""
 
 
 class MAMLMIAdv(MAMLMI):
@@ -60,12 +58,10 @@ class MAMLMIAdv(MAMLMI):
         return self.init_head("second", rng)
 
     def phases(self) -> Sequence[Phase]:
-        """Stage 1: the classifiers theta and theta'. Stage 2: the features' network Theta."""
+        """Stage 1, over all episodes: theta and theta'. Stage 2, over the same: the features' network Theta."""
         first, second = self.optimiser(), self.optimiser()
         return (
-            Phase(
-                "stage-1", self.stage1, first, ("head.*", "second.*"), before_round=self.settings.stages == "in-turn"
-            ),
+            Phase("stage-1", self.stage1, first, ("head.*", "second.*"), before_round=True),
             Phase("stage-2", self.stage2, second, ("f.*",)),
         )
 
