@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -243,13 +243,7 @@ class OwnModels(Sequence[Params]):
     def __len__(self) -> int:
         return len(self.clients)
 
-    @overload
-    def __getitem__(self, place: int) -> Params: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Params]: ...
-
-    def __getitem__(self, place: int | slice) -> Params | Sequence[Params]:
+    def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
             return [self[k] for k in range(*place.indices(len(self)))]
         own = self.federation.own(self.state, self.clients[place])

@@ -107,8 +107,13 @@ class MSDN(MapMethod):
 
     def _both(self, params: Params, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attributes (n, attributes) of both sub-networks."""
-        cells = F.normalize(maps.flatten(2), dim=1)
-        return attribute_to_visual(params, cells), visual_to_attribute(params, cells)
+        cells = F.normalize(maps.flatten(2), dim=1)  # (n, channels, r)
+
+        def answers(weight: str) -> Tensor:
+            return torch.einsum("kc,ncr->nkr", params["words"] @ params[weight], cells)
+
+        over_cells, over_attributes = answers("visual.attend").softmax(-1), answers("semantic.attend").softmax(-2)
+        return (over_cells * answers("visual.score")).sum(-1), (over_attributes * answers("semantic.score")).sum(-1)
 
     def _fused(self, first: Tensor, second: Tensor) -> Tensor:
         return self.settings.fusion * first + (1 - self.settings.fusion) * second
@@ -120,20 +125,3 @@ class MSDN(MapMethod):
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Compatibility of the fused attributes with each class's semantics, scaled to unit length."""
         return self.attributes(params, inputs) @ F.normalize(semantics, dim=-1).T
-
-
-def answers(words: Tensor, weight: Tensor, cells: Tensor) -> Tensor:
-    """Return words (k, w) by W (w, channels) by cells (n, channels, r): (n, k, r)."""
-    return torch.einsum("kc,ncr->nkr", words @ weight, cells)
-
-
-def attribute_to_visual(params: Params, cells: Tensor) -> Tensor:
-    """Return attributes (n, k): each attribute's attention sums to 1 over the cells (n, channels, r) of unit length."""
-    attention = answers(params["words"], params["visual.attend"], cells).softmax(-1)
-    return (attention * answers(params["words"], params["visual.score"], cells)).sum(-1)
-
-
-def visual_to_attribute(params: Params, cells: Tensor) -> Tensor:
-    """Return attributes (n, k): each cell's attention sums to 1 over the attributes."""
-    attention = answers(params["words"], params["semantic.attend"], cells).softmax(-2)
-    return (attention * answers(params["words"], params["semantic.score"], cells)).sum(-1)
