@@ -2,9 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -19,12 +16,15 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint
 
 
 class Encode:
-    """Means of channels; counts the images that it was given."""
+    """Means of channels; counts the images that it was given. Before one call it does something else."""
 
-    def __init__(self):
-        self.count = 0
+    def __init__(self, call=0, other=None):
+        self.count, self.before, self.other = 0, call, other
 
     def __call__(self, images):
+        self.before -= 1
+        if self.before == 0:
+            self.other()
         self.count += len(images)
         return images.mean((2, 3))
 
@@ -98,60 +98,27 @@ def test_a_damaged_chunk_is_made_again(own_cache):
     assert encode.count == 92  # the whole chunk was taken as it is
 
 
-WORK = """
-import sys, time
-import numpy as np
-from fedunseen.core import array_cache as cache
+def test_what_was_encoded_before_a_run_ends_is_gone_on_with(own_cache):
+    def stop():
+        raise KeyboardInterrupt
 
-cache.CHUNK = 8
-images = np.random.default_rng(0).integers(0, 256, (100, 3, 4, 4), dtype=np.uint8)
-
-chunks = []
-
-def encode(part):
-    if len(chunks) == int(sys.argv[1]):
-        print("waiting", flush=True)
-        sys.stdin.read()
-    time.sleep(0.02)
-    chunks.append(part)
-    return part.mean((2, 3))
-
-made = cache.cached_features({"weights": "a"}, images, (3,), "float32", encode)
-print("sum", made.astype(float).sum(), flush=True)
-"""
-
-
-def start(wait_after):
-    command = [sys.executable, "-c", WORK, str(wait_after)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_a_killed_process_leaves_nothing_half_and_its_work_is_gone_on_with(own_cache):
-    process = start(wait_after=5)
-    assert process.stdout.readline() == "waiting\n"
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert process.returncode == -signal.SIGKILL
+    with pytest.raises(KeyboardInterrupt):
+        features(Encode(6, stop))
     assert not list((own_cache / "features").glob("*.npy"))
     encode = Encode()
-    made = features(encode)
-    np.testing.assert_allclose(made, IMAGES.mean((2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(features(encode), IMAGES.mean((2, 3)), rtol=1e-6)
     assert encode.count in (60, 64)  # five chunks were whole, one of them perhaps the last, of four
     assert len(files(own_cache)) == 1
 
 
-@pytest.mark.slow
-def test_processes_that_begin_together_end_with_one_file(own_cache):
-    processes = [start(wait_after=-1) for _ in range(2)]
-    outputs = [process.communicate()[0].split("sum") for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
-    expected = IMAGES.mean((2, 3)).astype(np.float32).astype(float).sum()
-    assert all(float(total) == pytest.approx(expected) for _, total in outputs)
-    assert len([name for name in files(own_cache) if name.endswith(".npy")]) == 1
-    encode = Encode()
-    features(encode)
-    assert encode.count == 0
+@pytest.mark.parametrize("chunk", [1, 5, 13])
+def test_processes_that_begin_together_end_with_one_file(own_cache, chunk):
+    """Another one encodes what is left and joins it while this one is at a chunk."""
+    other = Encode()
+    own = Encode(chunk, lambda: features(other))
+    np.testing.assert_allclose(features(own), IMAGES.mean((2, 3)), rtol=1e-6)
+    assert own.count + other.count - 100 in (4, 8)  # only the chunk at hand was encoded twice
+    assert len(files(own_cache)) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_named(monkeypatch, tmp_path):

@@ -208,10 +208,8 @@ def test_a_cut_file_is_refused_wherever_it_is_cut(tmp_path, name):
 # Xian et al., Table 1: seen classes, unseen classes, attributes, trainval, test_seen, test_unseen samples
 PUBLISHED = {
     "CUB": (150, 50, 312, 7057, 1764, 2967),
-    "AWA1": (40, 10, 85, 19832, 4958, 5685),
     "AWA2": (40, 10, 85, 23527, 5882, 7913),
     "SUN": (645, 72, 102, 10320, 2580, 1440),
-    "APY": (20, 12, 64, 5932, 1483, 7924),
 }
 
 
@@ -222,18 +220,8 @@ def test_the_published_splits(real_data, tmp_path, dataset):
     folder = tmp_path / dataset
     shutil.copytree(source, folder)
     samples = train + test_seen + test_unseen
-    if (source / "labels.npz").is_file():
-        with np.load(source / "labels.npz") as file:
-            labels = file["labels"] + 1
-    else:  # made to fit the split: AWA1's names 27 classes to train on and 13 for validation, APY's nothing
-        splits = scipy.io.loadmat(folder / "att_splits.mat")
-        labels = np.zeros(samples, dtype=int)
-        keys = [("trainval_loc", 0, seen), ("test_seen_loc", 0, seen), ("test_unseen_loc", seen, unseen)]
-        if dataset == "AWA1":
-            keys += [("train_loc", 0, 27), ("val_loc", 27, 13)]
-        for key, first, count in keys:
-            index = splits[key].ravel().astype(int) - 1
-            labels[index] = 1 + first + np.arange(len(index)) % count
+    with np.load(source / "labels.npz") as file:
+        labels = file["labels"] + 1
     features = np.random.default_rng(0).normal(size=(2, samples)).astype(np.float32)
     scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": labels[:, None]})
     benchmark = load(tmp_path, dataset=dataset)
@@ -245,7 +233,6 @@ def test_the_published_splits(real_data, tmp_path, dataset):
         test_unseen,
     )
     np.testing.assert_allclose(np.linalg.norm(space.semantics, axis=1), 1)
-    # only AWA1's file names validation classes; a fifth is drawn for the others
-    assert len(space.validation) == (13 if dataset == "AWA1" else round(seen / 5))
+    assert len(space.validation) == round(seen / 5)  # none of the files names validation classes: they are drawn
     if dataset == "AWA2":
         assert (space.attribute_names[0], space.attribute_names[84]) == ("black", "domestic")

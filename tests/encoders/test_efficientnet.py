@@ -29,14 +29,6 @@ def weights():
     return torch.load(encoder().path, weights_only=True)
 
 
-@pytest.fixture(scope="module")
-def package(weights):
-    """The package's own network, as its authors call it."""
-    network = EfficientNet.from_name("efficientnet-lite0").eval()
-    network.load_state_dict(weights)
-    return network
-
-
 def prepared(images):
     """As the authors of EfficientNet-Lite prepare images: bytes, scaled by a bicubic resize, (x - 127) / 128."""
     rows = [
@@ -58,25 +50,10 @@ def test_images_are_prepared_as_the_weights_were_trained():
 
 
 @pytest.mark.slow
-def test_frozen_features_are_the_packages(package, photographs):
-    """Although normalizations were folded into convolutions, and channels come last."""
-    own = encoder(output="maps")
-    with torch.inference_mode():
-        expected = package.extract_features(own.prepare(torch.from_numpy(photographs))).numpy()
-    maps = own.encode(photographs)
-    assert (maps.shape, maps.dtype) == ((8, 1280, 7, 7), np.float16)
-    np.testing.assert_allclose(maps, expected, atol=3e-3)  # half precision: 6 is told from 6.004
-    vectors = encoder().encode(photographs)
-    assert (vectors.shape, vectors.dtype) == ((8, 1280), np.float32)
-    np.testing.assert_allclose(vectors, expected.mean((2, 3)), atol=1e-4)
-    np.testing.assert_allclose(encoder().encode(photographs[3:4])[0], vectors[3], atol=1e-5)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("onednn", [True, False], ids=["onednn", "without"])
 @pytest.mark.parametrize("variant", ["lite0", "lite2"])
 def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onednn, monkeypatch):
-    """Through the package's network: in portions, in threads, and with layers in one call."""
+    """Through the package's network: in portions, in threads, and with layers in one call, channels last."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
     own = encoder(photographs.shape[1:], variant=variant)
     network, pictures = EfficientNet.from_name(f"efficientnet-{variant}").eval(), photographs[[0, 1, 2, 3, 4]]
@@ -85,10 +62,14 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
         one = [network.extract_features(own.prepare(torch.from_numpy(pictures[i : i + 1]))) for i in range(5)]
     expected = torch.cat(one).mean((2, 3)).numpy()
     features = own.encode(pictures)
+    assert (features.shape, features.dtype) == ((5, 1280), np.float32)
     assert np.abs(features - expected).max() < 1e-3 * np.sqrt(np.square(expected).mean())
     torch.set_num_threads(2)  # the fixture sets it back
     again = encoder(photographs.shape[1:], variant=variant).encode(pictures.reshape(5, -1))  # flat ones are as good
     np.testing.assert_array_equal(again, features)
+    maps = encoder(photographs.shape[1:], "maps", variant=variant).encode(pictures[:1])
+    assert maps.dtype == np.float16
+    np.testing.assert_allclose(maps, one[0].numpy(), atol=3e-3)  # half precision: 6 is told from 6.004
 
 
 @pytest.mark.slow
