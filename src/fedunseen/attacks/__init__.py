@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ATTACKS = {
-    "none": "fedunseen.attacks.base:NoAttack",
+    "none": "fedunseen.core.settings:Nothing",
     "backdoor": "fedunseen.attacks.backdoor:Backdoor",
     "label-flip": "fedunseen.attacks.base:LabelFlip",
     "sign-flip": "fedunseen.attacks.base:SignFlip",

@@ -147,15 +147,6 @@ class Attack:
         return {name: value if is_statistic(name) else scale * value for name, value in update.items()}
 
 
-class NoAttack:
-    """Every client is honest."""
-
-    class Settings(NamedSettings):
-        """Settings of no attack."""
-
-        name: Literal["none"] = "none"
-
-
 class LabelFlip(Attack):
     """Every sample is given another class's label: that of the next class that the client holds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
@@ -67,3 +67,12 @@ class NamedSettings(Settings):
     """Settings of a section whose ``name`` chooses among classes."""
 
     name: str
+
+
+class Nothing:
+    """The choice ``none`` of a section that may be left out."""
+
+    class Settings(NamedSettings):
+        """There is nothing to set."""
+
+        name: Literal["none"] = "none"

@@ -25,7 +25,7 @@ DEFENCES = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.defences``."""
 
-SCREENINGS = {"none": "fedunseen.defences.screening:NoScreening", "magnitude": "fedunseen.defences.screening:Magnitude"}
+SCREENINGS = {"none": "fedunseen.core.settings:Nothing", "magnitude": "fedunseen.defences.screening:Magnitude"}
 """What a client does about bad samples: name -> class. Entry-point group ``fedunseen.screenings``."""
 
 _BASE = ("Defence", "DefenceSettings", "Robust", "Scores")

@@ -32,15 +32,6 @@ THRESHOLD = "screening_threshold"
 _RECEIVED = "screening_received/"
 
 
-class NoScreening:
-    """Every sample is trained on."""
-
-    class Settings(NamedSettings):
-        """Settings of no screening."""
-
-        name: Literal["none"] = "none"
-
-
 @dataclass(frozen=True, eq=False)
 class Magnitude:
     """FedZSL's feature magnitude defence (FMD); one of another package is a subclass with its own Settings.
