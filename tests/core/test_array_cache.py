@@ -2,7 +2,10 @@
 
 import os
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from types import SimpleNamespace
 
 import numpy as np
@@ -96,6 +99,25 @@ def test_a_damaged_chunk_is_made_again(own_cache):
     encode = Encode()
     assert np.array_equal(features(encode), expected)
     assert encode.count == 92  # the whole chunk was taken as it is
+
+
+def test_processes_in_step_share_the_chunks(own_cache, monkeypatch):
+    numbers, encode, barrier = {}, Encode(), threading.Barrier(2, timeout=9)
+    monkeypatch.setattr(cache.os, "getpid", lambda: numbers[threading.get_ident()])
+
+    def in_step(part):
+        with suppress(threading.BrokenBarrierError):  # the other has none left
+            barrier.wait()
+        return encode(part)
+
+    def work(number):
+        numbers[threading.get_ident()] = number
+        features(in_step)
+        barrier.abort()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, (1, 2)))
+    assert encode.count <= 140  # in one order from two places, they would meet, and encode the rest twice
 
 
 def test_what_was_encoded_before_a_run_ends_is_gone_on_with(own_cache):

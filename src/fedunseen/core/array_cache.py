@@ -194,8 +194,8 @@ def _encode_chunks(
         bytes_each = int(np.prod(shape)) * dtype.itemsize
         _check_room("encoding images", folder, bytes_each * (len(images) + CHUNK * len(missing)))
     progress = _Progress("encoding images", len(images), len(images) - sum(len(parts[i]) for i in missing))
-    first = os.getpid() * 7919 % len(parts)  # processes that begin together begin at different chunks
-    for i in sorted(missing, key=lambda i: (i - first) % len(parts)):
+    # In an order of its own for each process: in one order, those that meet at a chunk encode all later ones twice.
+    for i in np.random.default_rng(os.getpid()).permutation(missing).tolist():
         if any(folder.glob(f"{key}.*.npy")):  # another process has just joined them
             return
         if load(i) is None:
