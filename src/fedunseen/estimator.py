@@ -32,7 +32,7 @@ from fedunseen.core.parameters import Params, under
 from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
-from fedunseen.data.benchmark import described
+from fedunseen.data.benchmark import check_unlabelled, described
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble
@@ -46,7 +46,7 @@ from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.methods.closed_form.statistics import add
-from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt
+from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, adaptable
 from fedunseen.strategies.summed import forget, kept_sums
 
 __all__ = ["ZeroShotClassifier"]
@@ -150,6 +150,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         table = self.classes if classes is None else classes
         X, y, groups, pool = _without_unlabelled(X, y, groups, table)
         rows, labels = validate_data(self, X, y, ensure_min_samples=2)
+        pools = [self._unlabelled(part) for part in (pool, unlabelled) if part is not None]
         check_classification_targets(labels)
         if table is None:
             table = dict(zip((held := np.unique(labels).tolist()), np.eye(len(held)), strict=True))
@@ -167,6 +168,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         users = benchmark.users if benchmark.users is not None else np.zeros(len(labels))
         partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
         federation = assemble(self._experiment, benchmark, partition)
+        if pools:
+            adaptable(federation.method)
+            check_unlabelled(sum(map(len, pools)))
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
         self._space, self._scaler = benchmark.space, federation.scaler
@@ -177,8 +181,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
             _warn_if_outdone(federation.method, state.params, model)
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
-        if pools := [part for part in (pool, unlabelled) if part is not None]:
-            self._adapt([validate_data(self, part, reset=False) for part in pools])
+        if pools:
+            self._adapt(pools)
         return self
 
     def adapt(self, X: ArrayLike, among: Literal["all", "unseen"] = "all", settings: Adaptation | None = None) -> Self:
@@ -198,8 +202,18 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """
         check_is_fitted(self)
         adapted = copy(self)
-        adapted._adapt([validate_data(adapted, X, reset=False, ensure_min_samples=0)], among, settings)
+        adapted._adapt([self._unlabelled(X)], among, settings)
         return adapted
+
+    def _unlabelled(self, X: ArrayLike) -> NDArray[Any]:
+        """Return unlabelled samples (m, d) as an array of finite numbers."""
+        try:
+            rows: NDArray[Any] = validate_data(self, X, reset=False, ensure_min_samples=0)
+        except (TypeError, ValueError) as error:
+            what = str(error).splitlines()[0].rstrip(".:")
+            place = f"the unlabelled samples cannot be used ({what})"
+            raise ArgumentError(f"{place}: give (m, {self.n_features_in_}) finite numbers") from None
+        return rows
 
     def _adapt(self, pools: Sequence[NDArray[Any]], among: str = "all", settings: Adaptation | None = None) -> None:
         """Adapt in place."""

@@ -80,7 +80,6 @@ CASES = {  # code -> words of the command: what the sentence says
         "init mine --out small.toml": "small.toml is there already: give --force",
         "learn run --out new": "there is nothing to learn",
         "learn run --out new --class a --classes names.csv": "--class and --classes both name classes to add",
-        "adapt run pool.npz --out new": "fedzsl",
         f"predict run {IMAGE} --top 0": "--top 0: ask for at least 1 class",
         f"predict run {IMAGE} --among sene": "--among sene: choose all, unseen or given",
         f"predict run {IMAGE} --among given": "--among given: there is no such class",

@@ -88,7 +88,9 @@ def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
         path = tmp_path / f"cut{name[1:]}"
         for length in range(0, len(whole), 37):
             path.write_bytes(whole[:length])
-            with pytest.raises(DataError, match=r"is damaged( or not a NumPy file$|: an array of shape \(20, 3\))"):
+            with pytest.raises(
+                DataError, match=r"is damaged( or not a NumPy file: save it again$|: an array of shape \(20, 3\))"
+            ):
                 read_features(path, 3)
 
 

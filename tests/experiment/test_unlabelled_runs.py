@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.experiment import stages
 from fedunseen.experiment.init_template import suggest
@@ -66,16 +65,6 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
     again = run(experiment(folder), tmp_path / "killed", resume=True)
     assert same(done, again)
     assert again.result["adapted"] == done.result["adapted"]
-
-
-def test_too_few_unlabelled_samples_are_refused(make_folder, with_pool, tmp_path):
-    def few(rows, arrays):
-        with_pool(rows, arrays)
-        arrays.update({name: value[:-109] for name, value in arrays.items()})
-
-    with pytest.raises(DataError, match=r"3 unlabelled samples in .*features\.npz"):
-        run(experiment(make_folder(tmp_path / "mine", few)), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

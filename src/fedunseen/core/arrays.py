@@ -116,7 +116,7 @@ def readable(path: Path) -> Iterator[None]:
     except MemoryError:
         raise DataError(f"{path} does not fit into memory: save fewer samples, or smaller numbers") from None
     except DAMAGED:
-        raise DataError(f"{path} is damaged or not a NumPy file") from None
+        raise DataError(f"{path} is damaged or not a NumPy file: save it again") from None
 
 
 def _read_array(file: IO[bytes], size: int, path: Path, begins: int | None = None) -> NDArray[Any]:

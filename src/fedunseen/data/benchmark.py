@@ -192,7 +192,8 @@ class Benchmark:
 
     def _check_features(self) -> None:
         if self.features.dtype.kind not in "fiub":
-            raise DataError(f"{self.name}: the features are of type {self.features.dtype}, not real numbers")
+            kind = self.features.dtype
+            raise DataError(f"{self.name}: the features are of type {kind}, not real numbers: save numbers")
         if self.features.dtype.kind == "f":
             with np.errstate(over="ignore"):  # what overflows float32 is infinite to the model
                 bad = sum(
@@ -200,9 +201,8 @@ class Benchmark:
                     for block in blocks(self.features)
                 )
             if bad:
-                raise DataError(
-                    f"{self.name}: the features of {bad} of {len(self.labels)} samples hold NaN or infinity"
-                )
+                what = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
+                raise DataError(f"{what} hold NaN or infinity: leave those out")
         if self.part:
             return
         first = self.features[self.train[0]]

@@ -36,7 +36,7 @@ from fedunseen.experiment.growth import growth_of
 from fedunseen.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
-from fedunseen.methods.closed_form.unlabelled import Adapted, adapt
+from fedunseen.methods.closed_form.unlabelled import Adapted, adapt, adaptable
 from fedunseen.metrics import Answers, accuracies, per_class
 from fedunseen.tasks import Evaluator
 from fedunseen.tasks.any_shot import summed
@@ -50,10 +50,13 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
     """Return the run adapted to unlabelled samples; see :meth:`fedunseen.Run.adapt`."""
     run = run.seeds[0] if run.seeds else run
     run.check_one_model("to adapt", choosable=True)
+    adaptable(run.method)
     folder = None if out is None else free_folder(out)
-    if not isinstance(inputs, (str, Path)) and not len(inputs):
+    is_path = isinstance(inputs, (str, Path))
+    if not is_path and not len(inputs):
         check_unlabelled(0)
     rows = run.read_inputs(inputs)
+    check_unlabelled(len(rows), str(inputs) if is_path else "")
     scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
     found = adapt(run.method, run.params, [scaled], offset_of(run), among=among)
     return write_adapted(run, found, folder, rows, {})

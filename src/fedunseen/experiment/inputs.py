@@ -87,6 +87,8 @@ def _file(run: Run, path: Path) -> Iterator[_Part]:
             raise DataError(f"{path}: this run's model takes images, not feature files: give images")
         yield _named(path, read_features(path, shape[0]), False)
         return
+    if not len(stack):
+        raise DataError(f"{path} has the shape {stack.shape}, so no sample: give at least one")
     for start in range(0, len(stack), _BATCH):
         some = stack[start : start + _BATCH]
         if some.shape[1:] == shape and encoded is None:  # maps, or images of the right size
@@ -130,9 +132,11 @@ def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
     loader: type[BenchmarkLoader] = find("data", run.experiment.data.name)
     if loader.read.__func__ is BenchmarkLoader.read.__func__ or hasattr(loader, "read_texts"):  # type: ignore[attr-defined]
         raise DataError(f"{path} has the shape {rows.shape}: this run takes no pictures")
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise DataError(f"{path} holds numbers that are not finite: leave those pictures out")
     if rows.ndim == 4 and rows.shape[1] in (1, 3) and rows.shape[-1] not in (1, 3, 4):
         rows = rows.transpose(0, 2, 3, 1)
-    if rows.dtype.kind == "f" and np.isfinite(rows).all() and rows.min() >= 0 and rows.max() <= 1:
+    if rows.dtype.kind == "f" and rows.min() >= 0 and rows.max() <= 1:
         rows = np.rint(rows * 255).astype(np.uint8)
     if rows.dtype != np.uint8 or rows.ndim > 4 or (rows.ndim == 4 and rows.shape[-1] not in (1, 3, 4)):
         raise DataError(

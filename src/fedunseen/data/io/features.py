@@ -47,16 +47,16 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     if rows.ndim == 1:
         rows = rows[None, :]
     if rows.ndim != 2 or rows.size == 0:
-        raise DataError(f"{path}: the features have the shape {rows.shape}, not (vectors, numbers)")
+        raise DataError(f"{path}: the features have the shape {rows.shape}, not (vectors, numbers): give at least one")
     if rows.dtype.kind not in "fiub":
-        raise DataError(f"{path}: the features are of type {rows.dtype}, not real numbers")
+        raise DataError(f"{path}: the features are of type {rows.dtype}, not real numbers: save numbers")
     if width is not None and rows.shape[1] != width:
-        raise DataError(f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}")
+        raise DataError(f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give others")
     with np.errstate(over="ignore"):
         features = rows.astype(np.float32)
     bad = int((~np.isfinite(features).all(axis=1)).sum())
     if bad:
-        raise DataError(f"{path}: {bad} of {len(features)} vectors hold NaN or infinity")
+        raise DataError(f"{path}: {bad} of {len(features)} vectors hold NaN or infinity: leave those out")
     return features
 
 

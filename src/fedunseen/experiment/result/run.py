@@ -380,7 +380,9 @@ class Run:
         rows = given[None] if given.shape == sample else given
         if rows.shape[1:] != sample or rows.ndim == 0:
             shape = ", ".join(["n", *map(str, sample)])
-            raise DataError(f"the inputs have the shape {given.shape}, but this run's model takes ({shape})")
+            raise DataError(
+                f"the inputs have the shape {given.shape}, but this run's model takes ({shape}): give others"
+            )
         if rows.dtype.kind not in "fiub":
             raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")
         if rows.dtype == np.uint8 and rows.ndim > 2:

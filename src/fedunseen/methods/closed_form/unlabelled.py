@@ -220,12 +220,6 @@ def adaptable(method: Method) -> Gaussian:
 
 def features_of(method: Method, inputs: Tensor) -> Tensor:
     """Return the features (n, d) of unlabelled samples (n, ...)."""
-    width = method.backbone.shape[0]
-    if inputs.ndim == 2 and inputs.shape[1] != width:
-        raise DataError(
-            f"the unlabelled samples have the shape {tuple(inputs.shape)}, but the model takes (n, {width}): encode "
-            "them as the labeled ones"
-        )
     with torch.no_grad():
         rows = torch.cat([method.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
     if not bool(torch.isfinite(rows).all()):

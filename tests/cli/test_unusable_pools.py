@@ -1,0 +1,248 @@
+"""Unlabelled samples that cannot be used: one sentence wherever they are given, and nothing is written or changed."""
+
+import shutil
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from fedunseen import Experiment, ZeroShotClassifier, load_run, run
+from fedunseen.cli.main import app
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.experiment.assemble import load_data
+from fedunseen.secagg.enrolment import enrol
+from processes import ADAPTING
+
+NAMES = ("north", "south", "west")
+ARRAYS = {
+    "length": lambda rows: rows[:, :7],
+    "length of all": lambda rows: rows[:, :7],
+    "none": lambda rows: rows[:0],
+    "few": lambda rows: rows[:9],
+    "not finite": lambda rows: np.where(rows == rows[15, 3], np.nan, rows),
+    "text": lambda rows: rows.astype(str),
+}
+FILES = {"empty file": b"", "broken": b"PK\x03\x04 cut", "missing": None}
+BYTES = {"empty file": "is damaged or not a NumPy file: save it again"}
+BYTES |= {"broken": BYTES["empty file"], "missing": "is missing: correct its name"}
+METHOD = {"method": "'gaussian'"}
+ESTIMATOR = {
+    "length": "X has 7 features, but ZeroShotClassifier is expecting 128 features as input): give (m, 128) finite",
+    "none": "there are 0 unlabelled samples: give at least 10",
+    "few": "there are 9 unlabelled samples: give at least 10",
+    "not finite": "the unlabelled samples cannot be used (Input X contains NaN): give (m, 128) finite numbers",
+    "text": "give (m, 128) finite numbers",
+    "method": "method.name = 'ridge' keeps no class means",
+}
+CASES = {
+    "command": {
+        "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give others",
+        "none": "pool.npz: the features have the shape (0, 128), not (vectors, numbers): give at least one",
+        "few": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
+        "not finite": "vectors hold NaN or infinity: leave those out",
+        "text": "pool.npz: the features are of type <U32, not real numbers: save numbers",
+        "pictures not finite": "pool.npz holds numbers that are not finite: leave those pictures out",
+        "no pictures": "pool.npz has the shape (0, 8, 16), so no sample: give at least one",
+        "few pictures": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
+        "text for pictures": "give pictures (n, height, width[, 3])",
+        "damaged picture": "0.png is not a readable image: give another file",
+        "empty folder": "pool is empty: name a folder that holds images",
+        **BYTES,
+        **METHOD,
+    },
+    "Run.adapt": {
+        "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give others",
+        "none": "there are 0 unlabelled samples: give at least 10",
+        "few": "there are 9 unlabelled samples: give at least 10",
+        "not finite": "the inputs hold values that are not finite: leave those rows out",
+        "text": "the inputs are of type <U32: give real numbers",
+        **BYTES,
+        **METHOD,
+    },
+    "estimator.adapt": ESTIMATOR,
+    "estimator.fit": ESTIMATOR,
+    "run": {
+        "length": "features.npz holds Python objects, which are never loaded: save plain numbers or text",
+        "none": "there are 0 unlabelled samples in {place}/data/features.npz: give at least 10",
+        "few": "there are 9 unlabelled samples in {place}/data/features.npz: give at least 10",
+        "not finite": "samples hold NaN or infinity: leave those out",
+        "text": "not real numbers: save numbers",
+        "no pictures": "there are 0 unlabelled samples in {place}/data/unlabelled: give at least 10",
+        "few pictures": "there are 9 unlabelled samples in {place}/data/unlabelled: give at least 10",
+        "damaged picture": "unlabelled/0.png is not a readable image (1 of 60 are not): fix or replace it",
+        **BYTES,
+        "method": "set method.name = 'gaussian', or data.unlabelled = false",
+    },
+    "answer": {
+        "length": "features.npz holds Python objects, which are never loaded: save plain numbers or text",
+        "length of all": "a sample has the shape (7,), but the coordinator's model takes (9,): give features of the",
+        "not finite": "samples hold NaN or infinity: leave those out",
+        "text": "not real numbers: save numbers",
+        "empty file": BYTES["empty file"],
+        "broken": BYTES["broken"],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def place(adapting, digits, tmp_path_factory):
+    """Runs with and without class means, samples, three parties, and the coordinator's plan to adapt a run."""
+    place = tmp_path_factory.mktemp("pools")
+    settings = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False}
+    run(Experiment.load("digit-pairs-gaussian", settings), place / "run")
+    (place / "method").symlink_to(digits)
+    enrol(place / "kits", NAMES)
+    settings = {**ADAPTING, "data.unlabelled": False, "data.root": str(adapting / "whole")}
+    run(Experiment.from_dict({}, settings), place / "vectors")
+    words = ("--credentials", place / "kits/coordinator", "--parties", ",".join(NAMES), "--out", place / "plan")
+    done = CliRunner().invoke(app, ["offline", "plan", "--adapt", *map(str, (place / "vectors", *words))])
+    assert done.exit_code == 0, done.output
+    return place
+
+
+@pytest.fixture(scope="module")
+def rows(place):
+    return load_data(load_run(place / "run").experiment, 0).features[:20]
+
+
+@pytest.fixture(scope="module")
+def labelled(place):
+    data = load_data(load_run(place / "run").experiment, 0)
+    names = np.array(data.space.names)
+    return (
+        data.features[data.train],
+        names[data.labels[data.train]],
+        dict(zip(names, data.space.semantics, strict=True)),
+    )
+
+
+@pytest.fixture
+def pool(rows, tmp_path):
+    """Write a pool of a kind, and return what is given: a file, a folder or, ``in_memory``, an array."""
+
+    def make(kind, in_memory=False):
+        if kind in FILES:
+            return written(tmp_path / "pool.npz", kind)
+        if kind in ("damaged picture", "empty folder"):
+            (tmp_path / "pool").mkdir()
+            if kind == "damaged picture":
+                (tmp_path / "pool" / "0.png").write_bytes(b"\x89PNG cut")
+            return tmp_path / "pool"
+        kinds = {"pictures not finite": "not finite", "no pictures": "none", "few pictures": "few"}
+        kinds |= {"text for pictures": "text", "method": ""}
+        array = rows.reshape(-1, 8, 16) if "pictures" in kind else rows
+        array = ARRAYS.get(kinds.get(kind, kind), lambda same: same)(array)
+        np.savez(tmp_path / "pool.npz", features=array)
+        return array if in_memory else tmp_path / "pool.npz"
+
+    return make
+
+
+def written(path, kind):
+    path.unlink(missing_ok=True)
+    if FILES[kind] is not None:
+        path.write_bytes(FILES[kind])
+    return path
+
+
+def spoil(folder, kind):
+    """Spoil the samples without a label of a folder of features."""
+    if kind in FILES:
+        return written(folder / "features.npz", kind)
+    arrays = dict(np.load(folder / "features.npz"))
+    without = np.flatnonzero(arrays["labels"] == "")
+    if kind in ("none", "few"):
+        out = without[9 if kind == "few" else 0 :]
+        arrays = {name: np.delete(value, out, axis=0) for name, value in arrays.items()}
+    elif kind == "not finite":
+        arrays["features"][without[0], 0] = np.inf
+    elif kind == "length":
+        arrays["features"] = np.array(
+            [row[: 7 if i in without else 9] for i, row in enumerate(arrays["features"])], object
+        )
+    else:
+        arrays["features"] = ARRAYS[kind](arrays["features"])
+    np.savez(folder / "features.npz", **arrays)
+
+
+def pictures(folder, kind):
+    """Write four classes of pictures, and a folder of pictures without a label."""
+    few = {"no pictures": 0, "few pictures": 9}
+    for name in ("cat", "dog", "horse", "ship", "unlabelled"):
+        (folder / name).mkdir(parents=True)
+        for i in range(few.get(kind, 12) if name == "unlabelled" else 12):
+            Image.new("RGB", (16, 16), (i, 9, len(name))).save(folder / name / f"{i}.png")
+    lines = ["name,split,fur,size", "cat,seen,1,0.1", "dog,seen,1,0.3", "horse,seen,0.8,0.9", "ship,unseen,0,1"]
+    (folder / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    if kind == "damaged picture":
+        (folder / "unlabelled" / "0.png").write_bytes(b"\x89PNG cut")
+
+
+def error(call, *given, **more):
+    with pytest.raises(FedUnseenError) as caught:
+        call(*given, **more)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds])
+def test_an_unusable_pool_is_refused_in_a_sentence(way, kind, place, pool, labelled, adapting, refused, tmp_path):
+    name, new = "method" if kind == "method" else "run", tmp_path / "new"
+    if way == "command":
+        call, given = refused, ("adapt", place / name, pool(kind), "--out", new)
+    elif way == "Run.adapt":
+        call, given = lambda *what: error(load_run(place / name).adapt, *what), (pool(kind, in_memory=True), new)
+    elif way.startswith("estimator"):
+        x, y, table = labelled
+        model, rows = ZeroShotClassifier("ridge" if kind == "method" else "gaussian"), pool(kind, in_memory=True)
+        if way == "estimator.fit":
+            call, given = lambda rows: error(model.fit, x, y, classes=table, unlabelled=rows), (rows,)
+        else:
+            model.fit(x, y, classes=table)
+            call, given = lambda rows: error(model.adapt, rows), (rows,)
+    elif way == "run":
+        if "picture" in kind:
+            pictures(tmp_path / "data", kind)
+            more = ("data.name='images'", "data.size=16", "encoder.name='efficientnet-lite'")
+        else:
+            shutil.copytree(adapting / "mine", tmp_path / "data")
+            if kind != "method":
+                spoil(tmp_path / "data", kind)
+            more = ("method.name='eszsl'",) if kind == "method" else ()
+        settings = ("partition.clients=2", f"data.root='{tmp_path / 'data'}'", "data.unlabelled=true", *more)
+        words = [word for one in settings for word in ("--set", one)]
+        call, given = refused, ("run", adapting / "mine.toml", *words, "--out", new)
+    else:
+        shutil.copytree(adapting / "data" / "north", tmp_path / "data")
+        spoil(tmp_path / "data", kind)
+        words = ("--data", tmp_path / "data", "--credentials", place / "kits/north", "--state", tmp_path / "state")
+        call, given = refused, ("offline", "answer", place / "plan", *words, "--out", new)
+    before, begin = set(tmp_path.rglob("*")), time.process_time()
+    said = call(*given)
+    assert time.process_time() - begin < 2
+    assert CASES[way][kind].format(place=tmp_path) in said
+    assert ": " in said
+    assert "\n" not in said
+    assert {path for path in tmp_path.rglob("*") if "state" not in path.relative_to(tmp_path).parts} == before
+
+
+def test_parties_with_fewer_than_ten_samples_in_all_are_refused(place, adapting, command, refused, tmp_path):
+    for name in NAMES:
+        shutil.copytree(adapting / "data" / name, tmp_path / name)
+        arrays = dict(np.load(tmp_path / name / "features.npz"))
+        kept = (arrays["labels"] != "") | (np.cumsum(arrays["labels"] == "") <= 3)
+        np.savez(tmp_path / name / "features.npz", **{key: value[kept] for key, value in arrays.items()})
+        words = (
+            "--data",
+            tmp_path / name,
+            "--credentials",
+            place / "kits" / name,
+            "--state",
+            tmp_path / f"state-{name}",
+        )
+        assert command("offline", "answer", place / "plan", *words, "--out", tmp_path / f"{name}.answer").code == 0
+    words = ("--credentials", place / "kits/coordinator", "--out", tmp_path / "new")
+    said = refused("offline", "merge", place / "plan", *(tmp_path / f"{name}.answer" for name in NAMES), *words)
+    assert said == "there are 6 unlabelled samples: give at least 10"  # west has none
+    assert not (tmp_path / "new").exists()
