@@ -94,17 +94,6 @@ def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
                 read_features(path, 3)
 
 
-class Bomb:
-    def __reduce__(self):
-        return (pytest.fail, ("it was unpickled",))
-
-
-def test_nothing_is_unpickled(tmp_path):
-    np.save(tmp_path / "a.npy", np.array([[Bomb()]], dtype=object), allow_pickle=True)
-    with pytest.raises(DataError, match="Python objects"):
-        read_features(tmp_path / "a.npy")
-
-
 def test_an_array_that_nobody_needs_is_not_read(tmp_path):
     """It declares 29 TiB, which would be refused if it were asked for."""
     path = tmp_path / "a.npz"

@@ -86,7 +86,7 @@ class Xlsa17(BenchmarkLoader):
         """Return the folders of the data sets with both files: ``folder`` itself, or those in it."""
         places = [folder / name for name in cls.folders]
         inside = [child for place in places if place.is_dir() for child in sorted(place.iterdir())]
-        return [folder] if _complete(folder) else [child for child in inside if _complete(child)]
+        return [folder] if _complete(folder) else list(filter(_complete, inside))
 
     @classmethod
     def section(cls, root: Path) -> dict[str, Any]:
@@ -97,24 +97,16 @@ class Xlsa17(BenchmarkLoader):
 def _folder(root: Path, dataset: str) -> Path:
     """Return the data set's folder, which holds both files."""
     hint = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or correct data.root"
-    existing_folder(root, hint)
-    places = [root / name for name in Xlsa17.folders]  # the root may be a folder too high
-    for place in places:
-        if _complete(place / dataset):
-            return place / dataset
+    found = {folder.name: folder for folder in reversed(Xlsa17.find(existing_folder(root, hint)))}
     folder = root / dataset
-    if not folder.is_dir():
-        if _complete(root):
-            return root
-        for place in places:
-            datasets = [child.name for child in place.iterdir() if _complete(child)] if place.is_dir() else []
-            if datasets:
-                raise DataError(f"{unknown('dataset', dataset, datasets)} in {place}")
-        raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
+    if dataset in found or list(found.values()) == [root]:
+        return found.get(dataset, root)
     for file in (FEATURES, SPLITS):
-        if not (folder / file).is_file():
+        if folder.is_dir() and not (folder / file).is_file():
             raise DataError(f"{folder / file} is missing: {hint}")
-    return folder
+    if found:
+        raise DataError(f"{unknown('dataset', dataset, found)} in {root}")
+    raise DataError(f"{folder} is missing, and no other dataset is in {root}: {hint}")
 
 
 def _complete(folder: Path) -> bool:
