@@ -27,7 +27,7 @@ from fedunseen.cli.logs import Format, emit, speak
 from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import export, predict
 from fedunseen.cli.serve import serve
-from fedunseen.cli.start import estimate, init, new
+from fedunseen.cli.start import init, new
 from fedunseen.cli.sweep import bench, sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
@@ -35,7 +35,7 @@ from fedunseen.core.errors import FedUnseenError
 typer.core.HAS_RICH = False
 PANELS = {
     "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
-    "Data": ("data", "estimate"),
+    "Data": ("data",),
     "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
     "Deploy": ("certs", "host", "join", "offline", "health", "ledger"),
     "Research": ("compare", "sweep", "sweeps", "bench", "attack"),
@@ -164,7 +164,7 @@ def presets() -> None:
 
 for command in (
     init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, bench, certs, host, join, health,
-    ledger, estimate,
+    ledger,
 ):  # fmt: skip
     app.command()(command)
 
