@@ -49,22 +49,24 @@ def _environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    source = files("fedunseen.report")
+    source = files("fedunseen")
     environment = Environment(
-        loader=FunctionLoader(lambda name: (source / name).read_text("utf-8")),
+        loader=FunctionLoader(
+            lambda name: (source / (name if name.startswith("serve/") else f"report/{name}")).read_text("utf-8")
+        ),
         autoescape=lambda name: not (name or "").startswith("texts/"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["style"] = Markup((source / "style.css").read_text("utf-8"))
+    environment.globals["style"] = Markup((source / "report/style.css").read_text("utf-8"))
     macros = environment.get_template("parts.html").module
     environment.globals |= {name: getattr(macros, name) for name in ("bar", "grid", "part", "percent", "said")}
     return environment
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
-    """Return the text of a page: a template of this folder, filled in."""
+    """Return the text of a page: a template of this folder or of ``serve/``, filled in."""
     return _environment().get_template(template).render(context).rstrip("\n") + "\n"
 
 

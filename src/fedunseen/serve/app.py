@@ -22,10 +22,10 @@ from starlette.requests import ClientDisconnect
 from fedunseen import __version__
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
 from fedunseen.report.card import model_card
+from fedunseen.report.parts import render
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.inference_queue import InferenceQueue, QueueFullError
 from fedunseen.serve.model import Added, Among, AttributeEffect, ClassScore, Recognizer
-from fedunseen.serve.pages import page, reference
 from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
 
 _T = TypeVar("_T")
@@ -168,13 +168,13 @@ async def predict(
 @routes.get("/", response_class=HTMLResponse, include_in_schema=False)
 async def playground() -> HTMLResponse:
     """Return the page."""
-    return HTMLResponse(page("page.html"))
+    return HTMLResponse(render("serve/page.html", {}))
 
 
 @routes.get("/docs", response_class=HTMLResponse, include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
     """Return the page of the schema."""
-    return HTMLResponse(reference(request.app.openapi()))
+    return HTMLResponse(render("serve/reference.html", {"schema": request.app.openapi()}))
 
 
 @routes.get("/health", responses={503: {"description": "The model is not loaded yet, or cannot be."}})

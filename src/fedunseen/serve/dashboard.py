@@ -20,9 +20,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from fedunseen import __version__
+from fedunseen.report.parts import render
 from fedunseen.serve.connections import server_config
 from fedunseen.serve.guard import Guard, Limits, Measured
-from fedunseen.serve.pages import page
 from fedunseen.serve.run_monitor import Monitor
 
 _RECENT = 10.0  # seconds: who has asked since then is looking at the page
@@ -32,7 +32,7 @@ _log = logging.getLogger("fedunseen.federation")
 
 def create_app(monitor: Monitor, token: str | None = None, local: bool = True) -> Starlette:
     """Return the page's service as an ASGI application."""
-    html = page("dashboard.html")
+    html = render("serve/dashboard.html", {})
     measured = Measured()
     for name, key, words in (
         ("round", "round", "Rounds done in this stage."),
