@@ -10,8 +10,6 @@ from fedunseen.report.statistics import (
     attribute_order,
     holding_order,
     leaf_order,
-    mean_cosine,
-    mean_jaccard,
     row_scaled,
 )
 
@@ -62,32 +60,6 @@ def test_row_scaled_takes_out_level_and_length_of_every_row():
     np.testing.assert_allclose(row_scaled(other), row_scaled(values))
     assert np.abs(row_scaled(values)).max(axis=1) == pytest.approx(np.ones(6))
     assert (row_scaled(values).argmax(axis=1) == values.argmax(axis=1)).all()
-
-
-def slow_pairs(rows, measure):
-    values = [measure(rows[i], rows[j]) for i in range(len(rows)) for j in range(i)]
-    return sum(values) / len(values)
-
-
-def test_overlap_in_classes_is_the_mean_jaccard_index_of_all_pairs():
-    rng = np.random.default_rng(0)
-    held = rng.random((7, 20)) < 0.3
-    sets = [set(np.flatnonzero(row).tolist()) for row in held]
-    assert mean_jaccard(held) == pytest.approx(slow_pairs(sets, lambda a, b: len(a & b) / len(a | b)))
-    assert mean_jaccard(np.kron(np.eye(4), np.ones((1, 3))).astype(bool)) == 0.0  # disjoint classes
-    assert mean_jaccard(np.ones((3, 5), dtype=bool)) == 1.0
-    assert math.isnan(mean_jaccard(held[:1]))
-
-
-def test_overlap_in_attributes_is_the_mean_cosine_of_all_pairs():
-    rng = np.random.default_rng(1)
-    rows = rng.normal(size=(6, 9))
-    cosine = lambda a, b: float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))  # noqa: E731
-    assert mean_cosine(rows) == pytest.approx(slow_pairs(rows, cosine))
-    assert mean_cosine(rows * rng.uniform(0.1, 5, (6, 1))) == pytest.approx(mean_cosine(rows))
-    assert mean_cosine(np.vstack([rows, np.zeros(9)])) == pytest.approx(mean_cosine(rows))  # it has no direction
-    assert mean_cosine(np.array([[1.0, 2.0], [-1.0, -2.0]])) == pytest.approx(-1.0)
-    assert math.isnan(mean_cosine(rows[:1]))
 
 
 def test_attributes_stand_group_by_group_and_each_once():

@@ -1,4 +1,4 @@
-"""Charts: curves by round, curves over a setting, a histogram and bars."""
+"""Charts: curves by round, curves over a setting, and bars."""
 
 from __future__ import annotations
 
@@ -178,53 +178,26 @@ def _hovers(frame: Frame, x: Floats, curves: Sequence[Curve], x_label: str, unit
         yield rect(left, frame.top, wide, frame.base - frame.top, ", ".join(words), css="hover")
 
 
-def histogram(values: Floats, title: str, x_label: str) -> str:
-    """Draw how many of the percentages (n,) fall into each span of five, with their mean."""
-    values = values[np.isfinite(values)]
-    counts, edges = np.histogram(np.clip(values, 0, 100), bins=20, range=(0, 100))
-    frame = Frame((0.0, 100.0), (0.0, float(max(counts.max(initial=1), 1)) * 1.12), whole=True)
-    marks = frame.axes(title, x_label, range(0, 101, 25))
-    for count, edge in ((count, edge) for count, edge in zip(counts.tolist(), edges.tolist(), strict=False) if count):
-        left, y = frame.px(edge) + 1, frame.py(count)
-        words, wide = f"{edge:g} to {edge + 5:g} %: {count} classes", frame.px(edge + 5) - left - 1
-        marks.append(rect(left, y, wide, frame.base - y, words, fill="var(--blue)", rx=1.5))
-    if not len(values):
-        return svg(marks, frame.width, frame.height, f"{title}: no class was tested")
-    mean = float(values.mean())
-    side, step = ("end", -6) if mean > 50 else ("", 6)
-    marks.append(path(f"M{frame.px(mean):g} {frame.top - 8}V{frame.base}", "stem strong"))
-    marks.append(text(frame.px(mean) + step, frame.top, f"mean {mean:.1f} %", f"value {side}"))
-    return svg(marks, frame.width, frame.height, f"{title}: {len(values)} classes, mean {mean:.1f} percent")
-
-
 def value_chart(
     curves: Sequence[Curve],
     title: str,
     values: Sequence[str],
     x_label: str,
-    chosen: int | None = None,
-    each: Sequence[Sequence[Sequence[float]]] | None = None,
-    legend: bool = True,
+    each: Sequence[Sequence[Sequence[float]]] = (),
 ) -> str:
-    """Draw curves of percentages over the values of a setting, at equal distances."""
-    rows, top = _legend(curves) if legend else ([], 34)
-    single = [number for of_curve in each or () for of_value in of_curve for number in of_value]
+    """Draw curves of percentages over the values of a setting, at equal distances, with the single numbers ``each``."""
+    single = [number for of_curve in each for of_value in of_curve for number in of_value]
     highest = max([*(curve.highest for curve in curves), *single])
-    frame = Frame((-0.4, len(values) - 0.6), (0.0, rounded_up(highest)), height=206 + top, top=top)
+    frame = Frame((-0.4, len(values) - 0.6), (0.0, rounded_up(highest)))
     marks = frame.axes(title, x_label, (), "%")
     for i, value in enumerate(values):
         marks.append(text(frame.px(i), frame.base + 16, shortened(value), "tick mid"))
-    if chosen is not None:
-        marks.append(path(f"M{frame.px(chosen):g} {top}V{frame.base}", "stem strong"))
-        side, step = ("end", -5) if frame.px(chosen) > frame.width / 2 else ("", 5)
-        marks.append(text(frame.px(chosen) + step, frame.base - 6, "chosen", f"tick {side}"))
     x = np.arange(len(values), dtype=np.float64)
     for place, curve in reversed(list(enumerate(curves))):
         marks.append(curve.drawn(frame, x))
         for i in np.flatnonzero(np.isfinite(curve.y)).tolist():
             name = f"{curve.label} {x_label} {values[i]}".strip()
             marks += _value_point(frame, curve, i, name, each[place][i] if each else ())
-    marks += _drawn_legend(frame, rows)
     best = [f"{c.label} up to {rounded(float(np.nanmax(c.y, initial=0.0)), 1)}%" for c in curves]
     return svg(marks, frame.width, frame.height, f"{title} over {x_label}: {', '.join(best)}")
 

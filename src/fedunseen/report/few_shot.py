@@ -13,11 +13,8 @@ from fedunseen import metrics
 from fedunseen.evaluation.summary import weak_classes, weak_words
 from fedunseen.report import parts, statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart
-from fedunseen.report.classes import most_confused
-from fedunseen.report.data_distribution import holders
-from fedunseen.report.learning import losses
 from fedunseen.report.maps import class_color, confusion_map, plane_map
-from fedunseen.report.parts import Content, Facts
+from fedunseen.report.parts import Content, Facts, holders, losses, most_confused
 from fedunseen.report.svg import image_source
 
 if TYPE_CHECKING:

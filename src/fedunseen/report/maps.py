@@ -130,25 +130,6 @@ def small_map(values: Floats, title: str, words: str) -> str:
     return svg(marks, 180, 222, f"{title}, {words}: {len(values)} by {len(values)} classes")
 
 
-def similarity_map(values: Floats, names: Sequence[str], marked: NDArray[np.bool_], title: str) -> str:
-    """Draw a similarity matrix."""
-    count, label = len(values), min(10.0, 330 / max(len(values), 1))
-    named = label >= 6.0
-    left = 16 + (draw.longest_name(names) * label * 0.56 if named else 0)
-    size = 420.0 - left
-    cell = size / count
-    marks = [text(0, 14, title, "title"), draw.raster(values, left, 28, size, size)]
-    marks.append(draw.gaps(count, count, left, 28, (cell, cell)))
-    for i in range(count if named else 0):
-        css = "tick end none" if marked[i] else "tick end"
-        marks.append(text(left - 8, 28 + (i + 0.5) * cell + label * 0.35, shortened(names[i]), css, label))
-    edge = ""
-    for i in np.flatnonzero(marked).tolist():
-        edge += f"M{left - 3:g} {28 + i * cell:.2f}v{cell:.2f}M{left + i * cell:.2f} {31 + size:.2f}h{cell:.2f}"
-    marks.append(path(edge, "edge"))
-    return svg(marks, 420, 28 + size + 8, f"{title}: {count} by {count} classes")
-
-
 def confusion_map(table: Floats, names: Sequence[str]) -> str:
     """Draw which class (columns) is answered how often, in percent, for the samples of each class (rows)."""
     count = len(table)

@@ -1,4 +1,4 @@
-"""What the sections of all pages share: facts about a run, and how sections become a page."""
+"""What the pages of all tasks share: facts about a run, how sections become a page, and what two tasks show alike."""
 
 from __future__ import annotations
 
@@ -12,18 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import parse_json
+from fedunseen.report import statistics
+from fedunseen.report.charts import Curve, line_chart, rounded_up
+from fedunseen.report.maps import holdings_map
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from fedunseen.experiment.result.run import Run
-from fedunseen.report.charts import Curve, rounded_up
 
 Tensors = Mapping[str, NDArray[Any]]
 
 LINES = ("blue", "orange", "green", "purple", "sky", "yellow")  # colors of lines that mean nothing by themselves
 ADVICE = 3  # things to do next
 LISTED = 120  # classes that are listed openly; more are folded away
+NAMED_HOLDINGS = 150  # classes of one client that are named
+DRAWN_CLIENTS = 200  # rows of a map; of more clients, evenly spaced ones are drawn
 
 _SHARED = {  # sentences of several texts
     "blind": "No test sample took part in the choice.",
@@ -201,3 +205,58 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
         "weak": weak, "remedy": remedy, "seeds": run.seeds, "usage": usage,
     }  # fmt: skip
     return paragraphs("advice", context)[:ADVICE]
+
+
+def losses(
+    run: Run, terms: Mapping[str, str] | None = None, title: str = "Losses by term, mean of clients"
+) -> str | None:
+    """Draw the losses by term; the total is left out where it is the only term's double."""
+    lines = run.metrics
+    if terms is None:
+        terms = {name: name for name in lines[-1].get("losses", {})} if lines else {}
+    terms_by_round = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
+    if len(terms_by_round) == 2 and "loss" in terms_by_round:
+        other = next(term for term in terms_by_round if term != "loss")
+        if np.allclose(terms_by_round[other], terms_by_round["loss"], equal_nan=True):
+            del terms_by_round["loss"]
+    if not terms_by_round:
+        return None
+    curves = [
+        Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES))
+        for i, (name, y) in enumerate(terms_by_round.items())
+    ]
+    return line_chart(curves, title, axis(lines), legend=True)
+
+
+def most_confused(table: NDArray[np.float64], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the classes most often called another, from percentages (m, m) of true classes and answers."""
+    wrong = np.where(np.eye(len(table), dtype=bool), 0.0, np.nan_to_num(table))
+    worst = [divmod(int(i), len(table)) for i in np.argsort(-wrong, axis=None, kind="stable")[:6]]
+    return [{"true": names[i], "answer": names[j], "share": float(wrong[i, j])} for i, j in worst if wrong[i, j] >= 0.5]
+
+
+def holders(
+    facts: Facts, idle: str = "not trained on", counted: bool = False, idle_listed: str = "no one, though not unseen"
+) -> dict[str, Any]:
+    """Draw and list who holds which classes."""
+    counts = facts.tensors["client_counts"]
+    order, held, idling = statistics.holding_order(counts, facts.unseen)
+    per_client = (counts > 0).sum(axis=1)
+    drawn = statistics.spaced(len(counts), DRAWN_CLIENTS)
+    clients, of, counts = client_names(facts)[drawn], len(counts), counts[drawn]
+    listed = []
+    for client, row in zip(clients, counts, strict=True):
+        own = [f"{facts.names[c]} ({row[c]:,})" if counted else facts.names[c] for c in np.flatnonzero(row).tolist()]
+        listed.append({"client": client, "classes": len(own), "samples": int(row.sum()), "names": own[:NAMED_HOLDINGS],
+                       "more": max(len(own) - NAMED_HOLDINGS, 0)})  # fmt: skip
+    spread = int(per_client.min()), int(per_client.max())
+    return {
+        "map": holdings_map(counts[:, order], facts.of_classes(order), held, idling, clients, idle, counted),
+        "listed": listed,
+        "of": of,
+        "range": spread[:1] if spread[0] == spread[1] else spread,
+        "held": held,
+        "nobody_else": idle_listed,
+        "idle": facts.of_classes(order[held : held + idling]),
+        "nobody": facts.of_classes(facts.unseen),
+    }

@@ -1,4 +1,4 @@
-"""How to reproduce a run: its experiment as a TOML file, the shortest command that is the same, and what the run cost."""
+"""How a run was chosen, and how to reproduce it: its experiment as a TOML file, the shortest command, what it cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +14,11 @@ from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.presets import preset_text
 from fedunseen.core.toml import toml_text, toml_value
 from fedunseen.report import statistics
-from fedunseen.report.parts import Facts
+from fedunseen.report.charts import Curve, Scale, line_chart
+from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
@@ -101,3 +105,49 @@ def reproducibility(facts: Facts) -> dict[str, Any]:
         "seconds": run.result["seconds"],
         "per_round": float(np.nanmean(statistics.curve(lines, "seconds"))) if lines else None,
     }
+
+
+def chosen(facts: Facts) -> Content:
+    """Return what was chosen on validation classes, if anything was."""
+    run = facts.run
+    found = run.result.get("chosen_on_validation")
+    if not found:
+        return None
+    keys = list(found.get("settings", {}))
+    tried = [
+        {"values": [one["settings"][key] for key in keys], "won": one["settings"] == found["settings"], **one}
+        for one in found.get("tried", [])
+    ]
+    last = found["round"] == rounds_tried(run.result) > 1
+    chart = _selection_chart(run, keys)
+    return {"chosen": {**found, "keys": keys, "tried": tried, "chart": chart, "last": last, "ended": stopped(found)}}
+
+
+def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
+    """Draw how each candidate did on validation classes, round by round; of one round each there is no curve."""
+    from fedunseen.federation.run_directory import RunDirectory
+
+    chosen = run.result["chosen_on_validation"]
+    criterion = run.manifest["experiment"]["evaluation"]["criterion"]
+    name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
+    tried = chosen.get("tried", [])
+    folders = [str(i) for i in range(len(tried))] if tried else [""]
+    lines = {
+        i: statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
+        for i, folder in enumerate(folders)
+    }
+    settings = [candidate["settings"] for candidate in tried] or [{}]
+    best = settings.index(chosen["settings"]) if tried else 0
+    # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
+    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
+    shown = [i for i in (best, *others) if lines[i]]
+    if best not in shown or max(len(lines[i]) for i in shown) == 1:
+        return None
+    curves = []
+    for color, i in zip(LINES, shown, strict=False):
+        label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
+        curves.append(Curve(statistics.curve(lines[i], name), label, color))
+    title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
+    return line_chart(
+        curves, title, axis(lines[best]), Scale(upper_end(curves), "%"), mark=chosen["round"], legend=len(curves) > 1
+    )

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
-_PAIRED = 1000  # rows that are compared with each other
-
 
 class Band(NamedTuple):
     """Lowest, mean and highest value at each round, (T,) each."""
@@ -122,29 +120,6 @@ def attribute_order(groups: Mapping[str, Sequence[int]], attributes: int) -> tup
     if sizes and rest:
         sizes.append(("", len(rest)))
     return np.array([*grouped, *rest], dtype=np.int64), sizes
-
-
-def mean_jaccard(held: NDArray[np.bool_]) -> float:
-    """Return the mean over pairs of rows (K, C) of what both hold over what either holds; NaN for a single row."""
-    ones = held[spaced(len(held), _PAIRED)].astype(np.float64)
-    both = ones @ ones.T
-    sizes = ones.sum(axis=1)
-    either = sizes[:, None] + sizes[None] - both
-    with np.errstate(invalid="ignore"):
-        pairs = (both / either)[np.triu_indices(len(ones), 1)]
-    pairs = pairs[np.isfinite(pairs)]
-    return float(pairs.mean()) if len(pairs) else float("nan")
-
-
-def mean_cosine(rows: Floats) -> float:
-    """Return the mean over pairs of rows (K, a) of their cosine; NaN for a single row, rows of zeros left out."""
-    lengths = np.linalg.norm(rows, axis=1)
-    own = rows[lengths > 0] / lengths[lengths > 0, None]
-    count = len(own)
-    if count < 2:
-        return float("nan")
-    total = own.sum(axis=0)
-    return float((total @ total - count) / (count * (count - 1)))  # the sum over all pairs, each with itself as well
 
 
 def spaced(count: int, most: int) -> slice:

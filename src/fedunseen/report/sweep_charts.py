@@ -148,7 +148,7 @@ def _over_axis(lines: Lines, axis: str, values: Sequence[str], metric: str) -> s
         half = np.array([np.nan if value is None else value for value in halves])
         curves.append(Curve(y, " · ".join(label), _color(i), np.maximum(y - half, 0), np.minimum(y + half, 100)))
         each.append([() if row is None else row.each.get(metric, ()) for row in rows])
-    return value_chart(curves, CHART_TITLES[metric], used, axis, each=each, legend=False)
+    return value_chart(curves, CHART_TITLES[metric], used, axis, each)
 
 
 def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:

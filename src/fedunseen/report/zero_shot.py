@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedunseen.evaluation.measures import ZERO_SHOT_MEASURES
+from fedunseen import metrics
+from fedunseen.data import ClassSpace
+from fedunseen.evaluation.measures import TITLES, ZERO_SHOT, ZERO_SHOT_MEASURES
 from fedunseen.evaluation.summary import examples_advice, summarize, weak_words
-from fedunseen.report import parts
-from fedunseen.report.classes import classes  # noqa: F401 - of the view
-from fedunseen.report.data_distribution import coverage, holders
-from fedunseen.report.learning import curves, seeds  # noqa: F401 - of the view
+from fedunseen.report import parts, statistics
+from fedunseen.report.charts import Curve, Level, Scale, line_chart
+from fedunseen.report.maps import confusion_map, coverage_map
 from fedunseen.report.parts import Content, Facts
-from fedunseen.report.svg import image_source
+from fedunseen.report.svg import Floats, image_source
+
+COLORS = {one.name: one.color for one in ZERO_SHOT_MEASURES}
 
 
 @lru_cache(maxsize=1)
@@ -74,6 +80,113 @@ def numbers(facts: Facts) -> dict[str, Any]:
     return {"headline": headline, "choices": [parts.choice(facts, _words(facts)["choice"])]}
 
 
+def curves(facts: Facts) -> Content:
+    """Draw each accuracy of one run by round, with the spread of the clients' own models."""
+    run = facts.run
+    lines = statistics.measured(run.metrics, "zsl")
+    spread = any(len(line.get("clients", {}).get("zsl", [])) > 1 for line in lines)
+    if not lines or (len(lines) == 1 and not spread):
+        return None
+    x = parts.axis(lines)
+    drawn: dict[str, list[Curve]] = {}
+    for name in ZERO_SHOT:
+        own = [line.get("clients", {}).get(name, []) for line in lines]
+        low, mean, high = map(statistics.bridged, statistics.band(own))
+        main = statistics.curve(lines, name)
+        if not facts.one_model:  # the main curve is the clients' mean
+            drawn[name] = [Curve(main, "mean of clients", COLORS[name], low, high)]
+            continue
+        drawn[name] = [Curve(main, "merged", COLORS[name])]
+        if spread:
+            drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
+    charts = _accuracy_charts(facts, drawn, x, run.result["selected_round"])
+    lost = parts.losses(run)
+    context = {"spread": spread, "one_model": facts.one_model, "merges": facts.merges, "pools": facts.pools}
+    words = parts.passages("learning", context)["curves"]
+    return {"charts": [*charts, *([lost] if lost else [])], "legend": True, "spread": spread, "words": words}
+
+
+def _accuracy_charts(
+    facts: Facts, drawn: Mapping[str, Sequence[Curve]], x: Floats, mark: float | None = None
+) -> list[str]:
+    """Draw the curves of each accuracy on one scale, with what guessing reaches."""
+    scale = Scale(parts.upper_end([curve for curves in drawn.values() for curve in curves]), "%")
+    guessing = [Level(f"guessing {facts.chance:.3g}%", facts.chance)]
+    return [
+        line_chart(curves, TITLES[name], x, scale, levels=guessing if name == "zsl" else (), mark=mark)
+        for name, curves in drawn.items()
+    ]
+
+
+def seeds(facts: Facts) -> Content:
+    """Summarize a run of several seeds: a table, and mean curves with the spread over seeds."""
+    run = facts.whole
+    if not run.seeds:
+        return None
+    all_lines = statistics.measured_by_all([run_of_seed.metrics for run_of_seed in run.seeds], "zsl")
+    drawn: dict[str, list[Curve]] = {}
+    for name in ZERO_SHOT:
+        each = np.array([statistics.curve(lines, name) for lines in all_lines])
+        low, mean, high = statistics.band(each.T.tolist())
+        drawn[name] = [Curve(mean, "mean of seeds", COLORS[name], low, high)]
+    charts = _accuracy_charts(facts, drawn, parts.axis(all_lines[0]))
+    names = [*ZERO_SHOT, *(f"uncalibrated_{name}" for name in ZERO_SHOT[1:])]
+    heads = ["ZSL", "U", "S", "H", "U uncal.", "S uncal.", "H uncal.", "calibration", "round"]
+    rows = []
+    for result in (one.result for one in run.seeds):
+        cells = [*(f"{result[name]:.1f}" for name in names), f"{result['calibration_factor']:.3g}"]
+        rows.append({"seed": result["seed"], "cells": [*cells, result["selected_round"]]})
+    means = [*(f"{run.result[name]:.1f} ± {run.result[name + '_sd']:.1f}" for name in names), "", ""]
+    words = parts.passages("learning", {"spread": True, "one_model": True})["seeds"]
+    return {"heads": heads, "rows": rows, "foot": "mean ± sd", "means": means, "charts": charts, "words": words}
+
+
+def classes(facts: Facts) -> dict[str, Any]:
+    """Rank classes by accuracy, and say which unseen classes are taken for which."""
+    if "labels" not in facts.tensors:
+        return {"classes": None}
+    tensors, count, unseen = facts.tensors, len(facts.names), facts.unseen
+    labels, zsl_answers, gzsl_answers = (
+        tensors[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
+    )
+    zsl = metrics.per_class(labels, zsl_answers, range(count))
+    gzsl = metrics.per_class(labels, gzsl_answers, range(count))
+    samples = np.bincount(labels, minlength=count)
+    ranked = unseen[np.lexsort((gzsl[unseen], np.nan_to_num(zsl[unseen], nan=-1.0)))[::-1]]
+    bars = [
+        {
+            "name": facts.names[c],
+            "zsl": None if np.isnan(zsl[c]) else float(zsl[c]),
+            "gzsl": None if np.isnan(gzsl[c]) else float(gzsl[c]),
+            "samples": int(samples[c]),
+        }
+        for c in ranked.tolist()
+    ]
+    of_unseen = np.isin(labels, unseen)
+    lost = float(100 * (~np.isin(gzsl_answers[of_unseen], unseen)).mean()) if of_unseen.any() else 0.0
+    seen = np.setdiff1d(np.flatnonzero(samples), unseen)
+    seen = seen[np.argsort(gzsl[seen], kind="stable")]
+    scored = [{"name": facts.names[c], "gzsl": float(gzsl[c])} for c in seen.tolist()]
+    tested = unseen[samples[unseen] > 0]
+    order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
+    table = metrics.confusion(labels, zsl_answers, order)
+    words = parts.passages("classes", {"lost": lost})
+    content = {
+        "bars": bars[: parts.LISTED],
+        "more_bars": bars[parts.LISTED :],
+        "kinds": ("zsl", "gzsl"),
+        "of": "test samples",
+        "unseen": True,
+        "together": False,
+        "words": words["ranked"],
+        "seen": scored,
+        "confusion": confusion_map(table, facts.of_classes(order)) if len(order) else None,
+        "confusion_words": words["confused"],
+        "confused": parts.most_confused(table, facts.of_classes(order)),
+    }
+    return {"classes": content}
+
+
 def _images(facts: Facts) -> Content:
     """Return the cards of the image grid."""
     if "images" not in facts.tensors:
@@ -94,9 +207,25 @@ def data_distribution(facts: Facts) -> Content:
     """Return who holds which classes, and who covers which attributes; parties keep that to themselves."""
     if facts.parties:
         return None
-    covered = coverage(facts.tensors["client_counts"], facts.run.space, parts.client_names(facts))
+    covered = _coverage(facts.tensors["client_counts"], facts.run.space, parts.client_names(facts))
     title = "Who holds which classes, who covers which attributes"
-    return {"title": title, "holdings": holders(facts), "coverage": covered, "words": ""}
+    return {"title": title, "holdings": parts.holders(facts), "coverage": covered, "words": ""}
+
+
+def _coverage(counts: NDArray[np.int64], space: ClassSpace, clients: Sequence[str]) -> dict[str, Any]:
+    """Return what the page says of who covers which attributes (FZSL, Fig. 3)."""
+    cover = (counts > 0).astype(np.float64) @ space.semantics  # (K, a) sums over a client's classes (FZSL, Fig. 3 b)
+    order, groups = statistics.attribute_order(space.attribute_groups, space.attributes)
+    names = [space.attribute_names[a] for a in order.tolist()]
+    if all(re.fullmatch(r"attribute \d+", name) for name in names):
+        names = []  # what a source without names is given says nothing
+    drawn = statistics.spaced(len(counts), parts.DRAWN_CLIENTS)
+    return {
+        "map": coverage_map(cover[drawn][:, order], names, groups, clients[drawn]),
+        "most": float(np.abs(cover).max(initial=0.0)),
+        "signed": bool((cover < 0).any()),
+        "grouped": bool(groups),
+    }
 
 
 SAMPLES = ("images", _images)

@@ -77,13 +77,6 @@ def summary_tensors(
         "gzsl_answers": answers.generalised(factor),
         "uncalibrated_answers": answers.generalised(-federation.method.own_offset(params)),
     }
-    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    profiles, counts = _class_means(model_outputs(federation, params, rows, "scores"), answers.labels, classes)
-    tested = counts > 0
-    model_similarity = np.full((classes, classes), np.nan)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        model_similarity[np.ix_(tested, tested)] = np.corrcoef(profiles[tested])
-    tensors["model_similarity"] = model_similarity.astype(np.float32)
     if benchmark.images() is not None:
         tensors |= _images(federation, params)
     if embedding:
