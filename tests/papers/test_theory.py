@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.papers.distzsl import theory
-from fedunseen.papers.distzsl.measure import measure
-from fedunseen.papers.distzsl.theory import Client
+from fedunseen.papers.distzsl.theory import Client, measure
 
 SEEDS = st.integers(0, 2**32 - 1)
 TAUS = st.sampled_from([0.5, 1.0, 3.0, 10.0])
