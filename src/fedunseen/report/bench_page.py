@@ -12,7 +12,7 @@ from fedunseen.core.latex import tabular
 from fedunseen.data.io.csv_io import write_csv
 from fedunseen.report.parts import render
 from fedunseen.report.svg import Frame, circle, path, svg, text
-from fedunseen.report.sweep_charts import COLORS
+from fedunseen.report.sweep_page import COLORS
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Sweep
