@@ -1,6 +1,6 @@
 """What the report says of merging, from lines made by hand."""
 
-from fedunseen.report.merging import merging_section
+from fedunseen.report.unusual import merging_section
 
 FAR = "it is too far from the others"
 CLIENTS = ["client 0", "client 1", "client 2"]

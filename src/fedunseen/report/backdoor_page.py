@@ -1,4 +1,4 @@
-"""An attack against each defence, as one HTML page: a table, curves by round (FedZSL, Fig. 8), triggers, magnitudes."""
+"""An attack in the report of its run, and against each defence as one page: curves by round (FedZSL, Fig. 8), triggers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.files import write_text
+from fedunseen.report import parts, statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
-from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
 from fedunseen.report.svg import image_source, to_rows
 
@@ -35,27 +35,26 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
         "conclusions": conclusions(facts),
         "rows": tried.items(),
         "refused": [(name, row["refused"]) for name, row in facts["defences"].items() if "refused" in row],
-        "charts": [Markup(_chart(name, row["curves"])) for name, row in tried.items()],
+        "charts": [
+            Markup(_chart("no defence" if name == "none" else name, row["curves"])) for name, row in tried.items()
+        ],
         "strips": [
             (trigger, [image_source(to_rows(image)) for image in images])
             for trigger, images in zip(facts["triggers"], shown, strict=False)
         ],
-        "magnitudes": [
-            Markup(magnitude_chart(values, f"Features' magnitude after round {round}"))
-            for round, values in magnitudes(runs / "none-attacked").items()
-        ],
+        "magnitudes": [Markup(magnitude_chart(*item)) for item in magnitudes(runs / "none-attacked").items()],
         "command": _command(facts),
     }
-    write_text(path, render("backdoor.html", context))
+    write_text(path, parts.render("backdoor.html", context))
     return path
 
 
 def conclusions(facts: Facts) -> list[str]:
     """Return what the numbers of ``backdoor.json`` mean in plain words."""
-    return paragraphs("backdoor_findings", {"facts": facts})
+    return parts.paragraphs("backdoor_findings", {"facts": facts})
 
 
-def magnitude_chart(values: Mapping[str, NDArray[Any]], title: str) -> str:
+def magnitude_chart(round: int, values: Mapping[str, NDArray[Any]]) -> str:
     """Draw how the sums of features are distributed among clean samples and those of each trigger (FedZSL, Fig. 7)."""
     pooled = np.concatenate([sums.astype(np.float64) for sums in values.values()])
     pooled = pooled[np.isfinite(pooled)]
@@ -68,23 +67,45 @@ def magnitude_chart(values: Mapping[str, NDArray[Any]], title: str) -> str:
         sums = values[name].astype(np.float64)
         share = 100 * np.histogram(sums[np.isfinite(sums)], edges)[0] / max(len(sums), 1)
         curves.append(Curve(share, name, "blue" if name == "clean" else COLORS[(i - 1) % len(COLORS)]))
+    title = f"Features' magnitude after round {round}"
     return line_chart(curves, title, edges[:-1], Scale(unit="%"), "sum of a sample's features", legend=True)
 
 
-def _chart(name: str, curves: Facts) -> str:
-    """Draw main and backdoor accuracy by round under a defence."""
+def _chart(title: str, curves: Mapping[str, Any], mark: float | None = None) -> str:
+    """Draw main and backdoor accuracy by round; ``mark`` is a round."""
     x = np.arange(1, len(curves["zsl"]) + 1, dtype=np.float64)
     triggers = sorted(key for key in curves if key.startswith("backdoor: "))
+    named = {"zsl": ("ZSL", "blue"), "gzsl_seen": ("seen", "grey"), "honest zsl": ("ZSL, honest", "blue")}
+    for i, key in enumerate(triggers):
+        named[key] = (key if len(triggers) > 1 else "backdoor", COLORS[i % len(COLORS)])
     drawn = [
-        Curve(np.array(curves[key]), key if len(triggers) > 1 else "backdoor", COLORS[i % len(COLORS)])
-        for i, key in enumerate(triggers)
+        Curve(np.array(curves[key]), *look, dashed=key == "honest zsl") for key, look in named.items() if key in curves
     ]
-    drawn += [
-        Curve(np.array(curves["zsl"]), "ZSL", "blue"),
-        Curve(np.array(curves["gzsl_seen"]), "seen", "grey"),
-        Curve(np.array(curves["honest zsl"]), "ZSL, honest", "blue", dashed=True),
-    ]
-    return line_chart(drawn, name if name != "none" else "no defence", x, Scale(100.0, "%"), legend=True)
+    return line_chart(drawn, title, x, Scale(100.0, "%"), mark=mark, legend=True)
+
+
+def attacked(facts: parts.Facts) -> parts.Content:
+    """Return what the report of a run says of an attack and of screening; None for a run without either."""
+    from fedunseen.experiment.defence_study import magnitudes
+
+    run = facts.run
+    lines, attack = run.metrics, run.result.get("attack")
+    if attack is None and "screened" not in run.result:
+        return None
+    charts = []
+    if attack:
+        curves = {name: statistics.curve(lines, name) for name in ("zsl", "gzsl_seen")}
+        for name in lines[0].get("backdoor_of", {}):
+            curves[f"backdoor: {name}"] = statistics.curve([line["backdoor_of"] for line in lines], name)
+        charts = [_chart("Main and backdoor accuracy", curves, next(iter(attack["rounds"]), None))]
+    return {
+        "attack": attack,
+        "name": run.manifest["experiment"].get("attack", {}).get("name"),
+        "backdoor": {key: run.result[key] for key in run.result if key.startswith("backdoor")},
+        "charts": charts + [magnitude_chart(*item) for item in magnitudes(run.path).items()],
+        "screened": run.result.get("screened"),
+        "empty": [line["round"] for line in lines if line.get("screening", {}).get("empty")],
+    }
 
 
 def _command(facts: Facts) -> str:

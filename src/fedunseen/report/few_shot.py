@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -118,38 +118,21 @@ def curves(facts: Facts) -> Content:
     label = "clients" if not facts.one_model else "trained" if facts.pools else "merged"
     curve = Curve(mean, label, "orange", np.maximum(mean - half, 0), np.minimum(mean + half, 100))
     charts = [_accuracy_chart(run, facts, curve, parts.axis(known), run.result["selected_round"])]
-    terms = list(lines[-1].get("losses", {}))
-    stages = list(dict.fromkeys(_stage(name)[0] for name in terms))
-    training = [name for name in terms if _stage(name)[1] == "accuracy"]
+    terms = lines[-1].get("losses", {})  # those of a stage begin with its name
+    training = [name for name in terms if name.endswith("accuracy")]
     if training:
-        rounds, colors = [line.get("losses", {}) for line in lines], parts.LINES
-        curves = [
-            Curve(statistics.curve(rounds, name), _said(_stage(name)[0], stages) or "clients", colors[i % len(colors)])
+        rounds = [line.get("losses", {}) for line in lines]
+        shown = [
+            Curve(statistics.curve(rounds, name), name.replace("_", " "), parts.LINES[i % len(parts.LINES)])
             for i, name in enumerate(training)
         ]
-        scale, several = Scale(parts.upper_end(curves), "%"), len(curves) > 1
-        charts.append(line_chart(curves, "Accuracy on queries of training episodes", x, scale, legend=several))
-    for stage in stages:
-        own = {name: _stage(name)[1] for name in terms if _stage(name)[0] == stage and name not in training}
-        said = _said(stage, stages)
-        drawn = losses(run, own, "Losses by term, mean of clients" + (f", {said}" if said else ""))
-        charts += [drawn] if drawn else []
+        scale = Scale(parts.upper_end(shown), "%")
+        charts.append(line_chart(shown, "Accuracy on queries of training episodes", x, scale, legend=len(shown) > 1))
+    drawn = losses(run, [name for name in terms if name not in training])
+    charts += [drawn] if drawn else []
     words = _words(facts)
     text = " ".join([words["curves"], *([words["training"]] if len(charts) > 1 else [])])
     return {"charts": charts, "legend": False, "spread": False, "words": text}
-
-
-def _stage(term: str) -> tuple[str, str]:
-    """Divide the name of a term into its stage and itself."""
-    stage, _, name = term.partition("_")
-    return (stage, name) if name and stage[:5] == "stage" and stage[5:].isdecimal() else ("", term)
-
-
-def _said(stage: str, stages: Sequence[str]) -> str:
-    """Name a stage for people; nothing where there is but one."""
-    if len(stages) == 1:
-        return ""
-    return f"stage {stage[5:]}" if stage else "last stage"
 
 
 def seeds(facts: Facts) -> Content:

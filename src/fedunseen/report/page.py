@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedunseen.core.files import write_text
-from fedunseen.report import few_shot, statistics, unusual, zero_shot
+from fedunseen.report import backdoor_page, few_shot, statistics, unusual, zero_shot
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.communication_cost import travel
-from fedunseen.report.merging import attacked, merging
 from fedunseen.report.parts import LINES, Content, Facts, Sections, axis, render_sections, upper_end
 from fedunseen.report.reproducibility import chosen, reproducibility
 
@@ -56,7 +55,7 @@ def _sections(view: ModuleType) -> tuple[Sections, Sections]:
         ("learning", view.curves), ("adapted", unusual.adapted), ("growing", unusual.growing),
         ("own_models", unusual.own_models), ("shots", unusual.shots), ("prototypes", unusual.prototypes),
         ("learnt", unusual.learnt), ("embedding", unusual.embedding), ("generated", unusual.generated),
-        ("plane", few_shot.plane), ("attacked", attacked), ("merging", merging), ("communication_cost", travel),
+        ("plane", few_shot.plane), ("attacked", backdoor_page.attacked), ("merging", unusual.merging), ("communication_cost", travel),
     )  # fmt: skip
     return shown, folded
 

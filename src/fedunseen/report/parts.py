@@ -207,25 +207,21 @@ def advice(facts: Facts, weak: Sequence[Any], remedy: str, usage: str) -> list[s
     return paragraphs("advice", context)[:ADVICE]
 
 
-def losses(
-    run: Run, terms: Mapping[str, str] | None = None, title: str = "Losses by term, mean of clients"
-) -> str | None:
+def losses(run: Run, terms: Sequence[str]) -> str | None:
     """Draw the losses by term; the total is left out where it is the only term's double."""
     lines = run.metrics
-    if terms is None:
-        terms = {name: name for name in lines[-1].get("losses", {})} if lines else {}
-    terms_by_round = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
-    if len(terms_by_round) == 2 and "loss" in terms_by_round:
-        other = next(term for term in terms_by_round if term != "loss")
-        if np.allclose(terms_by_round[other], terms_by_round["loss"], equal_nan=True):
-            del terms_by_round["loss"]
-    if not terms_by_round:
+    by_term = {name: statistics.curve([line.get("losses", {}) for line in lines], name) for name in terms}
+    if len(by_term) == 2 and "loss" in by_term:
+        other = next(term for term in by_term if term != "loss")
+        if np.allclose(by_term[other], by_term["loss"], equal_nan=True):
+            del by_term["loss"]
+    if not by_term:
         return None
     curves = [
-        Curve(y, terms[name], LINES[i % len(LINES)], dashed=i >= len(LINES))
-        for i, (name, y) in enumerate(terms_by_round.items())
+        Curve(y, name.replace("_", " "), LINES[i % len(LINES)], dashed=i >= len(LINES))
+        for i, (name, y) in enumerate(by_term.items())
     ]
-    return line_chart(curves, title, axis(lines), legend=True)
+    return line_chart(curves, "Losses by term, mean of clients", axis(lines), legend=True)
 
 
 def most_confused(table: NDArray[np.float64], names: Sequence[str]) -> list[dict[str, Any]]:

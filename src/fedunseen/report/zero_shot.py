@@ -100,7 +100,7 @@ def curves(facts: Facts) -> Content:
         if spread:
             drawn[name].append(Curve(mean, "clients", "grey", low, high, dashed=True))
     charts = _accuracy_charts(facts, drawn, x, run.result["selected_round"])
-    lost = parts.losses(run)
+    lost = parts.losses(run, list(run.metrics[-1].get("losses", {})))
     context = {"spread": spread, "one_model": facts.one_model, "merges": facts.merges, "pools": facts.pools}
     words = parts.passages("learning", context)["curves"]
     return {"charts": [*charts, *([lost] if lost else [])], "legend": True, "spread": spread, "words": words}
