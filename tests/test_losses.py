@@ -186,15 +186,6 @@ def test_classes_outside_the_mask_have_no_influence_and_no_gradient(name):
     assert torch.count_nonzero(gradient[:, MASK]) == 5 * len(KEPT)
 
 
-@pytest.mark.parametrize("restricted", [False, True])
-def test_relation_distillation_at_high_temperature_is_half_the_variance_over_classes(restricted):
-    logits, rows = draw(5, 7), draw(5, 7, seed=1, scale=0.5)
-    chosen = MASK if restricted else torch.ones(7, dtype=torch.bool)
-    expected = 0.5 * (logits - rows)[:, chosen].var(1, unbiased=False).mean()
-    loss = relation_distillation(logits, rows, None, chosen, 1e4)
-    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
-
-
 def test_without_a_mask_every_class_counts_and_the_temperature_is_the_papers():
     logits, rows, every = draw(5, 7), draw(5, 7, seed=1), torch.ones(7, dtype=torch.bool)
     torch.testing.assert_close(semantic_cross_entropy(logits, LABELS), F.cross_entropy(logits, LABELS))
@@ -212,11 +203,6 @@ def test_where_a_norm_has_no_derivative_the_gradient_is_zero():
     z = draw(2, 7).requires_grad_()
     losses.weighted_l1(z, z.detach(), None, MASK).backward()
     assert not z.grad.any()
-
-
-def test_group_norms_of_a_matrix_have_the_derivative_of_finite_differences():
-    weights = draw(5, 3).requires_grad_()
-    assert torch.autograd.gradcheck(lambda w: losses.group_norms(w.square().T, GROUPS).mean(), weights)
 
 
 def test_enormous_logits_give_finite_gradients():

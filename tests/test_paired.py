@@ -1,4 +1,4 @@
-"""Intervals of differences against closed forms, a bootstrap, and their own promise: to cover 95 times in a hundred."""
+"""Intervals of differences against closed forms."""
 
 from __future__ import annotations
 
@@ -29,44 +29,14 @@ def test_what_both_find_hard_does_not_widen_the_interval():
     assert paired_difference(hard + 1, hard) == (pytest.approx(1), pytest.approx(0, abs=1e-9))
 
 
-def answered(rng, labels, chance):
-    """Draw two models' answers that agree more often than chance would have it; theirs is 0.1 worse everywhere."""
-    luck = rng.random(len(labels))
-    mine = np.where(rng.random(len(labels)) < 0.5, luck, rng.random(len(labels)))
-    return luck < chance[labels], mine < chance[labels] - 0.1
-
-
-def samples(rng, classes=5):
-    labels = np.repeat(np.arange(classes), rng.integers(40, 90, classes))
-    return labels, np.linspace(0.4, 0.9, classes)
-
-
 def test_the_difference_is_that_of_per_class_accuracies():
     rng = np.random.default_rng(2)
-    labels, chance = samples(rng)
-    ours, theirs = answered(rng, labels, chance)
-
-    def slow(right):
-        return 100 * sum(right[labels == c].mean() for c in range(5)) / 5
-
-    assert class_difference(labels, ours, theirs)[0] == pytest.approx(slow(ours) - slow(theirs))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("harmonic", [False, True])
-def test_the_interval_covers_the_truth_as_often_as_it_says(harmonic):
-    rng = np.random.default_rng(3)
-    labels, chance = samples(rng)
-    seen = labels < 2
-    s, u = (100 * np.array([chance[k].mean(), chance[k].mean() - 0.1]) for k in (slice(0, 2), slice(2, 5)))
-    h = 2 * s * u / (s + u)
-    truth = h[0] - h[1] if harmonic else 10.0
-    covered = []
-    for _ in range(1500):
-        ours, theirs = answered(rng, labels, chance)
-        found = harmonic_difference(labels, seen, ours, theirs) if harmonic else class_difference(labels, ours, theirs)
-        covered.append(abs(found[0] - truth) <= found[1])
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+    labels = np.repeat(np.arange(5), rng.integers(40, 90, 5))
+    ours, theirs = rng.random((2, len(labels))) < 0.6
+    gaps = [100 * (ours[labels == c].mean() - theirs[labels == c].mean()) for c in range(5)]
+    assert class_difference(labels, ours, theirs)[0] == pytest.approx(np.mean(gaps))
+    squares = [(100.0 * ours - 100.0 * theirs)[labels == c].var(ddof=1) / (labels == c).sum() for c in range(5)]
+    assert class_difference(labels, ours, theirs)[1] == pytest.approx(1.96 * np.sqrt(sum(squares)) / 5)
 
 
 def test_a_model_that_recognises_nothing_has_the_harmonic_mean_0():

@@ -1,11 +1,12 @@
 """The live page of a run: what the observer tells, what the page asks for, and that the run does not depend on it."""
 
-import json
+import contextlib
 import os
 import signal
 import threading
-import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 from starlette.testclient import TestClient
 
@@ -112,48 +113,52 @@ def test_the_service_is_read_only_and_guarded(monitor):
     assert "fedunseen_round 1.0" in asked.get("/metrics").text.splitlines()
 
 
-def refused(kind, *options):
-    with pytest.raises(kind) as error:
-        bind_address_of(*options).token()
-    return str(error.value)
-
-
 def test_other_machines_are_let_in_as_the_service_lets_them_in():
+    places = [bind_address_of(True, at) for at in (None, "[::1]:0")]
+    assert [(one.host, one.port, one.local) for one in places] == [("127.0.0.1", 8322, True), ("::1", 0, True)]
     assert bind_address_of(False, None) is None
-    assert (bind_address_of(True, None).host, bind_address_of(True, None).port) == ("127.0.0.1", 8322)
-    assert (bind_address_of(False, "[::1]:0").host, bind_address_of(False, "[::1]:0").local) == ("::1", True)
-    assert refused(ArgumentError, True, "0.0.0.0:8322") == (
+    with pytest.raises(ArgumentError) as error:
+        bind_address_of(True, "0.0.0.0:8322").token()
+    assert str(error.value) == (
         "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
     )
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
         with pytest.raises(ExperimentError) as error:
             bind_address_of(True, at)
-        assert str(error.value) == (
-            f"--dashboard-at {at} is not an address: write HOST:PORT, for example 127.0.0.1:8322"
-        )  # fmt: skip
+        assert str(error.value) == f"--dashboard-at {at} is not an address: write HOST:PORT, for example 127.0.0.1:8322"
 
 
-def asking(url, answers, done):
-    """Ask for the state again and again, as many pages would."""
-    while not done.is_set():
-        with urllib.request.urlopen(f"{url}state", timeout=60) as reply:
-            answers.append(json.loads(reply.read()))
+def state(url):
+    return httpx.get(f"{url}state", timeout=300).json()
 
 
-def test_a_watched_run_has_the_same_bits(tmp_path, capsys):
+@pytest.fixture
+def watch(tmp_path, capsys):
+    """Watch a run in ``seen``; return a block that gives the monitor and the page's address."""
+
+    @contextlib.contextmanager
+    def open_page(experiment):
+        with watched(bind_address_of(True, "127.0.0.1:0"), experiment, tmp_path / "seen") as monitor:
+            yield monitor, capsys.readouterr().err.rpartition("live page: ")[2].strip()
+
+    return open_page
+
+
+def test_a_watched_run_has_the_same_bits(watch, tmp_path):
     experiment = Experiment.load("digit-pairs", SMALL)
     plain = run(experiment, tmp_path / "plain")
-    listen_at, done, answers = bind_address_of(True, "127.0.0.1:0"), threading.Event(), []
-    with watched(listen_at, experiment, tmp_path / "seen") as monitor:
-        url = capsys.readouterr().err.rpartition("live page: ")[2].strip()
-        reader = threading.Thread(target=asking, args=(url, answers, done))
-        reader.start()
-        hear = both(monitor, lambda *given: None)
-        run(experiment, tmp_path / "seen", progress=hear, present=monitor.meet)
-        with urllib.request.urlopen(f"{url}state", timeout=60) as reply:
-            last = json.loads(reply.read())
+    done, answers = threading.Event(), []
+
+    def look(url):  # again and again, as many pages would
+        while not done.is_set():
+            answers.append(state(url))
+
+    with watch(experiment) as (monitor, url), ThreadPoolExecutor(1) as threads:
+        reader = threads.submit(look, url)
+        run(experiment, tmp_path / "seen", progress=both(monitor, lambda *given: None), present=monitor.meet)
+        last = state(url)
         done.set()
-        reader.join()
+        reader.result()
     assert answers
     assert [one["round"] for one in last["events"]] == [1, 2, 3]
     assert last["events"][-1]["accuracies"]["ZSL"] == plain.metrics[-1]["zsl"]
@@ -176,7 +181,7 @@ def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
     assert [one["round"] for one in monitor.state()["events"]] == [1, 2, 3]
 
 
-def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypatch, caplog):
+def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(watch, tmp_path, monkeypatch, caplog):
     import uvicorn
 
     def broken(self, sockets=None):
@@ -184,29 +189,27 @@ def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(tmp_path, monkeypat
 
     monkeypatch.setattr(uvicorn.Server, "run", broken)
     experiment = Experiment.load("digit-pairs", SMALL)
-    with watched(bind_address_of(True, "127.0.0.1:0"), experiment, tmp_path / "run") as monitor:
+    with watch(experiment) as (monitor, _):
         done = run(experiment, tmp_path / "run", progress=both(monitor, lambda *given: None))
     assert done.result["rounds"] == 3
     assert "the live page has ended (RuntimeError: no more file handles); the run continues" in caplog.messages
 
 
-def test_who_is_looking_hears_of_the_end(tmp_path, capsys, monkeypatch):
+def test_who_is_looking_hears_of_the_end(watch, monkeypatch):
     monkeypatch.setattr("fedunseen.serve.dashboard._RECENT", 300.0)
     monkeypatch.setattr("fedunseen.serve.dashboard._LAST_LOOK", 300.0)
-    phases = []
+    first = threading.Event()
 
     def look(url):
-        while not phases or phases[-1] == "preparing":
-            with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
-                phases.append(json.loads(reply.read())["phase"])
+        while (phase := state(url)["phase"]) == "preparing":
+            first.set()
+        return phase
 
-    with watched(bind_address_of(True, "127.0.0.1:0"), Experiment.load("digit-pairs", SMALL), tmp_path / "run"):
-        reader = threading.Thread(target=look, args=(capsys.readouterr().err.rpartition("live page: ")[2].strip(),))
-        reader.start()
-        while not phases:
-            assert reader.is_alive()
-    reader.join()
-    assert phases[-1] == "complete"
+    with ThreadPoolExecutor(1) as threads:
+        with watch(Experiment.load("digit-pairs", SMALL)) as (_, url):
+            reader = threads.submit(look, url)
+            assert first.wait(300)
+        assert reader.result() == "complete"
 
 
 @pytest.mark.slow
@@ -214,11 +217,8 @@ def test_the_command_shows_a_run_live(machine):
     settings = sets({**SMALL, "strategy.rounds": 400})
     process = machine.start("run.log", "run", "digit-pairs", *settings, "--out", "run", "--dashboard-at", "127.0.0.1:0")
     machine.until(lambda: "\n" in machine.said("run.log"), process)
-    url, result = machine.said("run.log").splitlines()[0].removeprefix("live page: "), {"round": 0}
-    while result["round"] < 2:
-        with urllib.request.urlopen(f"{url}state", timeout=300) as reply:
-            result = json.loads(reply.read())
-        assert process.poll() is None
+    url = machine.said("run.log").splitlines()[0].removeprefix("live page: ")
+    machine.until(lambda: state(url)["round"] >= 2, process)
     process.send_signal(signal.SIGINT)
     assert machine.ended(process) == 130
 

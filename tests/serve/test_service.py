@@ -220,6 +220,8 @@ def test_pages_elsewhere_cannot_ask(digits, client):
     evil = {"Origin": "http://evil.example"}
     assert asked.post("/classes", json={"name": "x", "attributes": {"left 4": 1}}, headers=evil).status_code == 403
     assert asked.get("/health", headers={"Origin": "http://127.0.0.1"}).status_code == 200
+    for wrong in ({"Host": "["}, {"Origin": "http://["}):
+        assert asked.get("/health", headers=wrong).status_code == 400
 
 
 BAD = {  # what is uploaded, the status, what the sentence says

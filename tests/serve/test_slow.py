@@ -1,29 +1,50 @@
-"""Slow clients and a slow model: each is told so in time, and the service continues."""
+"""Slow clients, clients that send half and a slow model: each is told so in time, and others are answered."""
 
 import asyncio
-import json
+import contextlib
+import select
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
+import httpx
 import pytest
 
-from fedunseen import load_run
+from fedunseen import Experiment, load_run
 from fedunseen.core.errors import DataError
-from fedunseen.serve import Recognizer
+from fedunseen.serve import Recognizer, dashboard
 from fedunseen.serve.app import create_app
+from fedunseen.serve.connections import BoundedProtocol, server_config
 from fedunseen.serve.guard import Limits
 from fedunseen.serve.inference_queue import InferenceQueue
+from fedunseen.serve.run_monitor import RunMonitor
+from processes import until
 
-ROWS = json.dumps({"features": [[0.0] * 9]}).encode()
-HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nConnection: close\r\n"
+MOST = 12
+ROWS = {"features": [[0.0] * 9]}
+HEALTH = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+HALF = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+HEAD = b"POST /predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+BODY = HEAD + b"Content-Length: 99\r\n\r\n{"
+
+
+def connected(url):
+    return socket.create_connection((httpx.URL(url).host, httpx.URL(url).port), 300)
+
+
+def asked(url):
+    return httpx.post(f"{url}predict", json=ROWS, timeout=300)
+
+
+def metrics(url):
+    """Return what the service counts: name and labels to number."""
+    lines = httpx.get(f"{url}metrics", timeout=300).text.splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
 
 
 @pytest.fixture
 def slow(features, served_app):
-    """Serve a run whose model answers once it is let; return the port, what lets it, and how many have asked it."""
+    """Serve a run whose model answers once it is let; return the address, what lets it, and how many have asked it."""
 
     def start(**limits):
         model, gate, begun = Recognizer(load_run(features)), threading.Event(), threading.Semaphore(0)
@@ -36,9 +57,8 @@ def slow(features, served_app):
             return rank(*given)
 
         model.rank = wait
-        url = served_app(create_app(model, limits=Limits(**limits)))
         gates.append(gate)
-        return int(url.rstrip("/").rpartition(":")[2]), gate, begun
+        return served_app(create_app(model, limits=Limits(**limits))), gate, begun
 
     gates = []
     yield start
@@ -46,137 +66,79 @@ def slow(features, served_app):
         gate.set()  # whatever a test has left waiting
 
 
-def answer(connection):
-    """Read an answer to its end: its status, its sentence, its head."""
-    found = b""
-    with suppress(ConnectionResetError):  # the server has closed before it read what was sent last
-        while part := connection.recv(65536):
-            found += part
-    head, _, body = found.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body), head.decode().lower()
-
-
-def asked(port, rows=ROWS):
-    with socket.create_connection(("127.0.0.1", port), 300) as connection:
-        connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(rows) + rows)
-        return answer(connection)
-
-
 def test_a_client_that_sends_a_byte_now_and_then_hears_408_too(slow):
     """The limit is on the whole request: who keeps the connection alive gains nothing by it."""
-    port, *_ = slow(upload=0.5)
-    with socket.create_connection(("127.0.0.1", port), 300) as connection:
+    url, *_ = slow(upload=0.5)
+    with connected(url) as connection:
         connection.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        status = []
-        reader = threading.Thread(target=lambda: status.append(answer(connection)[0]))
-        reader.start()
-        while reader.is_alive():
-            try:
-                connection.sendall(b"1\r\n \r\n")
-            except OSError:  # it has been cut off
-                break
-            time.sleep(0.05)
-        reader.join()
-    assert status == [408]
+        while not select.select([connection], [], [], 0.05)[0]:
+            connection.sendall(b"1\r\n \r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_client_that_leaves_in_the_middle_does_no_harm(slow, caplog):
-    port, _, begun = slow()
-    for part in (HEAD, HEAD + b"Content-Length: 1000\r\n\r\n", HEAD + b"Content-Length: 1000\r\n\r\n" + ROWS):
-        with socket.create_connection(("127.0.0.1", port), 300) as connection:
+    url, _, begun = slow()
+    for part in (HEAD, BODY, BODY * 2):
+        with connected(url) as connection:
             connection.sendall(part)
-    assert asked(port)[0] == 200
-    until, total = time.monotonic() + 300, 'fedunseen_requests_total{method="POST",path="/predict",status="%s"}'
-    while metrics(port).get(total % 499) != 2:  # those whose head had come
-        assert time.monotonic() < until, metrics(port)
-    assert {key: n for key, n in metrics(port).items() if 'total{method="POST' in key} == {
-        total % 200: 1,
-        total % 499: 2,
-    }
+    assert asked(url).status_code == 200
+    total = 'fedunseen_requests_total{method="POST",path="/predict",status="%s"}'
+    until(lambda: metrics(url).get(total % 499) == 2)  # those whose head had come
+    counted = {key: n for key, n in metrics(url).items() if 'total{method="POST' in key}
+    assert counted == {total % 200: 1, total % 499: 2}
     assert begun.acquire(blocking=False)
     assert not begun.acquire(blocking=False)  # the model has seen the whole request alone
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_a_model_that_takes_too_long_is_504_and_the_next_question_waits_its_turn(slow):
-    port, gate, begun = slow(answer=0.3)
+    url, gate, begun = slow(answer=0.3)
     gate.clear()
-    status, result, _ = asked(port)
-    assert (status, result) == (504, {"detail": "the answer takes too long: send less at a time"})
+    reply = asked(url)
+    assert (reply.status_code, reply.json()) == (504, {"detail": "the answer takes too long: send less at a time"})
     assert begun.acquire(timeout=300)
-    status, result, _ = asked(port)  # the model still works at the first: this one waits, and gives up too
-    assert status == 504
+    assert asked(url).status_code == 504  # the model still works at the first: this one waits, and gives up too
     assert not begun.acquire(blocking=False)
     gate.set()
-    until = time.monotonic() + 300
-    while asked(port)[0] != 200:
-        assert time.monotonic() < until
+    until(lambda: asked(url).status_code == 200)
 
 
 def test_who_comes_when_too_many_wait_hears_503_at_once(slow):
-    port, gate, begun = slow(waiting=2)
+    url, gate, begun = slow(waiting=2)
     gate.clear()
-    answers = []
-    threads = [threading.Thread(target=lambda: answers.append(asked(port)[0]))]
-    threads[0].start()
-    assert begun.acquire(timeout=300)  # one is at the model
-    threads += [threading.Thread(target=lambda: answers.append(asked(port)[0])) for _ in range(2)]
-    for thread in threads[1:]:
-        thread.start()
-    until, result = time.monotonic() + 300, {}
-    while metrics(port)["fedunseen_waiting"] < 3:
-        assert time.monotonic() < until
-    status, result, head = asked(port)
-    assert (status, result) == (503, {"detail": "too many questions wait already: ask again later"})
-    assert "retry-after: 1" in head
-    gate.set()
-    for thread in threads:
-        thread.join()
-    assert answers == [200] * 3
+    with ThreadPoolExecutor(3) as threads:
+        answers = [threads.submit(asked, url)]
+        assert begun.acquire(timeout=300)  # one is at the model
+        answers += [threads.submit(asked, url) for _ in range(2)]
+        until(lambda: metrics(url)["fedunseen_waiting"] == 3)
+        reply = asked(url)
+        gate.set()
+    assert reply.status_code == 503
+    assert reply.json() == {"detail": "too many questions wait already: ask again later"}
+    assert reply.headers["retry-after"] == "1"
+    assert [one.result().status_code for one in answers] == [200] * 3
 
 
-def test_health_is_503_until_the_model_is_loaded(slow_to_load):
-    port, gate, wrong = slow_to_load
-    assert health(port) == (503, "loading")
-    gate.set()
-    until = time.monotonic() + 300
-    while health(port) == (503, "loading"):
-        assert time.monotonic() < until
-    assert health(port) == ((503, "failed") if wrong else (200, "ok"))
-
-
-@pytest.fixture(params=[None, DataError("the weights are gone")])
-def slow_to_load(features, served_app, monkeypatch, request):
-    """Serve a run whose model is loaded once it is let, or cannot be; return the port, what lets it, what is wrong."""
+@pytest.mark.parametrize("wrong", [None, DataError("the weights are gone")])
+def test_health_is_503_until_the_model_is_loaded(features, served_app, monkeypatch, wrong):
     gate = threading.Event()
 
     def load(_):
         assert gate.wait(300)
-        if request.param:
-            raise request.param
+        if wrong:
+            raise wrong
 
     monkeypatch.setattr(Recognizer, "warm", load)
     url = served_app(create_app(Recognizer(load_run(features))))
-    yield int(url.rstrip("/").rpartition(":")[2]), gate, request.param
+
+    def health():
+        reply = httpx.get(f"{url}health", timeout=300)
+        return reply.status_code, reply.json()["status"]
+
+    assert health() == (503, "loading")
     gate.set()
-
-
-def health(port):
-    with socket.create_connection(("127.0.0.1", port), 300) as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        status, result, _ = answer(connection)
-        return status, result["status"]
-
-
-def metrics(port):
-    """What the service counts: name and labels to number."""
-    with socket.create_connection(("127.0.0.1", port), 300) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        found = b""
-        while part := connection.recv(65536):
-            found += part
-    lines = found.partition(b"\r\n\r\n")[2].decode().splitlines()
-    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[0] != "#"}
+    until(lambda: health() != (503, "loading"))
+    assert health() == ((503, "failed") if wrong else (200, "ok"))
 
 
 def test_the_loop_asks_small_questions_while_they_are_quick():
@@ -203,3 +165,42 @@ def test_the_loop_asks_small_questions_while_they_are_quick():
     with line._asking:  # an answer is there a moment before its thread gives this back
         pass
     assert asked(0.0) == "loop_0"
+
+
+@pytest.fixture(params=["service", "live page"])
+def few_connections(request, features, served_app, tmp_path):
+    """Serve a run, or a run's live page, to a few connections at once; return the address."""
+    if request.param == "service":
+        app = create_app(Recognizer(load_run(features)))
+    else:
+        app = dashboard.create_app(RunMonitor(Experiment.load("digit-pairs"), tmp_path / "run"))
+    return served_app(app, lambda app: server_config(app, MOST, 1), force=True)
+
+
+@pytest.mark.parametrize("half", [HALF, BODY, b""], ids=["head", "body", "nothing"])
+def test_others_are_answered_while_many_send_half(few_connections, half):
+    held = []
+    for _ in range(4 * MOST):
+        held.append(connected(few_connections))
+        held[-1].sendall(half)
+        if len(held) % MOST == 0:
+            assert httpx.get(f"{few_connections}health", timeout=60).json()["version"]
+    with contextlib.suppress(ConnectionResetError):  # the oldest one has given way
+        while held[0].recv(1000):
+            pass
+    for one in held:
+        one.close()
+
+
+@pytest.mark.parametrize("before", [b"", HEALTH])
+def test_half_a_head_is_cut_off_alone_and_behind_a_request(few_connections, before, monkeypatch):
+    with connected(few_connections) as one, pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
+        one.sendall(before + HALF + b"x" * 2**29)  # a head without end
+    monkeypatch.setattr(BoundedProtocol, "head_seconds", 0.2)
+    with connected(few_connections) as one:
+        one.sendall(before + HALF)
+        answer = b""
+        while piece := one.recv(1000):
+            answer += piece
+        assert answer.startswith(b"HTTP/1.1 200") == bool(before)
+        assert bool(answer) == bool(before)
