@@ -50,8 +50,8 @@ def test_alignment_agrees_with_scipy():
         away = np.abs(rows - others).sum(-1)
         return {"bound": bound, "observed": away.mean(), "over": (away > bound).mean()}
 
-    own = [tau**2 * kl(softmax(c.own_logits / tau, axis=1), target[c.own_labels]).mean() for c in clients]
-    errors = [tau**2 * kl(rows, common).mean() for rows in p]
+    own = [tau**2 * kl(target[c.own_labels], softmax(c.own_logits / tau, axis=1)).mean() for c in clients]
+    errors = [tau**2 * kl(common, rows).mean() for rows in p]
     for k, row in enumerate(found["clients"]):
         expected = {"epsilon_own": own[k], "epsilon_common": errors[k], "samples": clients[k].samples, "client": k}
         assert row == pytest.approx(expected | apart(p[k], common, np.sqrt(2 * errors[k]) / tau))
