@@ -86,7 +86,7 @@ def _chart(title: str, curves: Mapping[str, Any], mark: float | None = None) -> 
 
 def attacked(facts: parts.Facts) -> parts.Content:
     """Return what the report of a run says of an attack and of screening; None for a run without either."""
-    from fedunseen.experiment.defence_study import magnitudes
+    from fedunseen.tools.backdoor import magnitudes
 
     run = facts.run
     lines, attack = run.metrics, run.result.get("attack")
