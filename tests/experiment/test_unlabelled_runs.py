@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run, run
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.experiment import stages
 from fedunseen.experiment.init_template import suggest
@@ -54,6 +54,22 @@ def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
     right, labels = (answers["uncalibrated_answers"] == answers["labels"])[seen], answers["labels"][seen]
     plain = np.mean([right[labels == c].mean() for c in np.unique(labels)])
     assert done.result["uncalibrated_gzsl_seen"] == pytest.approx(100 * plain)
+
+
+def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_path):
+    before = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "before")
+    arrays = np.load(folder / "features.npz")
+    rows, pool = (arrays["features"][arrays["labels"] == name] for name in ("e", ""))
+    harm = np.repeat(rows, 6, axis=0)[:60]
+    harm = (harm + np.random.default_rng(0).normal(scale=0.1, size=harm.shape)).astype(np.float32)
+    with pytest.warns(
+        UserWarning, match="lowered the harmonic mean .* Keep the run from before, without these samples"
+    ):
+        worse = before.adapt(harm, tmp_path / "worse")
+    kept = load_run(tmp_path / "before")
+    assert same(kept, before)
+    assert kept.result["gzsl_harmonic"] == before.result["gzsl_harmonic"] > worse.result["gzsl_harmonic"] + 1
+    assert kept.adapt(pool).result["gzsl_harmonic"] > before.result["gzsl_harmonic"] - 1
 
 
 def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, monkeypatch):
