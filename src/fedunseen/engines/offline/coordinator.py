@@ -148,7 +148,8 @@ def check_parties(
 ) -> None:
     """Refuse parties that no plan can ask."""
     if stray := [name for name in parties if name not in enrolment.parties]:
-        raise ExperimentError(f"--parties names {stray[0]!r}, which is not in federation.json")
+        known = ", ".join(enrolment.parties)
+        raise ExperimentError(f"--parties names {stray[0]!r}, which is not in federation.json: name some of {known}")
     if masked and len(parties) < enrolment.threshold:
         raise ExperimentError(
             f"--parties names {len(parties)}, and a masked sum of this federation takes {enrolment.threshold} at "
