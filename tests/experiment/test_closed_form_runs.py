@@ -1,22 +1,28 @@
-"""Methods in closed form through whole runs, and what they reach on real data."""
+"""Closed forms in whole runs: what they reach, how they are calibrated, and which one is chosen."""
 
 import json
 import os
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, ZeroShotClassifier, load_run, run
 from fedunseen.core.errors import ExperimentError
+from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation.answers import answer
+from fedunseen.evaluation.diagnosis import outdone
+from fedunseen.experiment.assemble import load_data, resolve_defaults
+from fedunseen.experiment.calibration_folds import calibration_folds
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.statistics import add
-from fedunseen.metrics import accuracies
+from fedunseen.metrics import accuracies, best_factor
 
 QUICK = {"evaluation.embedding": False}
 LAST = {**QUICK, "evaluation.selection": "last"}
@@ -91,3 +97,155 @@ def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path
     last = run(Experiment.load("digit-pairs-gaussian", {**settings, **LAST}), tmp_path / "last")
     assert sum(summed[6:]) == sum(summed[:6])
     assert done.result["sums_sha256"] == last.result["sums_sha256"]
+
+
+SEGMENTS = (126, 48, 109, 121, 51, 91, 95, 112, 127, 123)  # of ten digits, a bit each
+
+
+def lit_digits(unseen=(1, 3, 9)):
+    """Return handwritten digits, their names, which to train on, and which of seven segments each digit lights."""
+    digits = load_digits()
+    rows, names = (digits.data / 16).astype(np.float32), digits.target.astype(str)
+    train = ~np.isin(digits.target, unseen) & (np.arange(len(rows)) % 10 < 7)
+    return rows, names, train, {str(i): [float(lit) for lit in f"{bits:07b}"] for i, bits in enumerate(SEGMENTS)}
+
+
+def segments(method, out, **evaluation):
+    """Run on handwritten digits that are described by seven segments."""
+    rows, names, train, table = lit_digits()
+    settings = {
+        "data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2},
+        "evaluation": {"selection": "last", "embedding": False, **evaluation},
+    }  # fmt: skip
+    given = Benchmark.from_arrays(
+        rows[train], names[train], table, test=(rows[~train], names[~train]), validation=2 if evaluation else ()
+    )
+    return run(Experiment.from_dict(settings), out, benchmark=given)
+
+
+def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
+    """Applying the remedy makes the warning go."""
+    gaussian = segments("gaussian", tmp_path / "gaussian")
+    (warning,) = (one for one in gaussian.result["warnings"] if "left out" in one["what"])
+    assert "method.name = 'ridge', or 'auto'" in warning["remedy"]
+    ridge, auto = (segments(name, tmp_path / name) for name in ("ridge", "auto"))
+    assert auto.result["form"] == "ridge"
+    assert ridge.result["zsl"] == auto.result["zsl"] > gaussian.result["zsl"] + 10
+    for done in (ridge, auto):
+        assert not any("left out" in one["what"] for one in done.result["warnings"])
+    sample = load_digits().data[:1] / 16
+    assert load_run(auto.path).predict(sample)[0][0] == ridge.predict(sample)[0][0]
+    assert load_run(auto.path).learn({"new": [1.0, 0, 0, 0, 0, 0, 0]}).predict(sample, among="unseen")
+    with pytest.raises(ExperimentError, match=r"method\.name = .gaussian."):
+        auto.learn(examples={"1": sample})
+
+
+def test_the_estimator_warns_of_the_same_lead():
+    rows, names, train, table = lit_digits()
+
+    def warned(method):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            ZeroShotClassifier(method).fit(rows[train], names[train], classes=table)
+        return [text for one in caught if "left out" in (text := str(one.message))]
+
+    (text,) = warned("gaussian")
+    assert "Set method = 'ridge', or 'auto'" in text
+    assert warned("ridge") == warned("auto") == []
+
+
+def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):
+    done = segments("auto", tmp_path / "run", selection="validation")
+    assert done.result["chosen_on_validation"]["settings"]["method.form"] == done.result["form"]
+
+
+@pytest.mark.parametrize(("lead", "half", "said"), [(2.9, 1.0, False), (3.1, 1.0, True), (5.0, 5.1, False)])
+def test_a_lead_counts_from_three_points_and_its_interval_on(lead, half, said):
+    rival = {"ridge": {"accuracy": 50.0 + lead, "lead": lead, "ci95": half}}
+    found = outdone({"left_out_accuracy": {"0": 50.0}, "left_out_rivals": rival})
+    assert (found is not None) == said
+    assert outdone({}) is None
+
+
+def test_a_trained_preset_becomes_a_closed_form_by_its_name_alone():
+    experiment = Experiment.load("digit-pairs", {"method.name": "gaussian"})
+    assert experiment.strategy.rounds == 1
+    assert Experiment.load("digit-pairs").with_overrides({"method.name": "ridge"}).strategy.rounds == 1
+    with pytest.raises(
+        ExperimentError, match=r"^method.name = 'gaussian' is solved from sums, which clients send once"
+    ):
+        Experiment.load("digit-pairs", {"method.name": "gaussian", "strategy.rounds": 3})
+
+
+SEEN = 9
+
+
+@pytest.fixture
+def tree(described, tmp_path):
+    data = described(tmp_path, (SEEN + 3, 6, 24), 0.4, 16, unseen=3, seed=5)
+    return {
+        "data": {**data, "features": [], "quantization": "none"},
+        "partition": {"kind": "iid", "clients": 2},
+        "method": {"name": "gaussian", "shrinkage": 0.3},
+        "evaluation": {"embedding": False},
+    }
+
+
+def test_every_seen_class_has_one_turn(tree):
+    experiment = Experiment.from_dict(tree)
+    benchmark = load_data(experiment, 0)
+    some = calibration_folds(benchmark, 0)
+    assert some[0] is benchmark
+    everyone = np.concatenate([one.space.validation for one in some])
+    assert sorted(everyone) == list(range(SEEN))
+    assert {len(one.space.validation) for one in some} <= {2, 3}
+
+
+def test_enough_validation_classes_have_one_turn():
+    experiment = Experiment.load("digit-pairs-gaussian")
+    benchmark = load_data(experiment, 0)
+    assert calibration_folds(benchmark, 0) == [benchmark]
+
+
+@pytest.mark.slow
+def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
+    """Against a run of its own for each turn, which chooses nothing else."""
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    chosen = done.result["chosen_on_validation"]
+    assert chosen["turns"] == len(calibration_folds(load_data(done.experiment, 0), 0)) == 4
+    assert done.result["calibration_factor"] == chosen["factor"]
+    from fedunseen.experiment.assemble import assemble, partition_of
+
+    experiment = resolve_defaults(Experiment.from_dict(tree), load_data(done.experiment, 0))
+    benchmark = load_data(experiment, 0)
+    partition, answers = partition_of(experiment, benchmark, 0), []
+    for turn in calibration_folds(benchmark, 0):
+        selection = turn.for_selection(0)
+        federation = assemble(experiment, selection, partition.restricted_to(selection.train), selection=True)
+        state, _ = federation.round(federation.start())
+        answers.append(federation.answers(federation.fit_heads(state.params)))
+    tried = np.linspace(-20, 20, 801)
+    harmonic = [np.mean([accuracies(one, factor).gzsl_harmonic for one in answers]) for factor in tried]
+    own = np.mean([accuracies(one, chosen["factor"]).gzsl_harmonic for one in answers])
+    assert own >= max(harmonic) - 1e-9
+    assert chosen["factor"] != best_factor(answers[:1])
+
+
+@pytest.mark.slow
+def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
+    """Left to itself, each turn would find its own shrinkage, and scores of other lengths."""
+    del tree["method"]["shrinkage"]
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    found = float(done.params["kernel"][3])
+    given = run(Experiment.from_dict(tree, {"method.shrinkage": found}), tmp_path / "given")
+    own = [chosen.result["chosen_on_validation"]["factor"] for chosen in (done, given)]
+    assert own[0] == pytest.approx(own[1], rel=1e-9)
+
+
+TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
+
+
+@pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}, TRAINED])
+def test_nothing_turns_where_nothing_is_chosen_or_training_takes_time(change, tree, tmp_path):
+    done = run(Experiment.from_dict(tree, change), tmp_path / "run")
+    assert "turns" not in done.result["chosen_on_validation"]

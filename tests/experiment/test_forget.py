@@ -1,17 +1,26 @@
-"""A trained run forgets a client: it is trained again from the last state that the client had no share in."""
+"""Clients that are forgotten, samples that are removed, and sums that add classes: as if from the start."""
 
 import json
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.registry import find
+from fedunseen.data import Benchmark
+from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data, partition_of
+from fedunseen.experiment.changed import read_all_class_sums, read_class_sums, write_class_sums
 from fedunseen.experiment.forget import forget, write_removal
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
+from processes import command
 from same import same
 
 LATE = {
@@ -128,3 +137,182 @@ def test_a_party_writes_what_is_to_be_removed(tmp_path):
     assert (totals[0] - totals[1]).tolist() == [6, 16, 0, 0, 0, 0]
     with pytest.raises(DataError, match=r"is not a removal"):
         forget(done, "1", tmp_path / "no", removal=tables["party"] / "classes.csv")
+
+
+FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "evaluation.embedding": False, "data.features": ["centre"]}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """Give a run of Gaussian classes on digit-pairs, its features scaled."""
+    settings = {**FEW, "evaluation.selection": "last"}
+    return run(Experiment.load("digit-pairs-gaussian", settings), tmp_path_factory.mktemp("sums") / "run")
+
+
+@pytest.fixture(scope="module")
+def party(done, tmp_path_factory):
+    """Give a party's folder: samples of an unseen class of the run and of a new one; and these."""
+    whole = find("data", "digit-pairs").load(done.experiment.data, 0)
+    old, other = (int(c) for c in done.space.unseen[:2])
+    description = done.space.semantics[3] + done.space.semantics[97]
+    names = (*done.space.names, "okapi")
+    new = len(names) - 1
+    rows = [whole.features[whole.labels == c] for c in (old, other)]
+    space = replace(
+        done.space,
+        names=names,
+        semantics=np.concatenate([done.space.semantics, description[None]]),
+        seen=np.sort(np.append(done.space.seen, [old, new])),
+        unseen=np.setdiff1d(done.space.unseen, [old]),
+    )
+    labels = np.repeat([old, new], [len(rows[0]), len(rows[1])])
+    everyone = np.arange(len(labels))
+    nobody = np.zeros(0, dtype=np.int64)
+    benchmark = Benchmark("party", space, np.concatenate(rows), labels, everyone, nobody, nobody, part=True)
+    folder = tmp_path_factory.mktemp("party")
+    write_folder(folder, benchmark, everyone, "train")
+    return folder, {done.space.names[old]: rows[0], "okapi": rows[1]}, {"okapi": description}
+
+
+@pytest.mark.slow
+def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path):
+    folder, samples, described = party
+    file = tmp_path / "okapi.safetensors"
+    command("sums", done.path, "--data", folder, "--out", file)
+    command("learn", done.path, "--sums", file, "--out", tmp_path / "new")
+    learnt, wanted = load_run(tmp_path / "new"), done.learn(described, samples)
+    assert learnt.space.names == wanted.space.names
+    assert same(learnt, wanted.params)
+    rows = samples["okapi"][:3]
+    assert learnt.predict(rows, among="unseen") == wanted.predict(rows, among="unseen")
+    assert "okapi" in {one[0].name for one in learnt.predict(rows)}
+    # What travels: one row for each class, whatever the number of samples.
+    assert {name: tuple(value.shape) for name, value in load_file(file).items()} == {
+        "count": (2,),
+        "total": (2, 128),
+        "semantics": (2, done.space.attributes),
+    }
+    with pytest.raises(ExperimentError, match="exists already: name another file with --out"):
+        write_class_sums(done, folder, file)
+
+
+NUMBERS = "the sums of the class 'okapi' hold numbers that cannot be sums: leave it out"
+DAMAGED = "is not a file of sums, or is damaged: let the party write it again with fedunseen sums"
+
+
+def put(name, place, value):
+    return lambda tensors, about: tensors[name].__setitem__(place, value)
+
+
+def cut(name, place):
+    return lambda tensors, about: tensors.update({name: tensors[name][place].contiguous()})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (put("total", (1, 5), torch.inf), NUMBERS),
+        (put("count", 1, 0.5), NUMBERS),
+        (put("count", 1, 0), NUMBERS),
+        (
+            cut("total", (slice(None), slice(1, None))),
+            "the sums are over features of 127 numbers",
+        ),
+        (cut("count", slice(1, None)), DAMAGED),
+        (lambda tensors, about: about.pop("classes"), DAMAGED),
+        (lambda tensors, about: about.pop("made"), DAMAGED),
+        (lambda tensors, about: about["classes"].update(names=["okapi", "okapi"]), DAMAGED),
+        (lambda tensors, about: about["classes"]["attributes"].reverse(), "the attributes are not those of this run"),
+        (put("semantics", 0, 7.0), "is described otherwise than in this run: give the party the run's classes.csv"),
+        (put("semantics", 1, torch.nan), "the class 'okapi' has NaN or infinite attributes"),
+        ("spelling", "the sums are of 'okapi', and there is a class 'Okapi': let the party name it 'Okapi'"),
+        ("text", DAMAGED),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(done, party, tmp_path, change, sentence):
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    tensors = load_file(file)
+    with safe_open(file, "pt") as written:
+        about = {key: json.loads(value) for key, value in written.metadata().items()}
+    if change == "spelling":
+        done = done.learn({"Okapi": party[2]["okapi"]})
+    elif change != "text":
+        change(tensors, about)
+    save_file(tensors, file, {key: json.dumps(value) for key, value in about.items()})
+    if change == "text":
+        file.write_text("no tensors")
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        read_class_sums(done, file)
+
+
+def test_a_trained_method_takes_no_sums(finished, party, tmp_path):
+    for use, *more in ((write_class_sums, party[0], tmp_path / "x"), (read_class_sums, party[0])):
+        with pytest.raises(ExperimentError, match=r"^method.name = 'fedzsl' cannot learn from sums once it is trained"):
+            use(finished, *more)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"data.features": ["standard"]}, "how features are scaled"),
+        ({"data.features": ["centre"], "data.train_per_class": 9}, "how features are scaled"),
+        ("other classes", "the seen classes"),
+    ],
+)
+def test_sums_of_another_run_are_refused(done, party, tmp_path, change, what):
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    if change == "other classes":
+        other = replace(done)
+        space = replace(done.space, seen=done.space.seen[1:], unseen=np.sort(np.append(done.space.unseen, 0)))
+        other.__dict__["space"] = space
+        other.__dict__["scaler"] = done.scaler
+    else:
+        settings = {**FEW, "evaluation.selection": "last", **change}
+        other = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
+    with pytest.raises(DataError, match=f"made with another run: it differs in {what}: "):
+        read_class_sums(other, file)
+
+
+def test_sums_made_before_a_run_learnt_classes_still_fit(done, party, tmp_path):
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    expanded = done.learn({"unicorn": done.space.semantics[5] + done.space.semantics[62]})
+    assert set(read_class_sums(expanded, file)[0]) == {"okapi"}
+
+
+def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_path):
+    folder, samples, described = party
+    whole, halves = tmp_path / "whole.safetensors", [tmp_path / f"{name}.safetensors" for name in "ab"]
+    write_class_sums(done, folder, whole)
+    with safe_open(whole, "pt") as file:
+        about = file.metadata()
+    tensors = load_file(whole)
+    for path, share in zip(halves, (0.25, 0.75), strict=True):
+        part = {name: value * (1 if name == "semantics" else share) for name, value in tensors.items()}
+        save_file(part, path, about)
+    words = ["learn", done.path, "--out", tmp_path / "new", *(word for path in halves for word in ("--sums", path))]
+    command(*words)
+    learnt, wanted = load_run(tmp_path / "new"), done.learn(described, samples)
+    for name, value in wanted.params.items():
+        assert torch.allclose(learnt.params[name], value, rtol=1e-9, atol=1e-12), name
+    with pytest.raises(DataError, match=r"^--sums names a file twice: its samples would count twice, so give it once$"):
+        read_all_class_sums(done, [whole, whole])
+    tensors["semantics"][sorted(samples).index("okapi")] += 1
+    save_file(tensors, halves[1], about)
+    with pytest.raises(DataError, match=": let both parties use one description, or rename one of the classes"):
+        read_all_class_sums(done, [whole, halves[1]])
+
+
+@pytest.mark.slow
+def test_the_total_alone_gives_the_same_model_and_forgets_as_exactly(done, tmp_path):
+    settings = {**FEW, "evaluation.selection": "last", "method.retention": "total"}
+    total = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
+    assert same(done, total)
+    kept = {path.name: [*load_file(path)] for path in (total.path / "checkpoints").rglob("*.safetensors")}
+    assert kept
+    assert not [name for names in kept.values() for name in names if "client/" in name]
+    left = [forget(one, "3", tmp_path / f"without-{i}").result["sums_sha256"] for i, one in enumerate((done, total))]
+    assert left[0] == left[1]

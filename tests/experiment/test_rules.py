@@ -1,4 +1,4 @@
-"""What goes with what: every rule's example is refused by that rule, and its preset by none."""
+"""What is refused: every rule's example by that rule, and its preset by none; what sections and data refuse."""
 
 import re
 from dataclasses import replace
@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedunseen import Benchmark, Experiment
-from fedunseen.core.errors import ExperimentError
+from fedunseen import Benchmark, Experiment, run
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.experiment.parsing import SECTIONS
 from fedunseen.experiment.rules import OFFLINE, RULES, StartFacts, check
 from fedunseen.experiment.setup import Setup
@@ -93,3 +93,37 @@ def test_a_rule_has_several_causes(code, preset, settings, tmp_path):
     with pytest.raises(ExperimentError) as error:
         put_together(ALL[code], settings, tmp_path, preset)
     assert error.value.code == code, error.value
+
+
+BACKDOOR = {"attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3"}
+GROWS = {
+    "growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"], "method.name": "gaussian",
+    "strategy.rounds": 4,
+}  # fmt: skip
+PRIVATE = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
+REFUSED = [
+    (BACKDOOR, {"attack.clients": [0, 0]}, "attack: clients = [0, 0]: name each malicious client once, "),
+    (BACKDOOR, {"attack.clients": [3]}, "attack.clients: there is no client 3; the 3 clients are 0 to 2"),
+    (BACKDOOR, {"attack.clients": []}, "attack.clients: there is nothing in it: give at least one, or leave it out"),
+    (BACKDOOR, {"attack.targets": ["zèbra"]}, "attack.targets: unknown class 'zèbra': did you mean 'zèbre'? (known: "),
+    (BACKDOOR, {"attack.objects": ["d"], "attack.targets": ["d"]}, "attack.objects: 'd' is the target itself: "),
+    (BACKDOOR, {"attack.triggers": ["style"]}, "attack.triggers: 'style' changes images, and data.name = 'folder' "),
+    (BACKDOOR, {"attack.folder": "somewhere"}, "attack.folder holds images, and data.name = 'folder' gives none "),
+    (BACKDOOR, {"partition.kind": "iid"}, "attack.likeness = 'similar': there is no class that client 0 does not hold"),
+    (GROWS, {"partition.join": {}}, "growth.name = 'unknown', but every class has its holder in round 0 and none "),
+    (GROWS, {"growth.arrive": {"dd": 1}}, "growth.arrive: unknown class 'dd'"),
+    (GROWS, {"growth.arrive": dict.fromkeys("ijkl", 1)}, "in round 0 (counted from 0) every known class has a holder"),
+    ({}, {"growth.arrive": {"d": 1}}, "growth.arrive has no effect with growth.name = 'none': set growth.name to "),
+    ({}, {"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': "),
+    ({}, {"privacy.name": "client-level"}, "privacy: clip is missing: "),
+    ({}, {"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: "),
+    ({}, {"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': "),
+    (PRIVATE, {"privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: "),
+]
+
+
+@pytest.mark.parametrize(("base", "settings", "start"), REFUSED)
+def test_what_makes_no_sense_is_refused_before_anything_is_written(base, settings, start, make, tmp_path):
+    with pytest.raises(FedUnseenError, match=f"^{re.escape(start)}"):
+        run(make({"evaluation.selection": "last", **base, **settings}), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

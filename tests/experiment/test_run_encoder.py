@@ -1,14 +1,171 @@
-"""A trained run's features as a frozen encoder, and the closed form on top of them."""
+"""A run's encoder: its weights are found, and a trained run is a frozen encoder for another one."""
 
 import shutil
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
+from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
+from fedunseen.experiment import encoding
 from fedunseen.experiment.assemble import load_data
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Five classes of three noisy pictures each, of which each class's color is its description."""
+    random = np.random.default_rng(0)
+    colours = random.integers(30, 220, (5, 3))
+    rows = ["name,split,r,g,b"]
+    for i, colour in enumerate(colours):
+        (tmp_path / "images" / f"c{i}").mkdir(parents=True)
+        rows.append(f"c{i},{'unseen' if i > 2 else 'seen'},{','.join(map(str, colour))}")
+        for j in range(3):
+            noisy = (colour + random.integers(-25, 26, (8, 8, 3))).astype(np.uint8)
+            Image.fromarray(noisy).save(tmp_path / "images" / f"c{i}" / f"{j}.png")
+    (tmp_path / "images" / "classes.csv").write_text("\n".join(rows), "utf-8")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Weights of one's own."""
+    tensors = torch.load(EfficientNetLite(EfficientNetLiteSettings(), (3, 8, 8), "vectors").path, weights_only=True)
+    tensors["_bn1.weight"] = tensors["_bn1.weight"] * 1.1
+    torch.save(tensors, tmp_path / "mine.pth")
+    return tmp_path / "mine.pth"
+
+
+def finished(images, path, **encoder):
+    return run(
+        Experiment.from_dict(
+            {
+                "data": {"name": "images", "root": str(images), "size": 8, "resize": 8, "features": ["l2"]},
+                "encoder": {"name": "efficientnet-lite", **encoder},
+                "partition": {"clients": 2},
+                "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
+                "strategy": {"name": "fedavg", "rounds": 1},
+                "evaluation": {"selection": "last", "embedding": False},
+            }
+        ),
+        path,
+    )
+
+
+@pytest.fixture
+def picture(images):
+    return images / "c4" / "0.png"
+
+
+def ranking(path, picture, **places):
+    return load_run(path, **places).predict(picture)[0]
+
+
+@pytest.mark.slow
+def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(
+    images, weights, picture, tmp_path
+):
+    done = finished(images, tmp_path / "run", weights=str(weights))
+    entry = done.manifest["encoder"]
+    size = weights.stat().st_size
+    assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": size})
+    expected = ranking(tmp_path / "run", picture)
+    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    for spoil in (lambda: weights.write_bytes(b"other"), weights.unlink):
+        spoil()
+        assert ranking(tmp_path / "elsewhere", picture) == expected
+
+
+@pytest.mark.slow
+def test_large_weights_are_found_where_they_were_used_or_asked_for(images, weights, picture, tmp_path):
+    finished(images, tmp_path / "run", weights=str(weights), carry=0)
+    assert not (tmp_path / "run" / "encoder").exists()
+    expected = ranking(tmp_path / "run", picture)
+
+    (tmp_path / "kept").mkdir()
+    moved = tmp_path / "kept" / "other name.pth"
+    shutil.copy(weights, moved)
+    tensors = torch.load(weights, weights_only=True)
+    tensors["_bn1.bias"] += 1
+    torch.save(tensors, weights)
+    with pytest.raises(DataError, match=r"has changed since this run, which had other weights \("):
+        ranking(tmp_path / "run", picture)
+    with pytest.raises(DataError, match=r"holds other weights than those that this run had \("):
+        ranking(tmp_path / "run", picture, encoder=weights)
+    weights.unlink()
+    with pytest.raises(DataError, match=r"\) are not on this machine: give them with --encoder"):
+        ranking(tmp_path / "run", picture)
+    assert ranking(tmp_path / "run", picture, encoder=moved) == expected
+    assert ranking(tmp_path / "run", picture, overrides={"encoder.weights": str(moved)}) == expected
+
+
+@pytest.mark.slow
+def test_what_every_installation_has_is_not_carried(images, picture, tmp_path):
+    done = finished(images, tmp_path / "run")
+    assert not (tmp_path / "run" / "encoder").exists()
+    assert len(ranking(tmp_path / "run", picture)) == 5
+    (name,) = done.manifest["encoder"]["files"]
+    assert name.startswith("efficientnet-lite0")
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Word vectors of one's own: the text encoder."""
+    random = np.random.default_rng(0)
+    known = ["a", "photo", "of", "bear", "wolf", "lion", "bus", "fire", "truck"]
+    file = tmp_path / "words" / "glove.txt"
+    file.parent.mkdir()
+    file.write_text("".join(f"{word} {' '.join(map(str, random.normal(size=6).round(3)))}\n" for word in known))
+    return file
+
+
+def named(words, path, **more):
+    """A run whose classes a text encoder describes."""
+    folder, names = path.parent / "features", ("bear", "wolf", "lion", "bus")
+    folder.mkdir(exist_ok=True)
+    (folder / "classes.csv").write_text("name,split\nbear,seen\nwolf,seen\nlion,seen\nbus,unseen\n")
+    features = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
+    labels = np.tile(names, 6)
+    split = np.where((labels == "bus") | (np.arange(24) < 8), "test", "train")
+    np.savez(folder / "features.npz", features=features, labels=labels, split=split)
+    tree = {
+        "data": {"name": "folder", "root": str(folder), "text_encoder": f"vectors:{words}"},
+        "partition": {"clients": 2},
+        "method": {"name": "gaussian", "shrinkage": 0.5},
+        "evaluation": {"selection": "last", "embedding": False},
+    }
+    return run(Experiment.from_dict(tree, more), path)
+
+
+def scores_of_a_new_name(path, **places):
+    samples = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
+    return [[one.score for one in each] for each in load_run(path, **places).predict(samples, ["a fire truck"])]
+
+
+def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(words, tmp_path):
+    done = named(words, tmp_path / "run")
+    assert done.manifest["text_encoder"]["files"] == {"glove.txt": words.stat().st_size}
+    expected = scores_of_a_new_name(done.path)
+    shutil.move(done.path, tmp_path / "copied")
+    for spoil in (lambda: words.write_text(words.read_text().replace("fire ", "fire 9")), words.unlink):
+        spoil()
+        assert scores_of_a_new_name(tmp_path / "copied") == expected
+
+
+def test_a_large_text_encoder_is_found_where_it_was_or_named(words, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "CARRIED_MB", 0.0)
+    done = named(words, tmp_path / "run")
+    assert not (done.path / "text-encoder").exists()
+    expected = scores_of_a_new_name(done.path)
+    kept = words.with_name("kept.txt")
+    words.rename(kept)
+    with pytest.raises(DataError, match=r"glove\.txt is missing"):
+        scores_of_a_new_name(done.path)
+    assert scores_of_a_new_name(done.path, overrides={"data.text_encoder": f"vectors:{kept}"}) == expected
+
 
 FEW = {"data.train_per_class": 20, "data.test_per_class": 8, "evaluation.embedding": False}
 
