@@ -104,6 +104,10 @@ def test_batch_statistics_are_those_of_batchnorm():
     for _ in range(3):
         images = torch.rand(6, *PAIRS)
         torch.testing.assert_close(network(params, images, training=True), reference(images - 0.5))
+    leaf = params["f.conv0.weight"].requires_grad_()
+    (own,) = torch.autograd.grad(network(params, images, training=True).square().sum(), leaf)
+    (expected,) = torch.autograd.grad(reference(images - 0.5).square().sum(), reference[0].weight)
+    torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-4)
     assert mean is params["f.norm0.running_mean"]  # updated where it is
     torch.testing.assert_close(mean, reference[1].running_mean)
     torch.testing.assert_close(var, reference[1].running_var)
