@@ -128,9 +128,3 @@ def test_nvflare_has_the_modules_that_its_start_up_kits_run(module):
 def test_nvflare_has_the_tools_that_make_certificates(name):
     assert name in Path(kit.__file__).read_text("utf-8")
     assert hasattr(import_module("nvflare.lighter.utils"), name)
-
-
-def test_one_file_names_what_nvflare_does_not_publish():
-    package = Path(kit.__file__).parents[3]
-    private = {path for path in package.rglob("*.py") if "nvflare.private" in path.read_text("utf-8")}
-    assert {path.relative_to(package).as_posix() for path in private} == {"engines/carriers/nvflare/workspace.py"}

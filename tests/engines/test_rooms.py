@@ -26,12 +26,12 @@ def under(name, *packages):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("library", "folder"), [("flwr", "flower"), ("ray", "flower"), ("nvflare", "nvflare")])
+@pytest.mark.parametrize(("library", "folder"), [("flwr", "flower"), ("nvflare", "nvflare")])
 def test_one_folder_imports_a_carriers_library(library, folder):
     own = ROOT / "engines" / "carriers" / folder
     found = {path for path in ROOT.rglob("*.py") if any(under(name, library) for name in imported(path))}
     assert not [path for path in found if own not in path.parents]
-    assert found or library == "ray"  # Flower's simulation imports it
+    assert found
 
 
 def test_one_file_imports_what_flower_does_not_publish():
@@ -44,6 +44,11 @@ def test_one_file_imports_what_flower_does_not_publish():
         if under(name, "flwr") and name not in public and name.rpartition(".")[0] not in public
     }
     assert found == {"private.py"}
+
+
+def test_one_file_names_what_nvflare_does_not_publish():
+    found = {path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if "nvflare.private" in path.read_text()}
+    assert found == {"engines/carriers/nvflare/workspace.py"}
 
 
 def test_engines_name_no_room_above_them():

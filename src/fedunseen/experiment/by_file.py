@@ -12,9 +12,10 @@ import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.parameters import Params
-from fedunseen.engines.offline.coordinator import Brought, Offline
+from fedunseen.engines.offline.coordinator import Offline
 from fedunseen.engines.offline.files import Signed
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Session
+from fedunseen.engines.round import Arrivals
 from fedunseen.experiment.assemble import assemble, load_data
 from fedunseen.experiment.changed import offset_of, write_adapted
 from fedunseen.experiment.forget import check_removable, client_of, parties_of, quantization_of, without, write_left
@@ -67,7 +68,7 @@ class ByFile:
     def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
         """Merge rounds that were merged before."""
 
-    def merge(self, plan: Signed, brought: Brought) -> None:
+    def merge(self, plan: Signed, brought: Arrivals) -> None:
         """Take the sums of a round."""
         raise NotImplementedError
 
@@ -104,9 +105,9 @@ class Adapting(ByFile):
         self.state, self.params = self.strategy.merge(self.state, self.params, [reply], len(self.rounds))
         self.rounds.append({"sums": {name: value.tolist() for name, value in sums.items()}, "down": down, "up": up})
 
-    def merge(self, plan: Signed, brought: Brought) -> None:
+    def merge(self, plan: Signed, brought: Arrivals) -> None:
         """Take the soft sums of a round."""
-        self._add([dict(reply.update) for reply in brought.replies], brought.down, brought.up)
+        self._add([dict(reply.update) for reply in brought.replies], brought.bytes_down, brought.bytes_up)
 
     def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
         """Merge rounds that were merged before."""
@@ -142,7 +143,7 @@ class Removing(ByFile):
         extra = {"removing": self.removing, "before": run.result["sums_sha256"]}
         self.engine.job = replace(self.engine.job, extra=extra)
 
-    def merge(self, plan: Signed, brought: Brought) -> None:
+    def merge(self, plan: Signed, brought: Arrivals) -> None:
         """Subtract what is removed."""
         self._subtract(brought.replies, brought.masked is not None, plan.plan.digest)
 

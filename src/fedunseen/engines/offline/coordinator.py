@@ -36,23 +36,13 @@ class OfflineSettings(DistributedSettings):
     """The parties are elsewhere: `fedunseen offline plan`, `answer` and `merge`."""
 
 
-@dataclass(frozen=True, eq=False)
-class Brought:
-    """What the files of a plan hold."""
-
-    replies: Sequence[Reply]
-    masked: MaskedSum | None
-    down: int
-    up: int
-
-
 @dataclass(eq=False)
 class Table(Session):
     """Stands for the link to the parties where their answers are files."""
 
     link: Any = None
     parties: list[PartyStatus] = field(default_factory=list)
-    brought: Brought | None = None
+    brought: Arrivals | None = None
 
 
 class Offline(Distributed):
@@ -71,7 +61,7 @@ class Offline(Distributed):
         hello, tensors = self._hello(self.job)
         return json.loads(json.dumps(hello)), tensors
 
-    def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Brought:
+    def read(self, plan: Signed, answers: Mapping[str, Signed]) -> Arrivals:
         """Return what the answers to a plan hold, once it can be merged."""
         strategy = self.strategy
         sizes = len(plan.content) * len(answers), sum(len(one.content) for one in answers.values())
@@ -79,7 +69,7 @@ class Offline(Distributed):
         expected = strategy.expects(plan.instruction)
         if not plan["masked"]:
             replies = [self._read_plain(client, answers[name], expected) for client, name in enumerate(plan["parties"])]
-            return Brought(replies, None, *sizes)
+            return Arrivals(replies, lambda place: {}, {}, *sizes)
         total = np.zeros(layout.length, dtype=np.uint64)
         for name, one in answers.items():
             elements = one.tensors.get("elements")
@@ -94,7 +84,8 @@ class Offline(Distributed):
             raise RefusedError(f"the answers have no sum: {error}: start again with a new plan") from None
         if why := strategy.check(reply):
             raise RefusedError(f"the sum of the answers is refused: {why}")
-        return Brought([reply], MaskedSum(reply, list(range(len(answers)))), *sizes)
+        masked = MaskedSum(reply, list(range(len(answers))))
+        return Arrivals([reply], lambda place: {}, {}, *sizes, masked=masked)
 
     def _read_plain(self, client: int, answer: Signed, expected: Params) -> Reply:
         message = answer.tensors.get("reply")
@@ -122,9 +113,8 @@ class Offline(Distributed):
             party.rounds += 1
             if brought.masked is None:
                 party.classes, party.samples = replies[client].classes, replies[client].samples
-        arrived = Arrivals(replies, lambda place: {}, {}, brought.down, brought.up)
-        if brought.masked is not None:
-            arrived = replace(arrived, replies=[], masked=replace(brought.masked, reply=replies[0]))
+        masked = None if brought.masked is None else replace(brought.masked, reply=replies[0])
+        arrived = replace(brought, replies=[] if masked else replies, masked=masked)
         return server_step(self.strategy, state, params, arrived, round)
 
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
