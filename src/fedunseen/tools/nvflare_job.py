@@ -8,17 +8,23 @@ and ``join``: the same coordinator and the same party answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ExperimentError
-from fedunseen.engines.carriers.nvflare.job import SETTINGS, LocalCoordinator, LocalParty, Place
+from fedunseen.engines.carriers.nvflare import job
+from fedunseen.engines.carriers.nvflare.job import SETTINGS, Place, in_thread
 from fedunseen.engines.remote.link import Link
+from fedunseen.engines.remote.relay import Channel, RelayServer
 from fedunseen.tools.existing_federation import answering, coordinated, log
 
 
-class Coordinator(LocalCoordinator):
-    """The job's controller: coordinates an experiment, or continues it if its run directory is there."""
+class Coordinator(job.Coordinator):
+    """The job's controller: coordinates an experiment, or continues it if its run directory is there.
+
+    The coordinator runs in a thread of the controller's process, and the job ends with it.
+    """
 
     def __init__(
         self,
@@ -29,6 +35,33 @@ class Coordinator(LocalCoordinator):
     ) -> None:
         super().__init__()
         self.experiment, self.names, self.out, self.settings = experiment, parties, out, dict(settings or {})
+        self.error: Exception | None = None
+
+    def connect(self, fl_ctx: Any, sites: list[str]) -> Channel:
+        """Return the channel to a thread that coordinates."""
+        ours, theirs = map(Channel, Pipe())
+        board, place = RelayServer(), Place.of(fl_ctx, "server")  # which the simulator calls otherwise
+
+        def work() -> None:
+            try:
+                self.coordinate(board, sites, place)
+            except Exception as error:
+                self.error = error
+            ours.send({"end": True})
+
+        def serve() -> None:
+            ours.receive()  # the job's number
+            board.serve(ours)
+
+        in_thread(serve)
+        in_thread(work)
+        return theirs
+
+    def control_flow(self, abort_signal: Any, fl_ctx: Any) -> None:
+        """Carry messages until the coordinator is done; an error of its own fails the job."""
+        super().control_flow(abort_signal, fl_ctx)
+        if self.error is not None:
+            raise self.error
 
     def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
         """Run the experiment."""
@@ -43,8 +76,22 @@ class Coordinator(LocalCoordinator):
         coordinated(session, source, settings, place.folder / self.out)
 
 
-class Party(LocalParty):
-    """The job's executor: takes part with the data that the site's file names."""
+class Party(job.Party):
+    """The job's executor: takes part with the data that the site's file names, and answers one question at a time."""
+
+    def connect(self, fl_ctx: Any) -> Channel:
+        """Return the channel to a thread that answers."""
+        ours, theirs = map(Channel, Pipe())
+        answer = self.answering(Place.of(fl_ctx))
+
+        def work() -> None:
+            while True:
+                head, question = theirs.receive()
+                if "id" in head:
+                    theirs.send({"id": head["id"]}, answer(question))
+
+        in_thread(work)
+        return ours
 
     def answering(self, place: Place) -> Callable[[bytes], bytes]:
         """Return what answers; raises FedUnseenError if the site's file or data are not as they must be."""

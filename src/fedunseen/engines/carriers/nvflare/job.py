@@ -13,10 +13,8 @@ import os
 import secrets
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +30,7 @@ from nvflare.apis.signal import Signal
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.remote.link import Link
-from fedunseen.engines.remote.relay import ENDED, Channel, RelayServer, dial
+from fedunseen.engines.remote.relay import ENDED, Channel, dial
 
 TOPIC = "fedunseen"
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
@@ -45,7 +42,8 @@ ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the m
 SILENCE = 60.0  # s after which a silent site whose connection stands is gone; messages of hundreds of MB hold up pings
 
 
-def _thread(work: Callable[..., None], *arguments: Any) -> None:
+def in_thread(work: Callable[..., None], *arguments: Any) -> None:
+    """Do something in a thread that ends with its process."""
     threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
@@ -81,7 +79,7 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
         self.channel.send({"job": fl_ctx.get_job_id()})
         self.channel.send({"parties": {}})
         for name in sites:
-            _thread(self._watch, name)
+            in_thread(self._watch, name)
         with contextlib.suppress(*ENDED):
             while not abort_signal.triggered:
                 if self.channel.connection.poll(0.2):
@@ -93,12 +91,12 @@ class Coordinator(Controller):  # type: ignore[misc]  # NVFlare has no types
         if "end" in head:
             raise EOFError
         if "refuse" in head:
-            _thread(self._call, head["refuse"], {"do": "refuse", "why": head["why"]})
+            in_thread(self._call, head["refuse"], {"do": "refuse", "why": head["why"]})
         elif head.get("drop"):
             self.open.discard(head["id"])
         else:
             self.open.add(head["id"])
-            _thread(self._ask, head["id"], head["to"], body)
+            in_thread(self._ask, head["id"], head["to"], body)
 
     def _call(self, name: str, content: Mapping[str, Any], patience: float = PATIENCE) -> Shareable | None:
         """Send a site a message; return its reply, an empty one if there is none in time, None if it is gone."""
@@ -188,7 +186,7 @@ class Party(Executor):  # type: ignore[misc]
                 self.system_panic(str(error), fl_ctx)
                 return
             fl_ctx.get_engine().register_aux_message_handler(TOPIC, self.receive)
-            _thread(self._listen)
+            in_thread(self._listen)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Refuse a task: this job has none."""
@@ -258,63 +256,6 @@ class Place:
         return cls(name, Path(workspace.get_root_dir()), config, settings)
 
 
-class LocalCoordinator(Coordinator, ABC):
-    """A controller that runs the coordinator in its own process; the job ends with it."""
-
-    @abstractmethod
-    def coordinate(self, link: Link, sites: list[str], place: Place) -> None:
-        """Run the coordinator with these sites."""
-
-    def connect(self, fl_ctx: FLContext, sites: list[str]) -> Channel:
-        """Return the channel to a thread that coordinates."""
-        ours, theirs = map(Channel, Pipe())
-        board, place = RelayServer(), Place.of(fl_ctx, "server")  # which the simulator calls otherwise
-        self.error: Exception | None = None
-
-        def work() -> None:
-            try:
-                self.coordinate(board, sites, place)
-            except Exception as error:
-                self.error = error
-            ours.send({"end": True})
-
-        def serve() -> None:
-            ours.receive()  # the job's number
-            board.serve(ours)
-
-        _thread(serve)
-        _thread(work)
-        return theirs
-
-    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Carry messages until the coordinator is done; an error of its own fails the job."""
-        super().control_flow(abort_signal, fl_ctx)
-        if self.error is not None:
-            raise self.error
-
-
-class LocalParty(Party, ABC):
-    """An executor that answers in this process, one question after another."""
-
-    @abstractmethod
-    def answering(self, place: Place) -> Callable[[bytes], bytes]:
-        """Return what answers a question."""
-
-    def connect(self, fl_ctx: FLContext) -> Channel:
-        """Return the channel to a thread that answers."""
-        ours, theirs = map(Channel, Pipe())
-        answer = self.answering(Place.of(fl_ctx))
-
-        def work() -> None:
-            while True:
-                head, body = theirs.receive()
-                if "id" in head:
-                    theirs.send({"id": head["id"]}, answer(body))
-
-        _thread(work)
-        return ours
-
-
 class Registry(FLComponent):  # type: ignore[misc]
     """Reports the registered sites to the coordinator's process, and submits jobs for it.
 
@@ -327,7 +268,7 @@ class Registry(FLComponent):  # type: ignore[misc]
         if event_type == EventType.SYSTEM_START:
             self.engine, self.channel = fl_ctx.get_engine(), dial()
             for work in (self._listen, self._watch):
-                _thread(self._until_end, work)
+                in_thread(self._until_end, work)
 
     def _until_end(self, work: Callable[[], None]) -> None:
         try:
