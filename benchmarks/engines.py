@@ -365,10 +365,10 @@ def measure(asked: argparse.Namespace) -> None:
             for name in NAMES:
                 machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
             members = [PartyStatus(name) for name in NAMES]
-            federation.engine.connect(Session(link, members, "0" * 16))  # type: ignore[union-attr]
+            federation.engine.connect(Session(link, members, "0" * 16))
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
             numbers_of_run = {"selection": "last", "rounds": asked.rounds, "calibration_factor": 0.0}
-            federation.engine.finish(numbers_of_run, federation.first)  # type: ignore[union-attr]
+            federation.engine.finish(numbers_of_run, federation.first)
     print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
 
 

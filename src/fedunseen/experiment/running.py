@@ -81,8 +81,8 @@ def run(
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(recorded, setup.fingerprint, setup.whole))
         if several:
-            given = {"meeting": meeting, "present": present, "benchmark": benchmark, "callbacks": callbacks}
-            run_seeds(setup, experiment, partial(run, **given))
+            once = partial(run, meeting=meeting, present=present, benchmark=benchmark, callbacks=callbacks)
+            run_seeds(setup, experiment, once)
         elif not directory.complete():
             with stages.met(setup, meeting, present) as setup:
                 for stage in STAGES:
