@@ -230,12 +230,11 @@ def _stored(cell: Cell, bench: Bench, out: Path) -> dict[int, dict[str, Any]]:
     """Return seed -> what was measured."""
     if cell.experiment is None:
         return {}
-    paths = {seed: _file(out, cell, seed) for seed in _seeds(cell.experiment, bench)}
     wanted = ("conditions", "settings", "seconds", "bytes", "rounds")
     return {
         seed: read_json(path, f"{path} is damaged: delete it, and run the bench again", wanted)
-        for seed, path in paths.items()
-        if path.exists()
+        for seed in _seeds(cell.experiment, bench)
+        if (path := _file(out, cell, seed)).exists()
     }
 
 
@@ -255,8 +254,7 @@ def _line(
             return Line(values, "refused", cell.refused)
         return Line(values, "failed" if problem else "not run", problem)
     ours = [one["conditions"][condition] for one in own.values()]
-    common = [seed for seed in own if seed in other]
-    pair = [[side[seed]["conditions"][condition] for seed in common] for side in (own, other)]
+    pair = [[side[seed]["conditions"][condition] for seed in own if seed in other] for side in (own, other)]
     seconds = [one["seconds"] for one in own.values() if one["seconds"] is not None]
     last = list(own.values())[-1]
     cost = {"rounds": float(last["rounds"]), "bytes": float(last["bytes"])}
@@ -266,7 +264,7 @@ def _line(
         problem,
         seeds=len(ours),
         numbers={key: interval(ours, (), key) for key in KEYS},
-        against={key: interval(pair[0], pair[1], key) for key in KEYS} if common else None,
+        against={key: interval(pair[0], pair[1], key) for key in KEYS} if pair[0] else None,
         cost=cost | ({"seconds": float(np.mean(seconds))} if seconds else {}),
         settings=last["settings"],
         seen_test=bench.seen_test.get(cell.values["method"], ""),

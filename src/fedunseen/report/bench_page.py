@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,30 +21,27 @@ if TYPE_CHECKING:
     from fedunseen.papers.bench import Interval, Line
 
 ACCURACIES = {"zsl": "ZSL", "gzsl_harmonic": "H"}
-COSTS = {"seconds": "seconds", "bytes": "bytes", "rounds": "rounds"}
+COSTS = ("seconds", "bytes", "rounds")
 
 
 def write_bench_report(sweep: Sweep, bench: Bench, lines: Sequence[Line], out: Path) -> Path:
     """Write ``leaderboard.html``, ``.csv``, ``.md`` and ``.tex`` in a bench's directory; return where the page is."""
-    reference = bench.reference
-    heads = [*(lines[0].values if lines else ()), *ACCURACIES.values()]
-    heads += [f"{short} − {reference}" for short in ACCURACIES.values()] + list(COSTS.values())
+    heads = [*lines[0].values, *ACCURACIES.values()]
+    heads += [f"{short} − {bench.reference}" for short in ACCURACIES.values()] + [*COSTS]
     heads += ["seeds", "chosen on validation classes", "chosen with test classes in view"]
     cells = [_cells(line) for line in lines]
-    named = len(lines[0].values) if lines else 0
-    numeric = [named <= i < len(heads) - 2 for i in range(len(heads))]
+    numeric = [len(lines[0].values) <= i < len(heads) - 2 for i in range(len(heads))]
+    methods = dict.fromkeys(line.values["method"] for line in lines)
+    colors = dict(zip(methods, itertools.cycle(COLORS), strict=False))
     context = {
         "sweep": sweep,
         "bench": bench,
-        "reference": reference,
         "heads": heads,
         "numeric": numeric,
         "rows": list(zip(lines, cells, strict=True)),
         "cells": cells,
-        "charts": _charts(lines),
-        "legend": [
-            (method, _color(lines, method)) for method in dict.fromkeys(line.values["method"] for line in lines)
-        ],
+        "charts": _charts(lines, colors),
+        "colors": colors,
         "open": sum(line.status != "done" for line in lines),
     }
     write_text(out / "leaderboard.html", render("bench.html", context))
@@ -81,7 +79,7 @@ def _write_csv(lines: Sequence[Line], out: Path) -> None:
     kinds = [(part, key) for part in ("numbers", "against") for key in ACCURACIES]
     names = [f"{key}{'_difference' if part == 'against' else ''}{end}" for part, key in kinds for end in ("", "_half")]
     last = ["settings", "chosen_with_test_in_view", "problem"]
-    table: list[list[object]] = [[*(lines[0].values if lines else ()), "status", "seeds", *names, *COSTS, *last]]
+    table: list[list[object]] = [[*lines[0].values, "status", "seeds", *names, *COSTS, *last]]
     for line in lines:
         found: list[object] = [*line.values.values(), line.status, line.seeds or ""]
         for part, key in kinds:
@@ -93,12 +91,7 @@ def _write_csv(lines: Sequence[Line], out: Path) -> None:
     write_csv(out, [[str(cell) for cell in row] for row in table])
 
 
-def _color(lines: Sequence[Line], method: str) -> str:
-    methods = list(dict.fromkeys(line.values["method"] for line in lines))
-    return COLORS[methods.index(method) % len(COLORS)]
-
-
-def _charts(lines: Sequence[Line]) -> list[tuple[str, list[str]]]:
+def _charts(lines: Sequence[Line], colors: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Draw H without examples against bytes and against seconds, for each data set and partition."""
     groups: dict[str, list[Line]] = {}
     for line in lines:
@@ -108,13 +101,13 @@ def _charts(lines: Sequence[Line]) -> list[tuple[str, list[str]]]:
     return [
         (
             title,
-            [_scatter(own, lines, key, label) for key, label in (("bytes", "bytes a client"), ("seconds", "seconds"))],
+            [_scatter(own, colors, key, label) for key, label in (("bytes", "bytes a client"), ("seconds", "seconds"))],
         )
         for title, own in groups.items()
     ]
 
 
-def _scatter(own: Sequence[Line], lines: Sequence[Line], key: str, label: str) -> str:
+def _scatter(own: Sequence[Line], colors: Mapping[str, str], key: str, label: str) -> str:
     """Draw H over a cost, on a logarithmic axis."""
     points = []
     for line in own:
@@ -127,7 +120,7 @@ def _scatter(own: Sequence[Line], lines: Sequence[Line], key: str, label: str) -
     marks = frame.axes(f"H against {label}", f"{label}, training", (), " %")
     marks += [text(frame.px(x), frame.base + 16, f"1e{x}", "tick mid") for x in range(low, high + 1)]
     for x, h, method in points:
-        color, words = _color(lines, method), f"{method}: H {_written(h)} %, {10**x:.3g} {label}"
+        color, words = colors[method], f"{method}: H {_written(h)} %, {10**x:.3g} {label}"
         if h.half is not None:
             ends = frame.py(max(h.value - h.half, 0)), frame.py(min(h.value + h.half, top))
             marks.append(path(f"M{frame.px(x):g} {ends[0]:g}V{ends[1]:g}", "line", stroke=f"var(--{color})"))
