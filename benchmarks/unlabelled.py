@@ -3,6 +3,7 @@
     python benchmarks/unlabelled.py reach --root FOLDER_WITH_XLSA17    # inductive and transductive, three class splits
     python benchmarks/unlabelled.py choose --root FOLDER_WITH_XLSA17   # how the defaults were chosen
     python benchmarks/unlabelled.py guard --root FOLDER_WITH_XLSA17    # pools that could do harm, ten draws each
+    python benchmarks/unlabelled.py draws --root FOLDER_WITH_XLSA17    # 10 to 20 classes of photos, ten draws each
     python benchmarks/unlabelled.py beside --root FOLDER_WITH_XLSA17   # self-training, EM, propagation, TransCLIP
     python benchmarks/unlabelled.py parties --root FOLDER_WITH_XLSA17  # one party's pool alone against all pools
     python benchmarks/unlabelled.py episodes --root FOLDER_WITH_XLSA17  # few-shot: FC100 and Omniglot, soft k-means
@@ -71,7 +72,7 @@ def load(root: Path | None, dataset: str, split: int) -> Split:
     if root is None:
         rng = np.random.default_rng(0)
         table = rng.standard_normal((12, 4))
-        y = np.repeat(np.arange(12), 60)
+        y = np.repeat(np.arange(12), 90)
         x = (3 * table @ rng.standard_normal((4, 8)))[y] + rng.standard_normal((len(y), 8))
         unseen, given = np.arange(9, 12), None
         names = np.array([f"class {c:02}" for c in range(12)])
@@ -226,6 +227,50 @@ def guard(root: Path | None, draws: int, other: dict[str, Rows]) -> None:
                     f"| {dataset} {number} | {name} | {before:.1f} | {change:+.1f} | {worst:+.1f} | {bare:+.1f} |",
                     flush=True,
                 )
+
+
+def drawn(split: Split, classes: int, draw: int) -> tuple[Split, dict[str, Rows], Rows]:
+    """Return a draw of classes as a split, its pools of photos, and the rows that are measured."""
+    rng = np.random.default_rng(draw)
+    names = rng.choice(sorted(split.table), min(classes, len(split.table)), replace=False)
+    unseen = names[: max(2, round(classes / 5))]
+    rows = {name: rng.permutation(np.flatnonzero(split.y == name)) for name in names}
+    train, pool, tests = (
+        np.concatenate([own[part] for own in rows.values()]) for part in (slice(32), slice(32, 72), slice(72, None))
+    )
+    small = Split(
+        split.x, split.y, {name: split.table[name] for name in names.tolist()}, train[~np.isin(split.y[train], unseen)],
+        tests[~np.isin(split.y[tests], unseen)], tests[np.isin(split.y[tests], unseen)],
+    )  # fmt: skip
+    new = np.isin(split.y[pool], unseen)
+    some = ~new | np.isin(split.y[pool], unseen[: max(1, round(0.3 * len(unseen)))])
+    found = {
+        "all classes": pool,
+        "no unseen class": pool[~new],
+        "30 % of the unseen classes": pool[some],
+        "50 samples": rng.permutation(pool)[:50],
+    }
+    return small, found, tests
+
+
+def draws(root: Path | None, count: int) -> None:
+    """Print the change of H where few classes of photos are drawn."""
+    print("| classes | pool | H before | change | the worst draw | refused draws |\n|--:|---|--:|--:|--:|--:|")
+    whole = load(root, SETS[1], 0)
+    for classes in (10, 12, 20):
+        found: dict[str, list[tuple[float, float, bool]]] = {}
+        for draw in range(count):
+            split, pools, tests = drawn(whole, classes, draw)
+            model = split.fit()
+            before = measure(model, split, tests)[3]
+            for name, pool in pools.items():
+                after = adapted(model, split.x[pool])
+                unchanged = np.array_equal(after._params["weight"], model._params["weight"])
+                found.setdefault(name, []).append((before, measure(after, split, tests)[3] - before, unchanged))
+        for name, values in found.items():
+            before, change, refused = np.mean(values, 0)
+            worst, numbers = min(value[1] for value in values), f"{before:.1f} | {change:+.1f}"
+            print(f"| {classes} | {name} | {numbers} | {worst:+.1f} | {refused * count:.0f} of {count} |", flush=True)
 
 
 def beside(root: Path | None, seeds: int) -> None:
@@ -479,7 +524,7 @@ def pictures(root: Path | None) -> dict[str, Rows]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one of the measurements."""
-    ways = {one.__name__: one for one in (reach, choose, beside, parties, episodes, ridge)}
+    ways = {one.__name__: one for one in (reach, choose, draws, beside, parties, episodes, ridge)}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="reach", choices=(*ways, "guard"))
     parser.add_argument("--root", type=Path)
@@ -491,7 +536,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.what == "guard":
         guard(root, 1 if given.smallest else 10, pictures(root))
     else:
-        ways[given.what](root, 1 if given.smallest else 3)
+        ways[given.what](root, 1 if given.smallest else 10 if given.what == "draws" else 3)
     return 0
 
 

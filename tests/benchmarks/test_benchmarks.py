@@ -26,7 +26,8 @@ APART = {
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "secure_sums malicious",
-    "living growing", "unlabelled guard", "unlabelled beside", "unlabelled parties", "unlabelled episodes",
+    "living growing", "unlabelled guard", "unlabelled draws", "unlabelled beside", "unlabelled parties",
+    "unlabelled episodes",
 )  # fmt: skip
 
 
