@@ -171,22 +171,12 @@ def test_rho_thins_every_class_of_a_client(small, options):
         assert np.isin(some_of, all_of).all()
 
 
-@quick
-@given(
-    seen=st.integers(3, 10),
-    clients=st.integers(1, 6),
-    alpha=st.sampled_from([0.3, 1.0, 100.0]),
-    seed=st.integers(0, 99),
-)
-def test_dirichlet_is_a_disjoint_cover(small, seen, clients, alpha, seed):
-    benchmark = small(seen, per_class=20)
-    assert_disjoint_cover(deal(benchmark, seed, kind="dirichlet", clients=clients, alpha=alpha), benchmark)
-
-
-def test_dirichlet_proportions_have_the_moments_of_the_distribution(small):
+def test_dirichlet_is_a_disjoint_cover_whose_proportions_have_the_moments_of_the_distribution(small):
     benchmark = small(200, per_class=100)
     for alpha in (0.5, 5.0):
-        shares = held(deal(benchmark, kind="dirichlet", clients=4, alpha=alpha), benchmark) / 100
+        partition = deal(benchmark, kind="dirichlet", clients=4, alpha=alpha)
+        assert_disjoint_cover(partition, benchmark)
+        shares = held(partition, benchmark) / 100
         # Var p_k = (1/K)(1 - 1/K) / (K alpha + 1)
         assert shares.mean() == pytest.approx(0.25)
         assert shares.var() == pytest.approx(0.25 * 0.75 / (4 * alpha + 1), rel=0.15)
