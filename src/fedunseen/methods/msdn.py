@@ -112,8 +112,9 @@ class MSDN(MapMethod):
         def answers(weight: str) -> Tensor:
             return torch.einsum("kc,ncr->nkr", params["words"] @ params[weight], cells)
 
-        over_cells, over_attributes = answers("visual.attend").softmax(-1), answers("semantic.attend").softmax(-2)
-        return (over_cells * answers("visual.score")).sum(-1), (over_attributes * answers("semantic.score")).sum(-1)
+        over_cells = (answers("visual.attend").softmax(-1) * answers("visual.score")).sum(-1)
+        over_attributes = (answers("semantic.attend").softmax(-2) * answers("semantic.score")).sum(-1)
+        return over_cells, over_attributes
 
     def _fused(self, first: Tensor, second: Tensor) -> Tensor:
         return self.settings.fusion * first + (1 - self.settings.fusion) * second
