@@ -146,7 +146,7 @@ def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
             raise PackageNotFoundError
         return found[name]
 
-    monkeypatch.setattr("fedunseen.cli.doctor.version", version)
+    monkeypatch.setattr("fedunseen.cli.start.version", version)
     findings = json.loads(command("doctor", "--json").out)
     lines = dict(line.split(" ", 1) for line in findings["extras"])
     assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
@@ -168,6 +168,6 @@ def test_presets_are_listed_with_what_they_are(command):
 
 def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
     items = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
-    monkeypatch.setattr("fedunseen.cli.doctor.requires", lambda name: items)
+    monkeypatch.setattr("fedunseen.cli.start.requires", lambda name: items)
     versions = json.loads(command("doctor", "--json").out)["versions"]
     assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]

@@ -8,7 +8,7 @@ import pytest
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.experiment.compare import compare
+from fedunseen.experiment.tables import compare
 from fedunseen.federation.partition import make_partition
 from known_names import DIGITS_MAML
 from processes import TRAINED

