@@ -20,7 +20,6 @@ from concurrent.futures import Future
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from fedunseen.engines.remote.link import PartyGone, complete
@@ -84,9 +83,7 @@ class Port:
         self.thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.closed = True
         with contextlib.suppress(*ENDED):
             dial(self.environment).close()  # wakes the thread that waits for connections
