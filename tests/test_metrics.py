@@ -241,3 +241,7 @@ def test_the_harmonic_interval_adds_up_those_of_seen_and_unseen_classes():
     slopes = np.array([harmonic_mean(30, 60 + step) - 40, harmonic_mean(30 + step, 60) - 40]) / step
     found = harmonic_difference(labels, seen, right, wrong)
     assert found == pytest.approx((40, np.linalg.norm(slopes * halves)), rel=1e-4)
+    other = np.r_[np.arange(10) < 8, np.arange(10) < 5]
+    there, back = (harmonic_difference(labels, seen, *pair) for pair in ((right, other), (other, right)))
+    assert (-back[0], back[1]) == pytest.approx(there)
+    assert harmonic_difference(labels, seen, other, other) == (0, 0)
