@@ -8,6 +8,7 @@
     python benchmarks/closed_form.py floor --root FOLDER_WITH_XLSA17     # the same on validation classes, by its floor
     python benchmarks/closed_form.py attacked --root FOLDER_WITH_XLSA17  # one of ten parties makes samples up
     python benchmarks/closed_form.py turns --root FOLDER_WITH_XLSA17     # calibration with few validation classes
+    python benchmarks/closed_form.py few --root FOLDER_WITH_XLSA17       # 5 to 20 seen classes, 20 or 40 samples each
     python benchmarks/closed_form.py bits --root FOLDER_WITH_XLSA17      # features of 4 to 16 bits
     python benchmarks/closed_form.py speed                               # beside scikit-learn's shrinkage LDA
     python benchmarks/closed_form.py sizes                               # seconds and memory at size
@@ -62,6 +63,7 @@ FC100 = (
     "beaver", "dolphin", "otter", "seal", "whale", "bee", "beetle", "butterfly", "caterpillar", "cockroach",
     "fox", "porcupine", "possum", "raccoon", "skunk", "baby", "boy", "girl", "man", "woman",
 )  # fmt: skip
+FEW_CLASSES = ((5, 2), (7, 3), (10, 4), (20, 8))  # seen and unseen
 EXAMPLES = (0, 1, 2, 5, 10, 20)
 
 
@@ -504,11 +506,11 @@ def attacked(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
                 print(f"| {name} | {what} | {length:g} | {' | '.join(cells)} |", flush=True)
 
 
-def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
-    """Return 40 samples of some classes, 32 of a seen one to train on; a fifth of the seen classes are to validate."""
+def few(whole: Benchmark, seen: int, unseen: int, draw: int, own: int = 32, tests: int = 8) -> Benchmark:
+    """Return samples of some classes, ``own`` of a seen one to train on; a fifth of seen classes are to validate."""
     rng = np.random.default_rng(draw)
     chosen = rng.permutation(np.concatenate([whole.space.seen, whole.space.unseen]))[: seen + unseen]
-    rows = [rng.permutation(np.flatnonzero(whole.labels == c))[:40] for c in chosen]
+    rows = [rng.permutation(np.flatnonzero(whole.labels == c))[: own + tests] for c in chosen]
     return replace(
         whole,
         space=replace(
@@ -517,23 +519,23 @@ def few(whole: Benchmark, seen: int, unseen: int, draw: int) -> Benchmark:
             validation=np.sort(chosen[: max(1, round(seen / 5))]),
             unseen=np.sort(chosen[seen:]),
         ),
-        train=np.sort(np.concatenate([some[:32] for some in rows[:seen]])),
-        test_seen=np.sort(np.concatenate([some[32:] for some in rows[:seen]])),
+        train=np.sort(np.concatenate([some[:own] for some in rows[:seen]])),
+        test_seen=np.sort(np.concatenate([some[own:] for some in rows[:seen]])),
         test_unseen=np.sort(np.concatenate(rows[seen:])),
     )
 
 
 def answered(
     kind: type[ClosedForm], settings: Any, benchmark: Benchmark, classes: NDArray[np.float32]
-) -> tuple[Answers, Any]:
-    """Return the answers to test samples of a method that one place solves, and settings in units of its model."""
+) -> tuple[Answers, Any, float]:
+    """Return the answers to test samples of a method that one place solves, its settings in its units, its offset."""
     inputs = torch.from_numpy(benchmark.features)
     method = kind(settings, benchmark.space, torch.from_numpy(classes), Backbone((inputs.shape[1],)))
     rows = torch.from_numpy(benchmark.train)
     model = method.solve(method.statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows]))
     test = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     found = answer([method.scores(model, inputs[test], method.semantics)], benchmark.labels[test], benchmark.space)
-    return found, settings.model_copy(update=method.units(model))
+    return found, settings.model_copy(update=method.units(model)), method.own_offset(model)
 
 
 def by_turns(root: Path, draws: int, chosen: bool) -> None:
@@ -559,7 +561,7 @@ def by_turns(root: Path, draws: int, chosen: bool) -> None:
         for draw in range(draws):
             benchmark = few(whole, seen, unseen, draw)
             benchmark = replace(benchmark, features=unit(benchmark.features, benchmark.train))
-            test, units = answered(kind, settings, benchmark, classes)
+            test, units, _ = answered(kind, settings, benchmark, classes)
             each = [turn.for_selection(draw) for turn in class_turns(benchmark, draw)]
             own = [answered(kind, settings, turn, classes)[0] for turn in each]
             some = [answered(kind, units, turn, classes)[0] for turn in each] if units != settings else own
@@ -576,6 +578,26 @@ def by_turns(root: Path, draws: int, chosen: bool) -> None:
         low = {name: f"{np.quantile(values, 0.1):.1f}" for name, values in found.items()}
         cells = [part[name] for name in kinds for part in (mean, low)] + [mean["none"], mean["best"]]
         print(f"| {seen}, {unseen} | {kind.__name__} | {' | '.join(cells)} |", flush=True)
+
+
+def few_classes(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
+    """Print accuracies with few seen classes: without an offset, and with the one from left-out classes."""
+    print("| data | seen, unseen classes | samples of each | ZSL | H, no offset | U | S | H | H in hindsight |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|", flush=True)
+    shapes = [(name, whole, *shape) for (name, whole), *shape in itertools.product(sets, FEW_CLASSES, (20, 40))]
+    for name, whole, (seen, unseen), samples in shapes:
+        rows = []
+        for seed in range(seeds):
+            benchmark = few(whole, seen, unseen, seed, samples, 60)
+            benchmark = replace(benchmark, features=unit(benchmark.features, benchmark.train))
+            classes = unit(benchmark.space.semantics, benchmark.space.seen)
+            answers, _, offset = answered(Gaussian, GaussianSettings(calibration=True), benchmark, classes)
+            none, found = accuracies(answers, -offset), accuracies(answers)
+            best = accuracies(answers, best_factor([answers])).gzsl_harmonic
+            u, s = found.gzsl_unseen, found.gzsl_seen
+            rows.append((found.zsl, none.gzsl_harmonic, u, s, found.gzsl_harmonic, best))
+        cells = " | ".join(f"{value:.1f}" for value in np.mean(rows, 0))
+        print(f"| {name} | {seen}, {unseen} | {samples} | {cells} |", flush=True)
 
 
 def per_class(answers: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
@@ -775,7 +797,7 @@ def sizes(smallest: bool) -> None:
         solved(width, classes)
 
 
-ON_SETS = {"private": private, "floor": floors, "attacked": attacked}
+ON_SETS = {"private": private, "floor": floors, "attacked": attacked, "few": few_classes}
 
 
 def main() -> None:
@@ -794,6 +816,7 @@ def main() -> None:
             "floor",
             "attacked",
             "turns",
+            "few",
             "bits",
             "speed",
             "sizes",
@@ -822,8 +845,8 @@ def main() -> None:
     elif given.what == "same" and given.smallest:
         same(Path(), ["digit-pairs"], 1, smallest=True)
     elif given.what in ON_SETS and given.smallest:
-        global FLOORS, EPSILONS
-        FLOORS, EPSILONS = (1.0,), (8.0,)
+        global FLOORS, EPSILONS, FEW_CLASSES
+        FLOORS, EPSILONS, FEW_CLASSES = (1.0,), (8.0,), ((5, 2),)
         ON_SETS[given.what]([("made up", made_up(20, 6, 12))], 1)
     elif given.root is None:
         parser.error("--root: say where the xlsa17 data sets are")

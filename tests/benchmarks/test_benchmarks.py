@@ -25,9 +25,9 @@ APART = {
 }  # tried elsewhere; fuzz limits the memory of its process
 # of scripts with several tables
 PARTS = (
-    "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "secure_sums malicious",
-    "living growing", "unlabelled guard", "unlabelled draws", "unlabelled beside", "unlabelled parties",
-    "unlabelled episodes",
+    "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "closed_form few",
+    "secure_sums malicious", "living growing", "unlabelled guard", "unlabelled draws", "unlabelled beside",
+    "unlabelled parties", "unlabelled episodes",
 )  # fmt: skip
 
 

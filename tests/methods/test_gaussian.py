@@ -21,6 +21,7 @@ from fedunseen.methods.closed_form.gaussian_process import (
     moments,
     squared_distances,
     whitened,
+    with_new_samples,
 )
 from fedunseen.methods.closed_form.statistics import scatter, statistics
 
@@ -160,6 +161,52 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     assert expected.zsl == pytest.approx(100 * np.mean(rights), abs=6)
     u, v = np.mean(harmonics, 0)
     assert expected.harmonic == pytest.approx(200 * u * v / (u + v), abs=6)
+
+
+@pytest.mark.parametrize("shrinkage", [0.03, 0.1, 0.5, 1.0])
+def test_scores_of_new_samples_spread_as_those_of_samples_that_leave_the_covariance(space, shrinkage):
+    """Few samples: those that Sigma_0 follows from lie nearer to their means, by its measure, than any others."""
+    rng, wide, labels = np.random.default_rng(3), 40, np.repeat([0, 1, 3, 4], 15)
+    mixing = rng.normal(size=(wide, wide)) / np.sqrt(wide)
+    means = rng.normal(size=(8, wide))
+    samples = means[labels] + rng.normal(size=(60, wide)) @ mixing
+    found = moments(statistics(torch.from_numpy(samples), torch.from_numpy(labels), space))
+    white = whitened(found, shrinkage)
+    old, new = (one.spread.diagonal().mean().item() for one in (white, with_new_samples(white, found)))
+    # slow: every sample leaves the covariance, all else as it is
+    sigma0, apart = found.covariance.numpy(), (found.means - found.means.mean(0)).numpy()
+    level = shrinkage * np.trace(sigma0) / wide * np.eye(wide)
+    alone = []
+    for row, c in zip(samples, np.searchsorted([0, 1, 3, 4], labels), strict=True):
+        residual = row - found.means[c].numpy()
+        less = (1 - shrinkage) * (sigma0 - np.outer(residual, residual) / found.freedom) + level
+        alone.append(apart @ np.linalg.solve(less, residual))
+    assert new == pytest.approx(np.square(alone).sum(0).mean() / found.freedom, rel=0.15)
+    # and so do samples that are new indeed
+    drawn = rng.normal(size=(4000, wide)) @ mixing
+    truth = np.square(np.linalg.solve((1 - shrinkage) * sigma0 + level, apart.T).T @ drawn.T).mean()
+    assert abs(new / truth - 1) < 0.35
+    assert shrinkage > 0.1 or old < 0.35 * truth
+
+
+def test_many_samples_are_as_good_as_new_ones(space):
+    method, x, labels = problem(space)
+    found = moments(method.statistics(x.repeat(3, 1), labels.repeat(3)))
+    white = whitened(found, 0.3)
+    assert found.freedom > 10 * WIDTH
+    assert with_new_samples(white, found) is white
+
+
+def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_alone(space, monkeypatch):
+    method, x, labels = problem(space)
+    sums = method.statistics(x, labels)
+    for lead, chosen in ((1.5, 0.3), (2.5, 0.7)):
+
+        def expected(white, *_, lead=lead):
+            return 50.0 + (lead if white.shrinkage == 0.7 else 0.0)
+
+        monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.zsl_of_left_out", expected)
+        assert float(method.solve(sums)["kernel"][3]) == chosen
 
 
 @pytest.mark.parametrize("change", ["shifted", "scaled", "rotated", "semantics scaled"])

@@ -6,7 +6,7 @@ Pure functions on tensors; :mod:`~.gaussian` says what they are for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedunseen.core.random import stream
 from fedunseen.methods.closed_form.statistics import scatter
 
 _ZSL_DRAWS = 50  # of each class that is left out
+SAMPLES_ENOUGH = 10  # for each feature: samples beyond them change scores of new samples by a tenth at most
 EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 
 
@@ -63,6 +64,7 @@ class Moments:
     count: Tensor  # (O,) their numbers of samples
     means: Tensor  # (O, d)
     covariance: Tensor  # (d, d) within classes, Sigma_0: unbiased, of low rank where there are few samples
+    freedom: float  # samples less classes, from which Sigma_0 follows; infinite where it does not follow from samples
 
 
 def moments(sums: Params) -> Moments:
@@ -71,14 +73,15 @@ def moments(sums: Params) -> Moments:
     count, total = sums["count"][there], sums["total"][there]
     if not len(count):
         raise DataError("the sums are of no sample at all: at least one party needs samples")
-    covariance = scatter(sums) / max(1.0, float(count.sum()) - len(count))
+    freedom = max(1.0, float(count.sum()) - len(count))
+    covariance = scatter(sums) / freedom
     level = float(covariance.diagonal().mean())
     means = total / count[:, None]
     # what rounding leaves of numbers as large as these is not a variance
     if not level > 1e-12 * float(means.square().mean()):
         apart = float((means - means.mean(0)).square().mean())
-        covariance = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0)
-    return Moments(torch.nonzero(there)[:, 0].numpy(), count, means, covariance)
+        covariance, freedom = torch.eye(total.shape[1], dtype=torch.float64) * (apart if apart > 0 else 1.0), np.inf
+    return Moments(torch.nonzero(there)[:, 0].numpy(), count, means, covariance, freedom)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +116,21 @@ def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> W
         spread = weights.T @ covariance @ weights
     logdet = 2 * float(factor.diagonal().log().sum())
     return Whitened(shrinkage, factor, logdet, (gram + gram.T) / 2, (spread + spread.T) / 2, width)
+
+
+def with_new_samples(white: Whitened, found: Moments) -> Whitened:
+    """Return ``white`` with the ``spread`` of samples that Sigma_0 was not computed from.
+
+    Sigma fits the samples that it follows from: along Sigma^-1 (M - m), others lie farther apart. A sample of leverage
+    h that leaves Sigma scores 1 / (1 - h) as high. The mean leverage is (1 - s) tr(Sigma^-1 Sigma_0) / (n - C).
+    """
+    s, width = white.shrinkage, white.width
+    if found.freedom >= SAMPLES_ENOUGH * width or s == 1:
+        return white
+    level = float(found.covariance.diagonal().mean())
+    trace = float(torch.cholesky_inverse(white.factor).diagonal().sum())  # of Sigma^-1
+    leverage = (width - s * level * trace) / found.freedom
+    return replace(white, spread=white.spread / max(1 - leverage, 1e-3) ** 2)
 
 
 def evidence(
