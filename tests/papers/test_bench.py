@@ -11,12 +11,13 @@ import pytest
 from fedunseen import Experiment, FedUnseenError, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.experiment.sweep.schema import select
+from fedunseen.experiment.sweep.schema import read_sweep, select
 from fedunseen.papers.bench import SHIPPED, interval, lines, number, read_bench, run_bench
 from fedunseen.papers.conditions import halves, measured
 from fedunseen.report.bench_page import write_bench_report
 from processes import GUARD, Forked, until
 
+OMNIGLOT = Path(SHIPPED).with_name("omniglot.toml")
 TINY = """
 title = "Two methods"
 
@@ -223,6 +224,8 @@ def test_the_shipped_bench_gives_every_row_the_same_budget():
     assert sweep.axes["data"] == ("digit-pairs", "AWA1_LAMPERT", "CIFAR100_MBV2")
     assert (bench.examples, bench.pool, bench.seeds) == ([0, 1, 5], True, 3)
     assert all(isinstance(cell.experiment, Experiment) for cell in sweep.cells)
+    more = [*read_bench(Path(SHIPPED).with_name("photos.toml"))[0].cells, *read_sweep(OMNIGLOT).cells]
+    assert {cell.experiment.method.name for cell in more} == {"gaussian", "ridge", "fedzsl", "maml", "protonet"}
 
 
 class TestInterval:
