@@ -120,12 +120,24 @@ def test_processes_in_step_share_the_chunks(own_cache, monkeypatch):
     assert encode.count <= 140  # in one order from two places, they would meet, and encode the rest twice
 
 
-def test_what_was_encoded_before_a_run_ends_is_gone_on_with(own_cache):
-    def stop():
-        raise KeyboardInterrupt
-
+def interrupted(encode):
     with pytest.raises(KeyboardInterrupt):
-        features(Encode(6, stop))
+        features(encode)
+
+
+def stop():
+    raise KeyboardInterrupt
+
+
+def test_chunks_that_another_process_has_encoded_meanwhile_are_taken(own_cache):
+    other = Encode(5, stop)
+    own = Encode(1, lambda: interrupted(other))
+    features(own)
+    assert 100 <= own.count + other.count <= 108  # the chunk at hand may have been encoded twice
+
+
+def test_what_was_encoded_before_a_run_ends_is_gone_on_with(own_cache):
+    interrupted(Encode(6, stop))
     assert not list((own_cache / "features").glob("*.npy"))
     encode = Encode()
     np.testing.assert_allclose(features(encode), IMAGES.mean((2, 3)), rtol=1e-6)
