@@ -52,11 +52,10 @@ def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: st
     run.check_one_model("to adapt", choosable=True)
     adaptable(run.method)
     folder = None if out is None else free_folder(out)
-    is_path = isinstance(inputs, (str, Path))
-    if not is_path and not len(inputs):
+    if not isinstance(inputs, (str, Path)) and not len(inputs):
         check_unlabelled(0)
     rows = run.read_inputs(inputs)
-    check_unlabelled(len(rows), str(inputs) if is_path else "")
+    check_unlabelled(len(rows), str(inputs) if isinstance(inputs, (str, Path)) else "")
     scaled = torch.from_numpy(run.scaler(rows) if rows.ndim == 2 else rows)
     found = adapt(run.method, run.params, [scaled], offset_of(run), among=among)
     return write_adapted(run, found, folder, rows, {})
