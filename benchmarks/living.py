@@ -45,7 +45,7 @@ from fedunseen.federation.partition import Partition
 from fedunseen.metrics import accuracies, group_accuracies
 
 ROUNDS = {"digit-pairs": 8, "AWA1_LAMPERT": 8, "CIFAR100_MBV2": 3}
-OPTIMISERS = ("fedavgm", "fedadam")
+OPTIMISERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 PATIENCE, PERSONAL = 2, 2  # rounds without gain; epochs
 
 

@@ -34,7 +34,7 @@ CLOSED = ("gaussian", "eszsl", "ridge")
 TRAINED = ("fedzsl", "distzsl", "fedzsl, hidden layer", "distzsl, hidden layer", "clswgan", "vaegan", "free")
 MAPS = ("apn", "gem", "msdn", "svip")
 STRATEGIES = (
-    "fedprox", "fednova", "scaffold", "moon", "fedgloss", "fedavg-decay", "fedavgm", "fedadam",
+    "fedprox", "fednova", "scaffold", "moon", "fedgloss", "fedavg-decay", "fedavgm", "fedadagrad", "fedyogi", "fedadam",
     "local", "centralised",
 )  # fmt: skip
 PRESETS = (

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.strategies import FedAdam, FedAvgM, Reply
+from fedunseen.strategies import FedAdagrad, FedAdam, FedAvgM, FedYogi, Reply
 
 ETA, BETA1, BETA2, TAU, ROUNDS = 0.3, 0.8, 0.7, 0.05, 5
 HELD = [1, 3, 4]  # classes of three clients
 MADE = {
     "fedavgm": lambda: FedAvgM(server_lr=ETA, momentum=BETA1),
+    "fedadagrad": lambda: FedAdagrad(server_lr=ETA, beta1=BETA1, tau=TAU),
+    "fedyogi": lambda: FedYogi(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
     "fedadam": lambda: FedAdam(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
 }
 
@@ -26,7 +28,12 @@ def by_hand(name, start, updates):
             x = x + ETA * m
         else:
             m = BETA1 * m + (1 - BETA1) * delta
-            v = BETA2 * v + (1 - BETA2) * delta**2
+            if name == "fedadagrad":
+                v = v + delta**2
+            elif name == "fedyogi":
+                v = v - (1 - BETA2) * delta**2 * math.copysign(1.0, v - delta**2)
+            else:
+                v = BETA2 * v + (1 - BETA2) * delta**2
             x = x + ETA * m / (math.sqrt(v) + TAU)
         result.append(x)
     return result
@@ -55,15 +62,18 @@ def test_rounds_are_those_of_the_papers_algorithm(name):
         np.testing.assert_allclose(params["w"].numpy(), expected[round], rtol=1e-12)
 
 
-def test_parameters_that_hardly_move_are_given_longer_steps_and_large_tau_is_fedavg():
+@pytest.mark.parametrize("name", ["fedadam", "fedyogi", "fedadagrad"])
+def test_parameters_that_hardly_move_are_given_longer_steps_and_large_tau_is_fedavg(name):
     params = {"w": torch.zeros(2, dtype=torch.float64)}
     given = [Reply(0, {"w": torch.tensor([1.0, 0.01], dtype=torch.float64)}, 1, 1)]
 
     def after(tau, lr):
-        strategy = FedAdam(server_lr=lr, beta1=0.0, tau=tau)
+        kind = type(MADE[name]())
+        strategy = kind(server_lr=lr, beta1=0.0, tau=tau)
         return strategy.merge(strategy.init(params, 1), params, given, 0)[1]["w"]
 
     small = after(1e-6, 0.1)
     assert float(small[0] / small[1]) == pytest.approx(1, rel=2e-3)  # of updates a hundred times as large
-    large = after(1e6, 1e6 * (math.sqrt(0.99) + 1))  # of tau^2, where v begins, a part is forgotten
+    forgotten = math.sqrt(0.99) if name == "fedadam" else 1.0  # of tau^2, where v begins, FedAdam forgets a part
+    large = after(1e6, 1e6 * (forgotten + 1))  # the update over tau sqrt(forgotten) + tau
     torch.testing.assert_close(large, given[0].update["w"], rtol=1e-5, atol=0)

@@ -61,6 +61,8 @@ STRATEGIES = {
     "moon": "fedunseen.strategies.moon:Moon",
     "fedgloss": "fedunseen.strategies.fedgloss:FedGloSS",
     "fedavgm": "fedunseen.strategies.fedopt:FedAvgM",
+    "fedadagrad": "fedunseen.strategies.fedopt:FedAdagrad",
+    "fedyogi": "fedunseen.strategies.fedopt:FedYogi",
     "fedadam": "fedunseen.strategies.fedopt:FedAdam",
     "local": "fedunseen.strategies.alone:Local",
     "centralised": "fedunseen.strategies.alone:Centralised",

@@ -1,16 +1,17 @@
-r"""Server optimizers: momentum, and a rate for every parameter (Reddi et al. 2021, "Adaptive federated optimization").
+r"""Server optimizers (Reddi et al. 2021, "Adaptive federated optimization", Algorithm 2): a rate for every parameter.
 
 The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient. Server momentum is FedAvgM (Hsu et al.
-2019). ``server_lr`` is :math:`\eta`; FedAdam moves every parameter by about :math:`\eta` a round.
+2019). ``server_lr`` is :math:`\eta`; the adaptive three move every parameter by about :math:`\eta` a round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedunseen.core.parameters import Params, add_scaled, under, within, zeros
 from fedunseen.strategies.base import Reply, Strategy, StrategySettings
@@ -52,29 +53,26 @@ class FedAvgM(Strategy):
         return under("m/", m), params | moved | self.merged_statistics(params, replies)
 
 
-class FedAdamSettings(StrategySettings):
-    """Settings of FedAdam."""
+class AdaptiveSettings(StrategySettings):
+    """Settings that the adaptive server optimizers share."""
 
-    name: Literal["fedadam"] = "fedadam"
     server_lr: float = Field(0.01, gt=0)
     """Step of the server, eta."""
     beta1: float = Field(0.9, ge=0, lt=1)
     """Part of the last rounds' mean update that the server keeps."""
-    beta2: float = Field(0.99, ge=0, lt=1)
-    """How slowly squares are forgotten."""
     tau: float = Field(1e-3, gt=0)
     """How little a parameter has to move before its step stops growing: the degree of adaptivity."""
 
 
-class FedAdam(Strategy):
-    r""":math:`w_{t+1} = w_t + \eta\, m_t / (\sqrt{v_t} + \tau)`.
+class Adaptive(Strategy):
+    r"""The base of the three: :math:`w_{t+1} = w_t + \eta\, m_t / (\sqrt{v_t} + \tau)`.
 
-    :math:`m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t` and :math:`v_t = \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2`,
-    from :math:`m_{-1} = 0` and :math:`v_{-1} = \tau^2`; their bias is not corrected.
+    :math:`m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t`, from :math:`m_{-1} = 0` and :math:`v_{-1} = \tau^2`; their
+    bias is not corrected. A subclass says how :math:`v_t` follows :math:`\Delta_t^2`.
     """
 
-    Settings = FedAdamSettings
-    settings: FedAdamSettings
+    Settings: ClassVar[type[StrategySettings]] = AdaptiveSettings
+    settings: AdaptiveSettings
     merges_by_mean = True
 
     def init(self, params: Params, clients: int) -> Params:
@@ -86,10 +84,71 @@ class FedAdam(Strategy):
         """Step along m, each parameter at its own rate."""
         if not replies:
             return state, params
-        s, eta = self.settings, self.server_step(round)
+        beta, eta, tau = self.settings.beta1, self.server_step(round), self.settings.tau
         change = mean_update(params, replies, self.reply_weights(replies))
         m, v = within("m/", state), within("v/", state)
-        m = {name: s.beta1 * m[name] + (1 - s.beta1) * value for name, value in change.items()}
-        v = {name: s.beta2 * v[name] + (1 - s.beta2) * value.square() for name, value in change.items()}
-        moved = {name: params[name] + eta * m[name] / (v[name].sqrt() + s.tau) for name in change}
+        m = {name: beta * m[name] + (1 - beta) * value for name, value in change.items()}
+        v = {name: self.second(v[name], value.square()) for name, value in change.items()}
+        moved = {name: params[name] + eta * m[name] / (v[name].sqrt() + tau) for name in change}
         return under("m/", m) | under("v/", v), params | moved | self.merged_statistics(params, replies)
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """Return v_t from v_(t-1) and the square of the mean update, of one parameter."""
+        raise TypeError(f"{type(self).__name__} must say how v follows the squares of the updates")
+
+
+class FedAdagradSettings(AdaptiveSettings):
+    """Settings of FedAdagrad."""
+
+    name: Literal["fedadagrad"] = "fedadagrad"
+    beta1: float = Field(0.0, ge=0, lt=1)
+    """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps none."""
+
+
+class FedAdagrad(Adaptive):
+    r""":math:`v_t = v_{t-1} + \Delta_t^2`: steps grow shorter and shorter."""
+
+    Settings = FedAdagradSettings
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """Add the square."""
+        return v + square
+
+
+class _ForgettingSettings(AdaptiveSettings):
+    beta2: float = Field(0.99, ge=0, lt=1)
+    """How slowly squares are forgotten."""
+
+
+class FedYogiSettings(_ForgettingSettings):
+    """Settings of FedYogi."""
+
+    name: Literal["fedyogi"] = "fedyogi"
+
+
+class FedYogi(Adaptive):
+    r""":math:`v_t = v_{t-1} - (1 - \beta_2)\, \Delta_t^2\, \mathrm{sgn}(v_{t-1} - \Delta_t^2)`."""
+
+    Settings = FedYogiSettings
+    settings: FedYogiSettings
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """Move towards the square, by a part of the square."""
+        return v - (1 - self.settings.beta2) * square * torch.sign(v - square)
+
+
+class FedAdamSettings(_ForgettingSettings):
+    """Settings of FedAdam."""
+
+    name: Literal["fedadam"] = "fedadam"
+
+
+class FedAdam(Adaptive):
+    r""":math:`v_t = \beta_2 v_{t-1} + (1 - \beta_2)\, \Delta_t^2`."""
+
+    Settings = FedAdamSettings
+    settings: FedAdamSettings
+
+    def second(self, v: Tensor, square: Tensor) -> Tensor:
+        """Average squares, those of old rounds less and less."""
+        return self.settings.beta2 * v + (1 - self.settings.beta2) * square
