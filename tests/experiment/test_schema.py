@@ -7,10 +7,11 @@ import pytest
 from fedunseen import Experiment
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.presets import preset_names, preset_text
-from fedunseen.core.registry import find
+from fedunseen.core.registry import find, own
 from fedunseen.data import BENCHMARKS
 from fedunseen.engines import ENGINES
-from fedunseen.experiment.parsing import SECTIONS, parse_override
+from fedunseen.experiment.parsing import NAMED, SECTIONS, parse_override
+from fedunseen.experiment.settings_keys import own_keys
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command
 from known_names import known, refuses
@@ -60,6 +61,12 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
 def test_a_bad_override_is_one_sentence(text, message):
     with refuses(message):
         Experiment.load("digit-pairs", dict([parse_override(text)]))
+
+
+@pytest.mark.parametrize("section", NAMED)
+def test_keys_read_from_source_are_those_of_the_settings(section):
+    for name in own(section):
+        assert own_keys(section, name) == list(find(section, name).Settings.model_fields), name
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ MISTAKES = {
     "run commas.toml --set data.root=strange": "the folder strange/zbera is of no class",
     "run digit-pairs --set method.name=fedzls": "unknown method 'fedzls'",
     "run digit-pairs --set metod.name=fedzls": "unknown section 'metod'",
+    "run digit-pairs --set strategy.round=3": "unknown key 'round': did you mean 'rounds'?",
+    "run digit-pairs --set method.hiden=[9]": "unknown key 'hiden': did you mean 'hidden'?",
     "run digit-piars": "unknown preset 'digit-piars'",
     "run none.toml": "none.toml is missing",
     "attack backdoor digit-pairs --set data.rooot=x": "unknown key 'rooot'",

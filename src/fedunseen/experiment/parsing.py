@@ -20,6 +20,7 @@ from fedunseen.core.presets import experiment_text
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
+from fedunseen.experiment.settings_keys import own_keys
 
 SECTIONS = (
     "data", "encoder", "partition", "growth", "method", "strategy", "attack", "screening", "defence", "privacy",
@@ -52,21 +53,36 @@ def sections_of(
 
 
 def glance(source: str | Path, overrides: Mapping[str, Any] | None = None) -> None:
-    """Refuse what shows at once: unknown choices and sections, settings of the data, their folder and classes."""
-    sections = sections_of({key: value for key, value in read_tree(source).items() if key != "name"})
+    """Refuse what shows at once: unknown choices and keys, settings of the data, their folder and classes."""
+    tree = {key: value for key, value in read_tree(source).items() if key != "name"}
     overrides = overrides or {}
-    named = {section: content.get("name") for section, content in sections.items()}
+    sections = sections_of(tree)
+    for section, content in sections.items():
+        _check_choice(section, content.get("name"), content)
+    overridden: dict[str, dict[str, Any]] = {}
     for key, value in overrides.items():
         section, setting = _section_of(key)
-        named |= {section: value} if setting == "name" else {}
-    for section, name in named.items():
-        if section in NAMED and isinstance(name, str) and name != "none" and name not in names(section):
-            find(section, name)  # raises with the known names
+        overridden.setdefault(section, {})[setting.partition(".")[0]] = value
+    for section, content in overridden.items():
+        name = sections.get(section, {}).get("name", "in-process" if section == "engine" else None)
+        _check_choice(section, content.get("name", name), content)
     chosen = {key: value for key, value in overrides.items() if key == "data.name" or not key.endswith(".name")}
     data = sections_of(sections, chosen).get("data", {})
     if isinstance(name := data.get("name"), str):
         benchmark = find("data", name)
         benchmark.glance(validated(benchmark.Settings, "data", data))
+
+
+def _check_choice(section: str, name: object, content: Mapping[str, Any]) -> None:
+    """Refuse a choice that no package has, and a key that one of ours does not take, without loading it."""
+    if section not in NAMED or not isinstance(name, str) or name == "none":
+        return
+    if name not in names(section):
+        find(section, name)  # raises with the known names
+    keys = own_keys(section, name)
+    for key in content:
+        if keys is not None and key not in keys:
+            raise ExperimentError(f"{section}: " + unknown("key", key, keys))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
