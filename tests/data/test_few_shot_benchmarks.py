@@ -64,7 +64,7 @@ def test_a_class_without_samples_is_named(empty, name):
     assert str(error.value) == f"small: the class {name!r} has no sample: add some"
 
 
-@pytest.mark.parametrize(("name", "side"), [("fc100", 32), ("miniimagenet", 84), ("cifar100", 32)])
+@pytest.mark.parametrize(("name", "side"), [("fc100", 32), ("cifar-fs", 32), ("miniimagenet", 84), ("cifar100", 32)])
 def test_any_photo_is_read_as_the_benchmark_s_own(tmp_path, name, side):
     Image.new("RGB", (64, 40), "red").save(tmp_path / "a.png")
     image = read(name, tmp_path / "a.png")
@@ -176,12 +176,12 @@ def test_miniimagenet_s_lists_may_lie_elsewhere(tmp_path):
     assert load("miniimagenet", tmp_path / "data", splits=tmp_path / "lists").fingerprint() == expected
 
 
-# CIFAR-100 and FC100
+# CIFAR-100, FC100, CIFAR-FS
 
 
 def test_the_splits_of_cifar100_are_the_published_ones():
     table = Path(cifar100.__file__).with_name("cifar100.csv").read_bytes()
-    assert hashlib.sha256(table).hexdigest()[:16] == "10348a2ef72003d3"  # every published figure depends on it
+    assert hashlib.sha256(table).hexdigest()[:16] == "c3811182bfaffbdb"  # every published figure depends on it
     names = sorted(class_parts("superclass"))
     fine = {part: [i for i, name in enumerate(names) if class_parts("fc100")[name] == part]
             for part in ("val", "test")}  # fmt: skip
@@ -192,15 +192,19 @@ def test_the_splits_of_cifar100_are_the_published_ones():
           for group in class_parts("superclass").values()}  # fmt: skip
     assert (len(names), sorted(map(len, of.values()))) == (100, [5] * 20)
     assert all(len({class_parts("fc100")[name] for name in group}) == 1 for group in of.values())
+    parts = list(class_parts("cifar_fs").values())
+    assert [parts.count(part) for part in ("train", "val", "test")] == [64, 16, 20]
 
 
-def test_fc100_takes_all_images_of_the_binary_layout(tmp_path, small_copies):
+@pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])
+def test_the_splits_take_all_images_of_the_binary_layout(tmp_path, small_copies, name, classes):
+    split = class_parts(name.replace("-", "_"))
     (fine, pixels), (test_fine, test_pixels) = write_cifar(tmp_path / "cifar-100-binary")
     for root in (tmp_path, tmp_path / "cifar-100-binary"):
-        made = load("fc100", root)
-        assert made.space.names == tuple(class_parts("fc100"))
-        assert (sizes(made), made.kind, made.image_shape) == (((60, 20, 20), (240, 0, 60)), "images", (3, 32, 32))
-        assert named(made, "unseen") == {name for name, part in class_parts("fc100").items() if part == "test"}
+        made = load(name, root)
+        assert made.space.names == tuple(split)
+        assert (sizes(made), made.kind, made.image_shape) == ((classes, (240, 0, 60)), "images", (3, 32, 32))
+        assert named(made, "unseen") == {name for name, part in split.items() if part == "test"}
         for c in (0, 55):
             expected = np.concatenate([pixels[fine == c], test_pixels[test_fine == c]])
             np.testing.assert_array_equal(made.features[made.labels == c], expected)

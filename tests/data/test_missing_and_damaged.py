@@ -199,6 +199,7 @@ ABSENT = {
     "cub": (GET, "CUB-200-2011"),
     "sun": (GET, "SUN Attribute Database"),
     "cifar100": ("unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {page}) there", ""),
+    "cifar-fs": ("unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {page}) there", ""),
     "fc100": ("unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {page}) there", ""),
     "sent140": ("unpack trainingandtestdata.zip ({page}) there, or name a CSV file of its six columns in", ""),
     "miniimagenet": ("get Ravi's lists train.csv, val.csv and test.csv ({page})", ""),

@@ -32,6 +32,7 @@ BENCHMARKS = {
     "apy": "fedunseen.data.benchmarks.published:Apy",
     "deepfashion": "fedunseen.papers.distzsl.deepfashion:DeepFashion",
     "cifar100": "fedunseen.data.benchmarks.cifar100:Cifar100",
+    "cifar-fs": "fedunseen.data.benchmarks.cifar100:CifarFs",
     "fc100": "fedunseen.data.benchmarks.cifar100:Fc100",
     "mnist": "fedunseen.data.benchmarks.digits:Mnist",
     "omniglot": "fedunseen.data.benchmarks.omniglot:Omniglot",
@@ -41,5 +42,5 @@ BENCHMARKS = {
 }
 """Name in ``[data]`` -> "module:class", a :class:`~fedunseen.data.base.BenchmarkLoader`.
 
-A folder that fits several is said to hold the first: CIFAR-100 before the few-shot split of it.
+A folder that fits several is said to hold the first: CIFAR-100 before the two few-shot splits of it.
 """

@@ -1,9 +1,10 @@
-"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100`` and ``fc100``.
+"""CIFAR-100 (Krizhevsky 2009), 60,000 photos of 32 x 32 pixels: the benchmarks ``cifar100``, ``fc100``, ``cifar-fs``.
 
 ``cifar100``: semantics are embeddings of "a photo of a CLASS."; 20 classes are unseen and 16 for validation, always the
 same: no split is published, name it beside any number. ``fc100`` (Oreshkin et al. 2018): whole superclasses are novel.
+``cifar-fs`` (Bertinetto et al. 2019): 64 / 16 / 20 classes drawn at random, which makes it the easier of the two.
 
-``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and both splits. The images lie
+``cifar100.csv`` names the 100 classes in the order of their labels, their superclasses and the splits. The images lie
 in the authors' binary version, or in one sheet a class (``00_apple.webp``, 600 tiles, 30 a row, training images first);
 the authors' pickles are never read.
 """
@@ -43,7 +44,7 @@ ImagesOf = Callable[[int], NDArray[np.uint8]]
 
 
 class _CifarLoader(BenchmarkLoader):
-    """Where both benchmarks find their images."""
+    """Where the benchmarks find their images."""
 
     page = "https://www.cs.toronto.edu/~kriz/cifar.html"
     layout = "train.bin, test.bin, fine_label_names.txt; or 00_apple.webp, ..."
@@ -97,11 +98,24 @@ class Cifar100(_CifarLoader):
         return read_image(Path(path), SIDE, SIDE)
 
 
-class Fc100(_CifarLoader, FewShotBenchmark):
-    """Photos of 32 x 32 pixels, few-shot, 600 a class: the novel classes are of other superclasses."""
+class _CifarSplit(_CifarLoader, FewShotBenchmark):
+    """What the two few-shot splits share: images (n, 3, 32, 32), 600 a class."""
+
+    image_shape = (3, SIDE, SIDE)
+
+    @classmethod
+    def load(cls, settings: Any, seed: int) -> Benchmark:
+        """Read all images of each class; the split is fixed."""
+        images = class_images(find_source(settings.root), range(CLASSES))
+        parts = class_parts(settings.name.replace("-", "_"))
+        roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
+        return cls.build(settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
+
+
+class Fc100(_CifarSplit):
+    """Photos of 32 x 32 pixels, few-shot: the novel classes are of other superclasses."""
 
     title = "FC100: CIFAR-100 split by superclasses, few-shot"
-    image_shape = (3, SIDE, SIDE)
 
     class Settings(DataSettings):
         """``[data] name = "fc100"``."""
@@ -110,18 +124,23 @@ class Fc100(_CifarLoader, FewShotBenchmark):
         root: Path
         """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
 
-    @classmethod
-    def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read all images of each class; the split is fixed."""
-        images = class_images(find_source(settings.root), range(CLASSES))
-        parts = class_parts("fc100")
-        roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
-        return cls.build("fc100", list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
+
+class CifarFs(_CifarSplit):
+    """Photos of 32 x 32 pixels, few-shot: the novel classes were drawn at random."""
+
+    title = "CIFAR-FS: CIFAR-100 split at random, few-shot"
+
+    class Settings(DataSettings):
+        """``[data] name = "cifar-fs"``."""
+
+        name: Literal["cifar-fs"] = "cifar-fs"
+        root: Path
+        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
 
 
 @cache
 def class_parts(column: str) -> dict[str, str]:
-    """Return class -> part of the splits ``zero_shot`` and ``fc100``, or -> its ``superclass``."""
+    """Return class -> part of the splits ``zero_shot``, ``fc100`` and ``cifar_fs``, or -> its ``superclass``."""
     (_, header), *rows = read_csv(Path(__file__).with_name("cifar100.csv"))
     return {row[0]: row[header.index(column)] for _, row in rows}
 
