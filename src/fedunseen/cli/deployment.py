@@ -134,6 +134,7 @@ def host(
     address: Annotated[str, typer.Option(help="Where to listen: HOST or HOST:PORT.")] = f"127.0.0.1:{PORT}",
     kit: Kit = None,
     insecure: Insecure = False,
+    track: opt.Track = None,
     parties: Annotated[str | None, typer.Option(help="--insecure: names of all parties that may join: a,b,c.")] = None,
     as_json: opt.Json = False,
     *,
@@ -158,6 +159,7 @@ def host(
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.deployed import deployed, notes
     from fedunseen.experiment.manifest import free_directory
+    from fedunseen.experiment.tracking import tracked
 
     chosen = deployed(Experiment.load(experiment, {"engine.name": name, **given, **fixed}), given)
     say(*(f"note: {note}" for note in notes(chosen)))
@@ -174,7 +176,7 @@ def host(
             yield Session(link, members, kit=kit)
 
     with _terminable(), watched(listen_at, chosen, out) as monitor:
-        with client_table(members) as on_round:
+        with client_table(members) as shown, tracked(shown, track or [], out, chosen) as on_round:
             done = run_experiment(chosen, out, resume, both(monitor, on_round), meet, monitor.meet if monitor else None)
         from fedunseen.report import write_report
 

@@ -95,6 +95,7 @@ def run(
     plugins: opt.Plugins = None,
     out: opt.Out = None,
     resume: opt.Resume = False,
+    track: opt.Track = None,
     as_json: opt.Json = False,
     *,
     listen_at: BindAddress | None,
@@ -104,6 +105,7 @@ def run(
     from fedunseen.cli.progress import live_progress
     from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.manifest import free_directory
+    from fedunseen.experiment.tracking import tracked
 
     if out is None and not resume:
         out = free_directory(plan)
@@ -111,7 +113,7 @@ def run(
         say(f"note: {out} holds no run yet: starting a new one")
     try:
         with watched(listen_at, plan, out or Path()) as monitor:
-            with live_progress() as on_round:
+            with live_progress() as progress, tracked(progress, track or [], out or Path(), plan) as on_round:
                 done = run_experiment(
                     plan, out, resume, both(monitor, on_round), present=monitor.meet if monitor else None
                 )

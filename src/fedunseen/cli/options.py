@@ -95,6 +95,7 @@ Plugins = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="The run directory (default: runs/NAME-seedN, or a new one).")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")]
+Track = Annotated[list[str] | None, typer.Option("--track", help="Write curves for tensorboard or mlflow too.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON as the last line of standard output.")]
 EpsilonLimit = Annotated[
     float | None,

@@ -20,6 +20,7 @@ from fedunseen.cli.logs import is_json, logged
 from fedunseen.core.array_cache import shown
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment import Progress
+from fedunseen.experiment.tracking import scalars
 
 EVERY = 20.0  # seconds between two lines
 
@@ -84,18 +85,7 @@ def preparation_bars() -> Iterator[None]:
 
 def numbers(stage: str, line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a round's numbers for a log that machines read."""
-    return {"stage": stage, "round": line["round"], "numbers": _flat(line)}
-
-
-def _flat(line: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Return the numbers of a line of metrics under flat names; lists and numbers of single clients are left out."""
-    found: dict[str, float] = {}
-    for key, value in line.items():
-        if isinstance(value, Mapping) and key not in ("client_seconds", "dropped"):
-            found |= _flat(value, f"{prefix}{key}/")
-        elif type(value) in (int, float) and key != "round":
-            found[f"{prefix}{key}"] = float(value)
-    return found
+    return {"stage": stage, "round": line["round"], "numbers": scalars(line)}
 
 
 def state(line: Mapping[str, Any] | None) -> str:

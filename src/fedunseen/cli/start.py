@@ -75,6 +75,7 @@ _EXTRAS = {
     "masked": ("pycryptodome", "hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
     "onnx": ("onnx", "exports models that load without this package"),
+    "track": ("tensorboard", "draws curves of runs"),
     "docs": ("mkdocs-material", "builds the documentation as a site"),
 }
 """Extra -> the package that it brings, and what that does."""
