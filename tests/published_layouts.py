@@ -207,12 +207,12 @@ def write_sentiment140(path, users=20, each=3, encoding="latin-1", rows=None):
     return rows
 
 
-def write_omniglot(root, alphabets, drawings=2):
-    """Write Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
+def write_omniglot(root, alphabets, drawings=2, part="images_background"):
+    """Write a set of Omniglot with so many characters of each alphabet. Returns the pictures by name, ink True."""
     root.mkdir(parents=True, exist_ok=True)
     made = {}
     characters = [(alphabet, c) for alphabet, count in alphabets.items() for c in range(1, count + 1)]
-    with zipfile.ZipFile(root / "images_background.zip", "w", zipfile.ZIP_DEFLATED) as file:
+    with zipfile.ZipFile(root / f"{part}.zip", "w", zipfile.ZIP_DEFLATED) as file:
         for number, (alphabet, c) in enumerate(characters, 1):
             for i in range(1, drawings + 1):
                 ink = np.zeros((105, 105), dtype=bool)
@@ -223,7 +223,7 @@ def write_omniglot(root, alphabets, drawings=2):
                 Image.fromarray(~ink).save(content, "png")
                 name = f"{alphabet}/character{c:02d}/{number:04d}_{i:02d}.png"
                 made[name] = ink
-                file.writestr(f"images_background/{name}", content.getvalue())
+                file.writestr(f"{part}/{name}", content.getvalue())
     return made
 
 

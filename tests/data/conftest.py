@@ -8,9 +8,10 @@ from fedunseen.data.benchmarks import cifar100, omniglot
 
 @pytest.fixture
 def small_copies(monkeypatch):
-    """Let CIFAR-100 have three images a class, and Omniglot ten characters of two drawings each."""
+    """Let CIFAR-100 have three images a class, and Omniglot ten characters and three, of two drawings each."""
     changes = {"TRAINING": ("Greek", "Latin"), "VALIDATION": ("N_Ko",), "NOVEL": ("Hebrew", "Korean")}
-    for name, value in {**changes, "CHARACTERS": 10, "DRAWINGS": 2}.items():
+    counts = {"images_background": 10, "images_evaluation": 3}
+    for name, value in {**changes, "CHARACTERS": counts, "SANTORO": (6, 2), "DRAWINGS": 2}.items():
         monkeypatch.setattr(omniglot, name, value)
     monkeypatch.setattr(cifar100, "TRAIN", 2)
     monkeypatch.setattr(cifar100, "TEST", 1)

@@ -144,6 +144,20 @@ def test_omniglot_s_background_is_split_by_alphabets(tmp_path, small_copies):
     np.testing.assert_array_equal(read("omniglot", tmp_path / "a.png")[0], made.features[1])
 
 
+def test_omniglot_with_both_sets(tmp_path, small_copies):
+    write_omniglot(tmp_path, {"Greek": 3, "Latin": 2, "N_Ko": 2, "Korean": 1, "Hebrew": 2})
+    with pytest.raises(DataError, match=r'which data\.split = "santoro" needs: get it \(.*\), or use "alphabets"$'):
+        load("omniglot", tmp_path, split="santoro")
+    write_omniglot(tmp_path, {"Angelic": 2, "ULOG": 1}, part="images_evaluation")
+    made = load("omniglot", tmp_path)
+    assert (made.name, sizes(made)[1]) == ("omniglot/alphabets", (20, 0, 6))
+    assert alphabets(made, "train") == {"Greek", "Hebrew", "Korean", "Latin"}
+    assert alphabets(made, "unseen") == {"Angelic", "ULOG"}
+    drawn = load("omniglot", tmp_path, split="santoro")
+    assert (drawn.name, sizes(drawn)[0]) == ("omniglot/santoro", (6, 2, 5))
+    assert load("omniglot", tmp_path, seed=3, split="santoro").fingerprint() == drawn.fingerprint()
+
+
 # miniImageNet
 
 

@@ -1,7 +1,8 @@
-"""The benchmark ``omniglot`` (Lake et al. 2015): the background set, 964 characters of 30 alphabets by 20 people each.
+"""The benchmark ``omniglot`` (Lake et al. 2015): 1,623 characters of 50 alphabets, each drawn by 20 people.
 
-The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, ink 255, as in learn2learn. Which
-alphabets are novel is chosen here.
+The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, ink 255, as in learn2learn. The split
+``santoro`` is that of Santoro et al. (2016) and MAML: 1,200 characters of any alphabet to train on, 100 of them here
+for validation. Those authors published no draw: ours, as the alphabets, is always the same.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.array_cache import cached_blocks, file_stamps
+from fedunseen.core.errors import DataError
+from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
 from fedunseen.data.io.images import opened_image
 
-BACKGROUND = "images_background"
-CHARACTERS = 964
+BACKGROUND, EVALUATION = "images_background", "images_evaluation"
+CHARACTERS = {BACKGROUND: 964, EVALUATION: 659}
 VALIDATION = ("Armenian", "Braille", "Burmese_(Myanmar)", "N_Ko", "Tagalog")
-NOVEL = ("Bengali", "Futurama", "Hebrew", "Korean", "Tifinagh")
+NOVEL = ("Bengali", "Futurama", "Hebrew", "Korean", "Tifinagh")  # without the evaluation set
 TRAINING = (
     "Alphabet_of_the_Magi", "Anglo-Saxon_Futhorc", "Arcadian", "Asomtavruli_(Georgian)", "Balinese",
     "Blackfoot_(Canadian_Aboriginal_Syllabics)", "Cyrillic", "Early_Aramaic", "Grantha", "Greek", "Gujarati",
@@ -34,11 +37,12 @@ TRAINING = (
     "Malay_(Jawi_-_Arabic)", "Mkhedruli_(Georgian)", "Ojibwe_(Canadian_Aboriginal_Syllabics)", "Sanskrit",
     "Syriac_(Estrangelo)",
 )  # fmt: skip
+SANTORO = (1100, 100)  # characters for training and for validation
 
 DRAWINGS = 20  # of each character
 DRAWN, SIDE = 105, 28  # pixels, as published and as used
 LARGEST = 2**16  # bytes of a drawing: they have some 250
-MOST = 100_000  # files of a zip file: this one has 20,000
+MOST = 100_000  # files of a zip file: the larger one has 20,000
 
 DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError)
 """What reading a damaged or encrypted zip file raises."""
@@ -47,9 +51,10 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotI
 class Omniglot(FewShotBenchmark):
     """Handwritten characters of many alphabets, few-shot: images (n, 1, 28, 28), ink 255."""
 
-    title = "Omniglot: handwritten characters of 30 alphabets, few-shot"
+    title = "Omniglot: handwritten characters of 50 alphabets, few-shot"
     page = "https://github.com/brendenlake/omniglot/tree/master/python"
     needs = (f"{BACKGROUND}.zip",)
+    layout = f"{BACKGROUND}.zip, and {EVALUATION}.zip if it is there"
     folders = ("omniglot", "Omniglot", "omniglot-py", "omniglot/python", "python")
     image_shape = (1, SIDE, SIDE)
     resample = Image.Resampling.LANCZOS
@@ -59,38 +64,64 @@ class Omniglot(FewShotBenchmark):
 
         name: Literal["omniglot"] = "omniglot"
         root: Path
-        """The folder with `images_background.zip`."""
+        """The folder with `images_background.zip` and, if you have it, `images_evaluation.zip`."""
+        split: Literal["alphabets", "santoro"] = "alphabets"
+        """`alphabets`: the novel characters are of other alphabets. `santoro`: 1,200 characters at random to train on
+        (100 of them for validation), 423 novel; needs both sets."""
 
     @classmethod
     def load(cls, settings: Settings, seed: int) -> Benchmark:
-        """Read the drawings; novel and validation characters are of other alphabets than those for training."""
-        _, (packed,) = cls.parts(settings.root)
-        inside = cls._drawings(packed)
+        """Read the drawings of the sets that are there."""
+        root, (packed,) = cls.parts(settings.root)
+        sets = [cls._set(packed, BACKGROUND)]
+        if (more := root / f"{EVALUATION}.zip").is_file():
+            sets.append(cls._set(more, EVALUATION))
+        elif settings.split == "santoro":
+            raise DataError(
+                f'{more} is missing, which data.split = "santoro" needs: get it ({cls.page}), or use "alphabets"'
+            )
+        names = [name for characters, _ in sets for name in characters]
+        roles = cls._roles(names, len(sets[0][0]), settings.split)
+        images = sets[0][1] if len(sets) == 1 else np.concatenate([drawings for _, drawings in sets])
+        name = f"omniglot/{settings.split if len(sets) > 1 else 'background'}"
+        return cls.build(name, names, roles, images, np.repeat(np.arange(len(names)), DRAWINGS))
+
+    @classmethod
+    def _roles(cls, names: list[str], background: int, split: str) -> list[list[int]]:
+        """Return the ids of the training, validation and novel characters; the first ``background`` are of that set."""
+        if split == "santoro":
+            order, (training, validation) = stream(0, "omniglot santoro").permutation(len(names)).tolist(), SANTORO
+            return [order[:training], order[training : training + validation], order[training + validation :]]
+        alphabets = [name.partition("/")[0] for name in names]
+        for expected in (*TRAINING, *VALIDATION, *NOVEL):
+            if expected not in alphabets[:background]:
+                raise cls.damaged("omniglot:", f"{BACKGROUND} lacks the alphabet {expected!r}")
+        more = alphabets[background:]
+        parts = ((*TRAINING, *NOVEL) if more else TRAINING, VALIDATION, more or NOVEL)
+        return [[c for c, alphabet in enumerate(alphabets) if alphabet in part] for part in parts]
+
+    @classmethod
+    def _set(cls, packed: Path, part: str) -> tuple[list[str], NDArray[np.uint8]]:
+        """Return the sorted characters of a set and their drawings, in the same order."""
+        inside = cls._drawings(packed, part)
         counts = Counter(name.rpartition("/")[0] for name in inside)
         for name, count in counts.items():
             if count != DRAWINGS:
                 raise cls.damaged(f"{packed}: {name}", f"has {count} drawings, not {DRAWINGS}")
-        if len(counts) != CHARACTERS:
-            raise cls.damaged(packed, f"has {len(counts)} characters, not {CHARACTERS}")
-        names = sorted(counts)
-        alphabets = [name.partition("/")[0] for name in names]
-        parts = (TRAINING, VALIDATION, NOVEL)
-        for expected in (alphabet for part in parts for alphabet in part):
-            if expected not in alphabets:
-                raise cls.damaged("omniglot:", f"{BACKGROUND} lacks the alphabet {expected!r}")
-        roles = [[c for c, alphabet in enumerate(alphabets) if alphabet in part] for part in parts]
+        if len(counts) != CHARACTERS[part]:
+            raise cls.damaged(packed, f"has {len(counts)} characters, not {CHARACTERS[part]}")
         images = cached_blocks(
             "omniglot",
-            [str(packed.resolve()), BACKGROUND, file_stamps([packed])[0]],
+            [str(packed.resolve()), part, file_stamps([packed])[0]],
             (len(inside), 1, SIDE, SIDE),
             lambda: cls._images(packed, sorted(inside.items())),
         )
-        return cls.build("omniglot/background", names, roles, images, np.repeat(np.arange(len(names)), DRAWINGS))
+        return sorted(counts), images
 
     @classmethod
-    def _drawings(cls, packed: Path) -> dict[str, zipfile.ZipInfo]:
+    def _drawings(cls, packed: Path, part: str) -> dict[str, zipfile.ZipInfo]:
         """Return what holds each drawing, by its name without the set's."""
-        pattern = re.compile(rf"(?:{BACKGROUND}/)?([^/.][^/]*/character\d+/[^/.][^/]*\.png)")
+        pattern = re.compile(rf"(?:{part}/)?([^/.][^/]*/character\d+/[^/.][^/]*\.png)")
         try:
             with zipfile.ZipFile(packed) as file:
                 entries = file.infolist()
