@@ -33,6 +33,9 @@ ROUNDS = {"digit-pairs": 8, "AWA1_LAMPERT": 8, "CIFAR100_MBV2": 3}
 FORMS: dict[str, dict[str, Any]] = {
     "FedAvg": {"name": "none"},
     "8-bit": {"name": "8-bit"},
+    "top-k, 10 %": {"name": "top-k", "keep": 0.1},
+    "top-k, 1 %": {"name": "top-k", "keep": 0.01},
+    "1-bit": {"name": "1-bit"},
     "low-rank, 4": {"name": "low-rank", "rank": 4},
     "low-rank, 1": {"name": "low-rank", "rank": 1},
 }

@@ -31,10 +31,23 @@ def sent(codec, update, state=None):
     return short, codec.decode(short, like()), state
 
 
+def slow_top_k(value, keep):
+    flat = value.reshape(-1).tolist()
+    count = max(1, round(keep * len(flat)))
+    kept = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[:count]
+    return torch.tensor([flat[i] if i in kept else 0.0 for i in range(len(flat))]).reshape(value.shape)
+
+
 def slow_8_bit(value):
     flat = value.reshape(-1).numpy()
     step = np.float32(max(abs(x) for x in flat)) / np.float32(127)
     return torch.from_numpy(np.array([np.float32(round(float(x / step))) * step for x in flat])).reshape(value.shape)
+
+
+def slow_1_bit(value):
+    flat = value.reshape(-1).double().tolist()
+    mean = sum(abs(x) for x in flat) / len(flat)
+    return torch.tensor([mean if x >= 0 else -mean for x in flat]).reshape(value.shape)
 
 
 def slow_low_rank(value, start):
@@ -50,9 +63,14 @@ def slow_low_rank(value, start):
 
 def test_each_form_is_its_slow_reference():
     update = change()
-    _, got, _ = sent(made("8-bit"), update)
-    for name in ("f.weight", "f.bias", "conv.weight"):
-        torch.testing.assert_close(got[name], slow_8_bit(update[name]), rtol=0, atol=0)
+    for codec, slow, rtol in (
+        (made("top-k", keep=0.2), lambda value: slow_top_k(value, 0.2), 0),
+        (made("8-bit"), slow_8_bit, 0),
+        (made("1-bit"), slow_1_bit, 1e-6),
+    ):
+        _, got, _ = sent(codec, update)
+        for name in ("f.weight", "f.bias", "conv.weight"):
+            torch.testing.assert_close(got[name], slow(update[name]), rtol=rtol, atol=0)
     codec = made("low-rank", rank=2)
     _, got, _ = sent(codec, update)
     for name in ("f.weight", "conv.weight"):
@@ -65,7 +83,10 @@ def test_the_bytes_of_each_form():
     """84 + 7 + 108 + 9 numbers of four bytes; the last nine travel as they are."""
     update = change()
     assert size_in_bytes(update) == 4 * 208
+    count = {name: max(1, round(0.1 * n)) for name, n in (("w", 84), ("b", 7), ("c", 108))}
+    assert size_in_bytes(sent(made("top-k", keep=0.1), update)[0]) == 8 * sum(count.values()) + 36
     assert size_in_bytes(sent(made("8-bit"), update)[0]) == 199 + 3 * 4 + 36
+    assert size_in_bytes(sent(made("1-bit"), update)[0]) == 11 + 1 + 14 + 3 * 4 + 36
     assert size_in_bytes(sent(made("low-rank", rank=1), update)[0]) == 4 * ((12 + 7) + 7 + (6 + 18)) + 36
 
 
@@ -110,15 +131,20 @@ def test_an_update_of_zeros_and_one_that_is_not_finite(name):
         assert not all(torch.isfinite(value).all() for value in short.values() if value.is_floating_point())
 
 
-@pytest.mark.parametrize(
-    ("key", "spoil", "why"),
-    [
-        ("f.weight:scale", torch.neg, "its scale is below zero"),
-        ("f.weight:code", lambda t: torch.full_like(t, -128), "a code is below -127"),
-    ],
-)
-def test_what_stands_for_no_update_is_refused(key, spoil, why):
-    codec = made("8-bit")
+LIES = {
+    "places twice": ("top-k", "f.weight:index", lambda t: torch.zeros_like(t), "its places are not in ascending order"),
+    "places outside": ("top-k", "f.weight:index", lambda t: t + 84, "its places are not in ascending order"),
+    "places below": ("top-k", "f.weight:index", lambda t: t - 84, "its places are not in ascending order"),
+    "a scale below zero": ("8-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
+    "no code": ("8-bit", "f.weight:code", lambda t: torch.full_like(t, -128), "a code is below -127"),
+    "another scale below zero": ("1-bit", "f.weight:scale", lambda t: -t, "its scale is below zero"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_stands_for_no_update_is_refused(lie):
+    name, key, spoil, why = LIES[lie]
+    codec = made(name, **({"keep": 0.1} if name == "top-k" else {}))
     short, _, _ = sent(codec, change())
     with pytest.raises(ValueError, match=f"'f.weight' of its update cannot be read: {why}"):
         codec.decode({**short, key: spoil(short[key])}, like())
@@ -136,6 +162,7 @@ def test_the_form_that_is_expected_is_sent_and_running_statistics_travel_as_they
         assert (short[key].shape, short[key].dtype) == (value.shape, value.dtype)
 
 
-def test_a_rank_without_low_rank_is_refused():
-    with pytest.raises(ValidationError, match="rank has no effect with name = '8-bit': it is for name = 'low-rank'"):
-        CompressionSettings(name="8-bit", rank=3)
+@pytest.mark.parametrize(("own", "value", "form"), [("keep", 0.1, "top-k"), ("rank", 3, "low-rank")])
+def test_a_setting_of_another_form_is_refused(own, value, form):
+    with pytest.raises(ValidationError, match=f"{own} has no effect with name = '8-bit': it is for name = '{form}'"):
+        CompressionSettings(name="8-bit", **{own: value})

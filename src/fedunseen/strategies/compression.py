@@ -2,8 +2,8 @@ r"""Updates that take fewer bytes: a codec for any strategy that shortens what a
 
 .. math:: p_k = \Delta_k + e_k, \qquad \text{send } C(p_k), \qquad e_k \leftarrow p_k - C(p_k)
 
-What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``low-rank``:
-PowerSGD (Vogels et al. 2019), with every client's own factors.
+What a form leaves out is added to the client's next update ("error feedback", Karimireddy et al. 2019). ``top-k``: Aji
+and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et al. 2019), with every client's own factors.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from fedunseen.core.parameters import Params, is_statistic, size_in_bytes, under
 from fedunseen.core.random import stream
 from fedunseen.core.settings import Settings
 
+OF_FORM = {"top-k": "keep", "low-rank": "rank"}
+"""Form -> the setting that is its own."""
+
 
 class CompressionSettings(Settings):
     """Settings of compression."""
 
-    name: Literal["none", "8-bit", "low-rank"] = "none"
-    """What clients send of their updates; they keep the rest and add it to their next one. `8-bit`: rounded numbers;
-    `low-rank`: two narrow matrices."""
+    name: Literal["none", "top-k", "8-bit", "1-bit", "low-rank"] = "none"
+    """What clients send of their updates; they keep the rest and add it to their next one. `top-k`: the largest
+    numbers; `8-bit`: rounded numbers; `1-bit`: signs and a mean magnitude; `low-rank`: two narrow matrices."""
+    keep: float = Field(0.01, gt=0, le=1)
+    """top-k: share of each parameter's numbers that travels, at least one of them."""
     rank: int = Field(2, ge=1)
     """low-rank: columns of the two matrices."""
 
     @model_validator(mode="after")
     def _check(self) -> CompressionSettings:
-        if self.name != "low-rank" and self.rank != type(self).model_fields["rank"].default:
-            raise ValueError(f"rank has no effect with name = {self.name!r}: it is for name = 'low-rank'")
+        for name, own in OF_FORM.items():
+            if self.name != name and getattr(self, own) != type(self).model_fields[own].default:
+                raise ValueError(f"{own} has no effect with name = {self.name!r}: it is for name = {name!r}")
         return self
 
 
@@ -57,6 +63,31 @@ class Form(ABC):
         """Return the tensor that parts of the right shapes and types stand for."""
 
 
+class TopK(Form):
+    """The numbers of largest magnitude: ``index``, ascending places in the flattened tensor, and ``value``."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return k places and k numbers."""
+        count = max(1, round(self.settings.keep * shape.numel()))
+        return {"index": ((count,), torch.int32), "value": ((count,), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Take the largest ones."""
+        flat = value.reshape(-1)
+        ((count,), _) = self.parts(value.shape)["index"]
+        index = flat.abs().topk(count).indices.sort().values
+        return {"index": index.to(torch.int32), "value": flat[index]}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Put them where they belong, among zeros."""
+        index = parts["index"].long()
+        if bool((index.diff() <= 0).any()) or int(index[0]) < 0 or int(index[-1]) >= shape.numel():
+            raise ValueError("its places are not in ascending order within the tensor")
+        flat = torch.zeros(shape.numel(), device=index.device)
+        flat[index] = parts["value"]
+        return flat.reshape(shape)
+
+
 class EightBit(Form):
     """Steps of max / 127: ``code``, how many of them, and ``scale``, how long one is."""
 
@@ -72,11 +103,30 @@ class EightBit(Form):
 
     def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
         """Return the steps' lengths."""
-        if float(parts["scale"]) < 0:  # NaN is found where updates are checked for numbers that are not finite
-            raise ValueError("its scale is below zero")
+        _check_scale(parts["scale"])
         if bool((parts["code"] == -128).any()):
             raise ValueError("a code is below -127")
         return parts["code"] * parts["scale"]
+
+
+class OneBit(Form):
+    """Signs times the mean magnitude: ``bits``, eight signs in a byte, 1 for one that is not negative; ``scale``."""
+
+    def parts(self, shape: torch.Size) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Return a bit for every number."""
+        return {"bits": ((-(-shape.numel() // 8),), torch.uint8), "scale": ((), torch.float32)}
+
+    def encode(self, value: Tensor, start: Tensor) -> Params:
+        """Take the signs."""
+        packed = np.packbits((value.reshape(-1) >= 0).cpu().numpy())
+        return {"bits": torch.from_numpy(packed).to(value.device), "scale": value.abs().mean()}
+
+    def decode(self, parts: Mapping[str, Tensor], shape: torch.Size) -> Tensor:
+        """Return the mean magnitude with every sign."""
+        _check_scale(parts["scale"])
+        bits = np.unpackbits(parts["bits"].cpu().numpy(), count=shape.numel())
+        signs = torch.from_numpy(bits).to(parts["scale"].device).float() * 2 - 1
+        return (signs * parts["scale"]).reshape(shape)
 
 
 class LowRank(Form):
@@ -99,7 +149,7 @@ class LowRank(Form):
         return (parts["left"] @ parts["right"].T).reshape(shape)
 
 
-FORMS: dict[str, type[Form]] = {"8-bit": EightBit, "low-rank": LowRank}
+FORMS: dict[str, type[Form]] = {"top-k": TopK, "8-bit": EightBit, "1-bit": OneBit, "low-rank": LowRank}
 """Name -> form."""
 
 
@@ -172,3 +222,8 @@ class Codec:
 def _matrix(shape: torch.Size) -> tuple[int, int]:
     """Return the rows and columns that a tensor has as a matrix; a vector is one row."""
     return (1, shape.numel()) if len(shape) < 2 else (shape[0], shape[1:].numel())
+
+
+def _check_scale(scale: Tensor) -> None:
+    if float(scale) < 0:  # NaN is found where updates are checked for numbers that are not finite
+        raise ValueError("its scale is below zero")

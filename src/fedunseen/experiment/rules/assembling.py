@@ -12,7 +12,7 @@ from fedunseen.data.scaling import FITTED
 from fedunseen.engines import EngineSettings
 from fedunseen.experiment.rules.base import DataFacts, EncoderFacts, ModelFacts, PresenceFacts, Rule
 from fedunseen.experiment.rules.reading import SEVERAL_LOSSES
-from fedunseen.strategies.compression import Codec
+from fedunseen.strategies.compression import OF_FORM, Codec
 from fedunseen.strategies.selective import kept_for_scoring, travelling
 
 GUARDED = ("attack", "privacy", "growth")
@@ -78,7 +78,8 @@ def _smaller(m: ModelFacts) -> dict[str, Any] | None:
     codec = Codec(settings)
     if any(codec.parts(name, value) is not None for name, value in m.params.items()):
         return None
-    return {"cause": f" and compression.rank = {settings.rank}" if settings.name == "low-rank" else ""}
+    own = OF_FORM.get(settings.name)
+    return {"cause": f" and compression.{own} = {getattr(settings, own)}" if own else ""}
 
 
 def _statistics(m: ModelFacts) -> dict[str, Any] | None:
