@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 INPUTS, CLASSES = 1280, 100
 RULES = (
     "fedavg", "norm-clip", "clip-noise", "robust-learning-rate", "privacy", "class-probes", "krum", "multi-krum",
-    "flame", "median", "trimmed-mean",
+    "flame", "median", "trimmed-mean", "bulyan",
 )  # fmt: skip
 READS = {
     "fedavg": "one update at a time, once",
@@ -49,6 +49,7 @@ READS = {
     "flame": "one tensor of all updates at a time",
     "median": "one tensor of all updates at a time",
     "trimmed-mean": "one tensor of all updates at a time",
+    "bulyan": "one tensor of all updates at a time",
 }
 
 

@@ -40,7 +40,7 @@ SUMS: dict[str, Any] = {"evaluation.selection": "last", "evaluation.embedding": 
 STRATEGIES = ("fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss", "local", "centralised")
 DEFENCES = (
     *("norm-clip", "clip-noise", "median", "trimmed-mean", "krum", "multi-krum"),
-    *("robust-learning-rate", "flame", "class-probes"),
+    *("bulyan", "robust-learning-rate", "flame", "class-probes"),
 )
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

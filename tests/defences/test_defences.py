@@ -151,12 +151,17 @@ def test_steps_go_backwards_where_too_few_signs_agree():
         close(merged("robust-learning-rate", many, threshold=threshold)[0], np.where(agree >= threshold, mean, -mean))
 
 
+def krum_by_definition(x, left, f):
+    """Give each update's sum of squared distances to its nearest n - f - 2, by enumeration."""
+    far = [sorted(((x[i] - x[j]) ** 2).sum() for j in left if j != i) for i in left]
+    return [sum(distances[: max(len(left) - f - 2, 1)]) for distances in far]
+
+
 @pytest.mark.parametrize(("count", "f"), [(5, 1), (7, 2), (10, 0), (11, 4)])
 def test_krum_by_definition(count, f):
     many = replies(count, seed=count, c0=-9.0)
     x = matrix(many)
-    far = [sorted(((x[i] - x[j]) ** 2).sum() for j in range(count) if j != i) for i in range(count)]
-    scores = [sum(distances[: max(count - f - 2, 1)]) for distances in far]
+    scores = krum_by_definition(x, range(count), f)
     best = int(np.argmin(scores))
     change, notes = merged("krum", many, malicious=f)
     close(change, x[best])
@@ -170,6 +175,21 @@ def test_krum_by_definition(count, f):
     close(
         merged("multi-krum", many, malicious=f, merged=2)[0], weighted(many, [float(i in kept) for i in range(count)])
     )
+
+
+@pytest.mark.parametrize(("count", "f"), [(7, 1), (11, 2), (12, 1), (3, 0)])
+def test_bulyan_by_definition(count, f):
+    many = replies(count, seed=count, c1=30.0)
+    x, left, chosen = matrix(many), list(range(count)), []
+    while len(chosen) < count - 2 * f:
+        chosen.append(left.pop(int(np.argmin(krum_by_definition(x, left, f)))))
+    expected = []
+    for column in x[sorted(chosen)].T:
+        middle = np.median(column)
+        expected.append(np.mean(sorted(column, key=lambda v: abs(v - middle))[: count - 4 * f]))
+    change, notes = merged("bulyan", many, malicious=f)
+    close(change, expected)
+    assert [i for i, kept in enumerate(notes["kept"]) if kept] == sorted(chosen)
 
 
 def test_distances_do_not_cancel():
@@ -286,6 +306,7 @@ def test_control_variates_see_what_is_merged_not_what_came():
     ("name", "settings", "clients", "why", "remedy"),
     [
         ("krum", {"malicious": 4}, 10, "malicious = 4 needs 2 * 4 + 3 = 11", "set defence.malicious to 3 at most"),
+        ("bulyan", {"malicious": 2}, 10, "malicious = 2 needs 4 * 2 + 3 = 11", "set defence.malicious to 1 at most"),
         ("trimmed-mean", {"malicious": 5}, 10, "5 needs 2 * 5 + 1 = 11", "set defence.malicious to 4 at most"),
         ("multi-krum", {"malicious": 1}, 3, "1 needs 2 * 1 + 3 = 5 clients", "choose another defence, or let more"),
         ("multi-krum", {"malicious": 1, "merged": 8}, 7, "merged = 8 is more than the 7 clients", "lower it to 6 or"),

@@ -20,7 +20,7 @@ GENERATIVE = {
 BACKDOOR = {"attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3", "attack.scale": 3}
 GROWS = {"growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"]}
 DEFENDED = {name: {} for name in DEFENCES if name != "none"}
-DEFENDED |= {name: {"defence.malicious": 0} for name in ("krum", "multi-krum")}
+DEFENDED |= {name: {"defence.malicious": 0} for name in ("krum", "multi-krum", "bulyan")}
 DEFENDED |= {"trimmed-mean": {"defence.malicious": 1}, "robust-learning-rate": {"defence.threshold": 2}}
 KEPT = {
     "a choice": {"evaluation.selection": "validation"},

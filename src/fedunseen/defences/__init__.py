@@ -20,6 +20,7 @@ DEFENCES = {
     "robust-learning-rate": "fedunseen.defences.rules:RobustLearningRate",
     "krum": "fedunseen.defences.rules:Krum",
     "multi-krum": "fedunseen.defences.rules:MultiKrum",
+    "bulyan": "fedunseen.defences.rules:Bulyan",
     "flame": "fedunseen.defences.rules:Flame",
     "class-probes": "fedunseen.defences.class_probes:ClassProbes",
 }

@@ -5,13 +5,14 @@ little noise after merging ("weak differential privacy") proves nothing.
 Median and trimmed mean: Yin et al. 2018, "Byzantine-robust distributed learning: towards optimal statistical rates".
 Robust learning rate: Ozdayi et al. 2021, "Defending against backdoors in federated learning with robust learning rate".
 Krum and Multi-Krum: Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant gradient descent".
+Bulyan: El Mhamdi, Guerraoui and Rouault 2018, "The hidden vulnerability of distributed learning in Byzantium".
 FLAME: Nguyen et al. 2022, "FLAME: taming backdoors in federated learning".
 Distances fail where clients hold disjoint classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -234,6 +235,11 @@ def krum_scores(distances: NDArray[np.float64], malicious: int) -> NDArray[np.fl
     return np.asarray(np.where(np.isfinite(others), others, 0.0).sum(1))
 
 
+def _verdicts(best: Collection[int], replies: int) -> tuple[list[float], list[int]]:
+    """Return of each reply whether it is kept, and why not."""
+    return [float(i in best) for i in range(replies)], [0 if i in best else _FAR for i in range(replies)]
+
+
 class KrumSettings(DefenceSettings):
     """Settings of Krum."""
 
@@ -258,9 +264,7 @@ class Krum(Defence):
         distances = squared_distances(scalar_products(view.updates))
         scores = krum_scores(distances, self.settings.malicious)
         best = set(np.argsort(scores, kind="stable")[: self.chosen(len(replies))].tolist())
-        kept = [float(i in best) for i in range(len(replies))]
-        why = [0 if stays else _FAR for stays in kept]
-        return FilterResult([replies[i] for i in sorted(best)], kept, why, scores.tolist())
+        return FilterResult([replies[i] for i in sorted(best)], *_verdicts(best, len(replies)), scores.tolist())
 
 
 class MultiKrumSettings(KrumSettings):
@@ -290,6 +294,51 @@ class MultiKrum(Krum):
         """Return ``merged``, or n - f, which is the most."""
         most = replies - int(self.settings.malicious)
         return min(int(self.settings.merged or most), most)
+
+
+class BulyanSettings(DefenceSettings):
+    """Settings of Bulyan."""
+
+    name: Literal["bulyan"] = "bulyan"
+    malicious: int = Field(1, ge=0)
+    """How many malicious clients a round may have, f; needs 4 f + 3 clients a round."""
+
+
+class Bulyan(Krum):
+    """Krum again and again, then a mean around the median of each coordinate.
+
+    Krum chooses among those that are left until n - 2 f are chosen; of these, in each coordinate, the n - 4 f that are
+    nearest to the median are averaged, each client counting once.
+    """
+
+    Settings = BulyanSettings
+    needs = (4, 3)
+
+    def filter(self, view: RoundView) -> FilterResult:
+        """Give every chosen reply the mean around the median."""
+        n, f = len(view.replies), self.settings.malicious
+        distances = squared_distances(scalar_products(view.updates))
+        left = list(range(n))
+        best: list[int] = []
+        while len(best) < n - 2 * f:
+            scores = krum_scores(distances[np.ix_(left, left)], f)
+            best.append(left.pop(int(scores.argmin())))
+        chosen, averaged = [view.replies[i] for i in sorted(best)], n - 4 * f
+
+        def around_median(block: Tensor) -> Tensor:
+            ordered = sorted_clients(block)
+            median = middle(ordered)
+            best, result = torch.full_like(median, torch.inf), torch.zeros_like(median)
+            for start in range(len(block) - averaged + 1):  # in order, the nearest stand side by side
+                window = ordered[:, start : start + averaged]
+                reach = torch.maximum(median - window[:, 0], window[:, -1] - median)
+                nearer = reach < best
+                best, result = torch.where(nearer, reach, best), torch.where(nearer, window.mean(1), result)
+            return result
+
+        update = by_coordinate([reply.update for reply in chosen], around_median)
+        merged = [replace(reply, update=update) for reply in chosen]
+        return FilterResult(merged, *_verdicts(best, n), aggregated=True)
 
 
 class Flame(Defence):
