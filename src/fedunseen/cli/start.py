@@ -28,7 +28,12 @@ def init(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The experiment file (default: FOLDER.toml beside the folder).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write the experiment file again if it is there.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Write the experiment file again if it is there, and a class table of names alone."
+        ),
+    ] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Look at your data and write an experiment that suits them; `fedunseen run` takes it as it is."""
@@ -43,7 +48,7 @@ def init(
         raise ExperimentError(f"--out {file}: an experiment file ends in .toml")
     if file.exists() and not force:
         raise ExperimentError(f"{file} is there already: give --force to write it again, or --out for another file")
-    suggestion = suggest(data, file)
+    suggestion = suggest(data, file, force)
     write_text(file, suggestion.text)
     say(*(f"- {choice.what}: {choice.why}" for choice in suggestion.choices))
     say(*(f"wrote {path}" for path in suggestion.written), f"wrote {file}", f"next:  fedunseen run {quote(str(file))}")

@@ -35,7 +35,7 @@ from fedunseen.data.benchmarks.image_folder import UNLABELLED, ImageFolder
 from fedunseen.data.class_table import class_names
 from fedunseen.data.io.csv_io import iter_csv, number, read_csv, write_csv
 from fedunseen.data.io.images import UNREADABLE, list_images, open_image
-from fedunseen.data.names import check_collisions
+from fedunseen.data.names import check_collisions, plain
 from fedunseen.experiment.dataset_checks import Remark, foreign_names, remarks
 
 _SIDE = 224  # of pictures, where they are large enough: what the encoder was trained on
@@ -94,7 +94,7 @@ _WHY = {
 """What the file says of a setting, by its key, or of a choice by its name."""
 
 
-def suggest(data: Path, file: Path) -> Suggestion:
+def suggest(data: Path, file: Path, force: bool = False) -> Suggestion:
     """Look at data and write what suits them; a class table or features that are missing are made in their folder."""
     table = data if data.is_file() else _table(data)
     folder = data.with_suffix("") if data.is_file() else data
@@ -106,9 +106,11 @@ def suggest(data: Path, file: Path) -> Suggestion:
         if table is not None:
             written.append(_convert(table, folder))
         kind = _features if (folder / "features.npz").is_file() else _pictures
+        renewed = _renewed(folder) if force and kind is _pictures else []
         found = kind(folder, written)
         if table is None and folder != data:
             found.choices.insert(0, Remark(f"the folder {folder}", "the folders of the classes lie in it"))
+        found.choices[:0] = renewed
         text, choices = _render(found, folder, file)
     except BaseException:
         for path in written:  # nothing half-done stays behind
@@ -122,6 +124,29 @@ def _inner(folder: Path) -> Path:
     children = [child for child in folder.iterdir() if not child.name.startswith((".", "__MACOSX"))]
     only = children[0] if len(children) == 1 and not children[0].is_symlink() else folder / "none"
     return _inner(only) if only.is_dir() and any(child.is_dir() for child in only.iterdir()) else folder
+
+
+def _renewed(folder: Path) -> list[Remark]:
+    """Bring a class table of names alone up to date with the folders: a class that was renamed keeps its mark."""
+    table = folder / "classes.csv"
+    (_, header), *rows = read_csv(table) if table.is_file() else [(0, [""])]
+    if set(header) != {"name", "split"}:
+        return []
+    names = list(class_folders(folder))
+    lines = {row[header.index("name")]: row[header.index("split")] for _, row in rows}
+    new = [name for name in names if plain(name) not in {plain(one) for one in lines}]
+    gone = [name for name in lines if plain(name) not in {plain(one) for one in names}]
+    if len(new) == len(gone) == 1:
+        changes = f"{gone[0]} is now {new[0]}"
+        lines = {new[0] if name == gone[0] else name: split for name, split in lines.items()}
+    else:
+        gone = [name for name in gone if lines[name] != "unseen"]  # such a class needs no folder
+        changes = "; ".join(f"{what}: {', '.join(some)}" for what, some in (("new", new), ("gone", gone)) if some)
+        lines = {name: split for name, split in lines.items() if name not in gone} | dict.fromkeys(new, "seen")
+    if not new and not gone:
+        return []
+    write_csv(table, [["name", "split"], *map(list, lines.items())])
+    return [Remark(f"{table} written again", changes)]
 
 
 def _pictures(folder: Path, written: list[Path]) -> _Found:
