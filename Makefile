@@ -57,7 +57,7 @@ benchmark: $(STAMP)
 
 # uv chooses the build of PyTorch for this machine, without CUDA where there is no GPU. Where PyTorch's own index cannot be
 # reached, pip takes the build that it finds.
-pip := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+pip := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 uv  := UV_HTTP_RETRIES=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=auto -c constraints.txt
 define install
 	$(PYTHON) -m venv $(VENV)
