@@ -74,6 +74,8 @@ CASES = {  # code -> words of the command: what the sentence says
         f"{DEAL} --parties a,b,../c": "'../c' cannot be a party's name",
         f"{DEAL} --parties a,b,A": "two of the parties a, b, A have the same name",
         "data encode digit-pairs --set encoder.name=conv --out new": "encoder.name = 'conv' is trained with the method",
+        "estimate digit-pairs-gaussian": "method.name = 'gaussian' takes no rounds of batches to estimate",
+        "estimate digit-pairs-few-shot": "takes no rounds of batches to estimate",
         "init mine --out x.txt": "--out x.txt: an experiment file ends in .toml",
         "init mine --out small.toml": "small.toml is there already: give --force",
         "learn run --out new": "there is nothing to learn",

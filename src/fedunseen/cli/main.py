@@ -27,7 +27,7 @@ from fedunseen.cli.logs import Format, emit, speak
 from fedunseen.cli.offline import offline_app
 from fedunseen.cli.predict import export, predict
 from fedunseen.cli.serve import serve
-from fedunseen.cli.start import examine, init, new
+from fedunseen.cli.start import estimate, examine, init, new
 from fedunseen.cli.sweep import bench, sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
 
@@ -35,7 +35,7 @@ from fedunseen.core.errors import FedUnseenError
 typer.core.HAS_RICH = False
 PANELS = {
     "Start": ("doctor", "presets", "settings", "new", "init", "run", "report", "predict"),
-    "Data": ("data",),
+    "Data": ("data", "estimate"),
     "Use a finished run": ("learn", "adapt", "sums", "forget", "export", "serve"),
     "Deploy": ("certs", "host", "join", "offline", "health", "ledger"),
     "Research": ("compare", "sweep", "sweeps", "bench", "attack"),
@@ -166,7 +166,7 @@ def presets() -> None:
 
 for command in (
     init, predict, new, learn, adapt, sums, forget, export, serve, sweep, sweeps, bench, certs, host, join, health,
-    ledger,
+    ledger, estimate,
 ):  # fmt: skip
     app.command()(command)
 

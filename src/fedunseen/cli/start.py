@@ -1,10 +1,11 @@
-"""``fedunseen doctor``, ``init`` and ``new``: before a first run."""
+"""``fedunseen doctor``, ``init``, ``new`` and ``estimate``: before a first run."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from shlex import quote
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import print_json, say
+from fedunseen.cli.console import chosen, filled, print_json, say, show
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import cache_folder
 
@@ -67,6 +68,22 @@ def new(
 
     say(*(f"wrote {path}" for path in new_project(name)))
     say(f"next:  cd {name} && pip install -e . && python data/make_example.py && fedunseen run experiment.toml")
+
+
+def estimate(experiment: opt.ExperimentName, overrides: opt.Overrides = None, as_json: opt.Json = False) -> None:
+    """Estimate the time, memory and traffic of a run, from a few of its batches."""
+    plan = chosen(experiment, overrides)
+    from fedunseen.tools.estimate import estimate as estimated
+
+    summary = asdict(estimated(plan))
+    show(summary, filled("estimate", {**summary, "time": _time}), as_json)
+
+
+def _time(seconds: float) -> str:
+    for unit, length, least in (("days", 86400, 172800), ("h", 3600, 7200), ("min", 60, 120)):
+        if seconds >= least:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
 
 
 _EXTRAS = {

@@ -100,6 +100,10 @@ class Evaluator(ABC):
         free = choice.round is not None and self.federation.attack is None
         return _SELDOM if free and self.federation.method.generates else 1
 
+    def measures_clients(self, round: int, rounds: int, choice: Choice) -> bool:
+        """Say whether clients' own models are measured in ``round``, counted from 1, of so many."""
+        return False
+
     def observe(self, loop: Loop, path: Path) -> None:
         """Write into a run directory what only exists during a round."""
         return None
