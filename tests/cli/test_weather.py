@@ -1,8 +1,9 @@
-"""Real parties behind a bad network: 100 ms one way, 5 Mbit/s, and a link that is cut while a round runs."""
+"""Real parties behind a bad network: 100 ms, 2 % loss, 5 Mbit/s, and a link that is cut while a round runs."""
 
 import asyncio
 import contextlib
 import json
+import random
 import threading
 import time
 
@@ -18,14 +19,16 @@ NAMES = ("north", "south")
 ROUNDS = 3
 SMALL = {**TRAINED, "partition.clients": 2, "strategy.rounds": ROUNDS, "method.kl": 0.0}
 CUT = 3.0  # seconds; 30 in the field
-DELAY, RATE = 0.1, 5e6 / 8  # seconds one way, bytes a second
+DELAY, LOSS, RATE = 0.1, 0.02, 5e6 / 8  # seconds one way, share of lost packets, bytes a second one way
+AGAIN = 0.2  # seconds until a lost packet is sent again, while everything behind it waits
+PACKET = 1448  # bytes of content
 
 
 class Proxy:
     """Carries bytes between a port of its own and another one, both ways, as a bad network does."""
 
     def __init__(self, port):
-        self.target, self.down = port, False
+        self.target, self.down, self.dice = port, False, random.Random(0)
         self.carried, self.cuts, self.open = 0, 0, set()
         self.loop = asyncio.new_event_loop()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
@@ -72,19 +75,22 @@ class Proxy:
             writer.close()
 
     async def _carry(self, reader, writer):
-        """Pass content on, each piece ``DELAY`` after it came, and no more than ``RATE``."""
+        """Pass packets on, each ``DELAY`` after it came, no more than ``RATE``, and late if it was lost."""
         waiting = asyncio.Queue()
         receiving = asyncio.ensure_future(self._receive(reader, waiting))
-        while (piece := await waiting.get()) is not None:
-            due, content = piece
-            await asyncio.sleep(max(due - self.loop.time(), 0) + len(content) / RATE)
+        free = 0.0
+        while (packet := await waiting.get()) is not None:
+            due, content = packet
+            lost = self.dice.random() < LOSS
+            free = max(free, due) + len(content) / RATE + (AGAIN if lost else 0.0)
+            await asyncio.sleep(free - self.loop.time())
             writer.write(content)
             self.carried += len(content)
         await receiving
 
     async def _receive(self, reader, waiting):
         with contextlib.suppress(OSError):
-            while content := await reader.read(2**12):
+            while content := await reader.read(PACKET):
                 waiting.put_nowait((self.loop.time() + DELAY, content))
         waiting.put_nowait(None)
 
