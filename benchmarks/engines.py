@@ -224,7 +224,7 @@ def say(line: str) -> None:
 def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """Compare the final weights of the engines with those of the in-process one."""
     modes = ["in-process, auto"]
-    modes += [f"{TITLES[engine]} deployment" for engine in asked.engines]
+    modes += [f"{TITLES[engine]} {mode}" for engine in asked.engines for mode in ("simulation", "deployment")]
     head = ["case", *modes]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
@@ -236,7 +236,9 @@ def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
                 "reference": ("in-process", "one-at-a-time"),
                 "in-process, auto": ("in-process", "auto"),
             }
-            runs |= {f"{TITLES[engine]} deployment": (engine, "deployment") for engine in asked.engines}
+            for engine in asked.engines:
+                for mode in ("simulation", "deployment"):
+                    runs[f"{TITLES[engine]} {mode}"] = (engine, mode)
             for name, (engine, mode) in runs.items():
                 say(f"{case}: {name}")
                 place = folder / name.replace(" ", "-").replace(",", "")
@@ -293,7 +295,7 @@ def overhead(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
         "slowest local update, s", "local updates, CPU-s", "load",
     ]  # fmt: skip
     chosen: list[tuple[str, str]] = [("in-process", "one-at-a-time"), ("in-process", "batched")]
-    chosen += [(engine, "deployment") for engine in asked.engines]
+    chosen += [(engine, mode) for engine in asked.engines for mode in ("simulation", "deployment")]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
     for engine, mode in chosen:
@@ -331,7 +333,7 @@ def measure(asked: argparse.Namespace) -> None:
     from fedunseen.core.parameters import size_in_bytes
     from fedunseen.engines.carriers import carrier
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
-    from fedunseen.engines.remote.link import Host
+    from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
 
@@ -341,6 +343,8 @@ def measure(asked: argparse.Namespace) -> None:
         "engine.name": engine, "engine.mode": mode, "partition.clients": len(NAMES), "run.seed": 0,
         "method.hidden": [asked.width], "strategy.local_epochs": 1, "evaluation.selection": "last",
     }  # fmt: skip
+    if mode == "simulation":
+        settings["engine.processes"] = len(NAMES)
     experiment = Experiment.load("digit-pairs", settings)
     benchmark, partition = prepared(experiment, False)
     if deployed:
@@ -357,14 +361,22 @@ def measure(asked: argparse.Namespace) -> None:
         if engine == "in-process":
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
         else:
-            machine = stack.enter_context(Machine(folder))
-            machine.deal(engine)
-            port = free_port()
-            place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
-            link: Link = stack.enter_context(carrier(engine).host(place))
-            for name in NAMES:
-                machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
-            members = [PartyStatus(name) for name in NAMES]
+            adapter = carrier(engine)
+            link: Link
+            if deployed:
+                machine = stack.enter_context(Machine(folder))
+                machine.deal(engine)
+                port = free_port()
+                place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
+                link = stack.enter_context(adapter.host(place))
+                for name in NAMES:
+                    machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
+                members = [PartyStatus(name) for name in NAMES]
+            else:
+                factory = f"{Path(__file__).stem}:simulated"
+                simulation = Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events))
+                link = stack.enter_context(adapter.simulate(simulation))
+                members = [PartyStatus(str(client)) for client in range(len(NAMES))]
             federation.engine.connect(Session(link, members, "0" * 16))
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
             numbers_of_run = {"selection": "last", "rounds": asked.rounds, "calibration_factor": 0.0}
@@ -581,6 +593,15 @@ def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Cal
         return done
 
     return local
+
+
+def simulated(argument: str) -> Callable[[str, bytes], bytes]:
+    """Be a simulation's worker process, on one thread, that notes down what its local updates take."""
+    from fedunseen.engines.remote import party
+    from fedunseen.experiment.client_data import simulated as every_client
+
+    vars(party)["local_update"] = timed(Path(argument))
+    return every_client("1")
 
 
 class Held:

@@ -2,9 +2,9 @@
 
     python benchmarks/one_digest.py --root FOLDER_WITH_XLSA17
 
-Partitions are crossed with numbers of parties and masks, threads with the processor's instructions; a deployment on
-each engine runs plain and under masks, and so do files. Two parties are not masked: a masked sum has three at least.
-Without the data the script says so and ends. The exit code is 1 where digests differ.
+Partitions are crossed with numbers of parties and masks, threads with the processor's instructions; each engine runs
+plain and under masks, and so do files; last comes a deployment of three processes. Two parties are not masked: a masked
+sum has three at least. Without the data the script says so and ends. The exit code is 1 where digests differ.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ def ways() -> Iterator[Way]:
         yield Way(threads=threads, instructions=instructions)
     for engine, masked in itertools.product(("flower", "nvflare", "file"), (False, True)):
         yield Way(engine=engine, masked=masked)
+    yield Way(3, engine="deployment", masked=True)
 
 
 def sums_of(way: Way, root: Path | None, folder: Path) -> str:
@@ -73,6 +74,11 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
     data = SMALLEST if root is None else {"data.dataset": "AWA1_LAMPERT", "data.root": str(root)}
     facts = {**QUICK, **data, "partition.kind": way.partition, "partition.clients": way.clients}
     masks = {"privacy.aggregation": "masked"} if way.masked else {}
+    engine = (
+        {"engine.name": way.engine, "engine.processes": 2, "engine.timeout": 600}
+        if way.engine in ("flower", "nvflare")
+        else {}
+    )
 
     def call(*words: str, **settings: object) -> str:
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
@@ -84,14 +90,14 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
 
     if (way.engine, way.threads, way.instructions) == ("in-process", 1, "native"):
         return str(run(Experiment.load(preset, {**facts, **masks}), folder / "run").result["sums_sha256"])
-    if way.engine == "in-process":
-        return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks))["sums_sha256"])
+    if way.engine in ("flower", "nvflare", "in-process"):
+        return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks, **engine))["sums_sha256"])
     names = NAMES[: way.clients]
-    credentials = "offline" if way.engine == "file" else way.engine
+    credentials = "flower" if way.engine == "deployment" else "offline"
     call("data", "deal", preset, "--parties", ",".join(names), "--out", "data", **facts)
     call("certs", "--engine", credentials, "--parties", ",".join(names), "--out", "kits")
     about = {key: value for key, value in facts.items() if not key.startswith("partition") and "selection" not in key}
-    if way.engine != "file":
+    if way.engine == "deployment":
         _deployment(way, folder, preset, {**about, **masks, "partition.clients": len(names), "engine.timeout": 600})
         return _written(folder)
     plain = () if way.masked else ("--plain",)
@@ -115,8 +121,7 @@ def _deployment(way: Way, folder: Path, preset: str, settings: dict[str, object]
         at = f"127.0.0.1:{probe.getsockname()[1]}"
     options = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     host = ["host", preset, *options, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
-    masked = ["--masked"] if way.masked else []
-    join = [["join", at, "--data", f"data/{n}", "--kit", f"kits/{n}", *masked] for n in NAMES[: way.clients]]
+    join = [["join", at, "--data", f"data/{n}", "--kit", f"kits/{n}", "--masked"] for n in NAMES[: way.clients]]
     with ExitStack() as stack:
         log = stack.enter_context(open(folder / "log", "w+b"))
         started = []

@@ -86,3 +86,11 @@ def working(folder, module=""):
             if str(folder).encode() in b" ".join(words) and words[0] == b"-m" and module.encode() in words[1]:
                 found.append(int(entry.parent.name))
     return found
+
+
+def runs(process):
+    """Return whether a process runs."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -10,11 +10,12 @@ import time
 
 import pytest
 
-from carried import Place, working
+from carried import Place, runs, working
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.link import exchange
+from fedunseen.engines.remote.link import Simulate, exchange
+from fedunseen.engines.remote.supervisor import descendants
 from processes import ENGINES, GUARD, environment, until
 
 pytestmark = [
@@ -96,6 +97,46 @@ def test_a_killed_party_is_left_out_and_comes_back(engine, tmp_path):
         assert link.present()["north"] != first["north"]
         assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
     until(lambda: not working(tmp_path))
+
+
+FACTORY = """
+import os
+
+def make(argument):
+    def answer(party, message):
+        if message == b"die":
+            os._exit(3)
+        if message == b"who?":
+            return str(os.getpid()).encode()
+        return f"{party} {argument} ".encode() + message
+    return answer
+"""
+
+
+def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path, monkeypatch):
+    if engine == "flower":
+        pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
+    (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(descendants(os.getpid()))  # of other tests in this process
+    with carrier(engine).simulate(Simulate(tmp_path / "run", 3, 2, f"echo_for_{engine}:make", "says")) as link:
+        until(link.present)
+        names, first = ("0", "1", "2"), link.present()
+        assert tuple(first) == names
+        assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
+        body = os.urandom(3_000_000)
+        for _ in range(2):
+            assert dict(exchange(link, sent(body, names), GUARD)) == {
+                name: f"{name} says ".encode() + body for name in names
+            }
+        processes = {int(process) for _, process in exchange(link, sent(b"who?", names), GUARD)}
+        assert len(processes) == 2 if engine == "nvflare" else len(processes) <= 2  # Ray may leave one idle
+        assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
+        until(lambda: link.present() and link.present() != first)
+        assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
+        started = set(descendants(os.getpid())) - before
+        assert len(started) > 3
+    until(lambda: not [process for process in started if runs(process)])
 
 
 def test_credentials_of_each_party_are_its_own(engine, tmp_path):

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 
 from carried import Place
 from fedunseen.cli.main import app
-from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import Join, exchange
-from processes import GUARD, until
+from fedunseen.engines.remote.link import Join, Simulate, exchange
+from processes import GUARD, free_port, until
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
 pytestmark = [pytest.mark.slow, needed]
@@ -294,3 +294,13 @@ def test_an_array_that_names_one_piece_many_times():
     pieces[whole] = pieces[whole].replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 999 + b"0]")
     with pytest.raises(ValueError, match="more than 100,000 bytes"):
         superlink._check_inflated(pieces, 100_000)
+
+
+def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    from fedunseen.engines.carriers.flower import simulation as simulator
+
+    monkeypatch.setattr(simulator, "START", 15.0)
+    simulation = flower.simulate(Simulate(tmp_path, 2, 1, "os:getenv", ""))
+    with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
+        simulation.__enter__()

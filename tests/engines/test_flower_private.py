@@ -1,6 +1,7 @@
 """What `host` and `join` use of Flower's inner interfaces: a test for each name, so that a new release fails here."""
 
 import inspect
+import sys
 from base64 import b64encode
 
 import pytest
@@ -162,3 +163,14 @@ def test_a_missing_name_is_refused_with_a_sentence(monkeypatch):
     monkeypatch.setattr("importlib.import_module", fail)
     with pytest.raises(MissingDependencyError, match="cannot import name 'create_app'"):
         flower.check_private()
+
+
+def test_a_flower_without_its_simulation_is_refused_with_a_sentence(monkeypatch):
+    from flwr import simulation as flowers
+
+    from fedunseen.engines.carriers.flower import simulation
+
+    assert parameters(flowers.run_simulation) >= {"server_app", "client_app", "num_supernodes", "backend_config"}
+    monkeypatch.setitem(sys.modules, "flwr.simulation", None)
+    with pytest.raises(SystemExit, match="or simulate with the app"):
+        simulation.main()

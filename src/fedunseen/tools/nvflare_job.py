@@ -76,22 +76,8 @@ class Coordinator(job.Coordinator):
         coordinated(session, source, settings, place.folder / self.out)
 
 
-class Party(job.Party):
-    """The job's executor: takes part with the data that the site's file names, and answers one question at a time."""
-
-    def connect(self, fl_ctx: Any) -> Channel:
-        """Return the channel to a thread that answers."""
-        ours, theirs = map(Channel, Pipe())
-        answer = self.answering(Place.of(fl_ctx))
-
-        def work() -> None:
-            while True:
-                head, question = theirs.receive()
-                if "id" in head:
-                    theirs.send({"id": head["id"]}, answer(question))
-
-        in_thread(work)
-        return ours
+class Party(job.LocalParty):
+    """The job's executor: takes part with the data that the site's file names."""
 
     def answering(self, place: Place) -> Callable[[bytes], bytes]:
         """Return what answers; raises FedUnseenError if the site's file or data are not as they must be."""

@@ -62,7 +62,7 @@ class DistributedSettings(NamedSettings):
     """Settings that both distributed engines have."""
 
     mode: Literal["simulation", "deployment"] = "simulation"
-    """Parties elsewhere (deployment), or worker processes of Flower's simulation. The commands set it."""
+    """Worker processes on this machine, or parties elsewhere: `fedunseen host` and `fedunseen join`."""
     quorum: int | float = 1.0
     """How many of a round's clients have to answer: a number (`2`) or a share (`0.66`; `1.0` is all of them)."""
     timeout: float = Field(600.0, gt=0)
@@ -76,6 +76,8 @@ class DistributedSettings(NamedSettings):
     """With `buffer`, a: an update of a model t merges old counts (1 + t)^-a of a fresh one; 0: as much."""
     deliver: bool = True
     """deployment: at the end every party gets the merged model, as a run directory that is ready for `predict`."""
+    processes: int = Field(2, ge=1)
+    """simulation: worker processes, each with all data in its memory."""
     memory: int = Field(1024, ge=1)
     """MiB that a client may take beside the data."""
     precision: Literal["fp32", "bf16"] = "fp32"

@@ -223,7 +223,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
 
 START: Sequence[Rule[StartFacts]] = (
     Rule("part-of-data", lambda s: s.get("data", "part") and not (s.deployed_here and s.experiment.deployed)),
-    Rule("deployment-here", lambda s: s.distributed and not s.deployed_here and not s.arrays),
+    Rule("deployment-here", lambda s: not s.deployed_here and s.experiment.deployed),
     Rule("arrays-not-named", lambda s: s.arrays and s.experiment.data.name != "arrays"),
     Rule("arrays-elsewhere", lambda s: s.arrays and s.experiment.engine.name != "in-process"),
 )

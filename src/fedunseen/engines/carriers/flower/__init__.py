@@ -1,12 +1,13 @@
 """Engine "flower": Flower carries what FedUnseen sends.
 
 A deployment has Flower's SuperLink (``superlink.py``) and its Fleet interface over HTTPS (``client.py``) inside our two
-kinds of processes: no app, that is code, is shipped.
+kinds of processes: no app, that is code, is shipped. A simulation uses Flower's simulation on Ray (``simulation.py``).
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import logging
 import os
 import threading
@@ -16,14 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import MissingDependencyError
-from fedunseen.engines.remote.link import Answer, Host, Join, Link
+from fedunseen.engines.remote.link import Answer, Host, Join, Link, Simulate
 
 if TYPE_CHECKING:
     from cryptography import x509
 
     from fedunseen.engines.remote.authority import Authority
 
-__all__ = ["certificates", "check_private", "host", "join", "renewed"]
+__all__ = ["certificates", "check_private", "host", "join", "renewed", "simulate"]
 
 FIRST, BEYOND = (1, 41), (1, 43)  # versions with which the tests of private.py were run
 
@@ -46,6 +47,18 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     from fedunseen.engines.carriers.flower.client import answer_messages
 
     answer_messages(place, answer, done)
+
+
+@contextmanager
+def simulate(place: Simulate) -> Iterator[Link]:
+    """Run a simulation's parties in processes of Ray: on this machine, or on the cluster that ``RAY_ADDRESS`` names."""
+    _prepare(place.folder)
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
+    from fedunseen.engines.carriers.flower.simulation import simulated
+
+    with simulated(place) as link:
+        yield link
 
 
 def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:

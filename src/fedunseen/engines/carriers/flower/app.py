@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import json
 import logging
 import os
@@ -27,7 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.carriers.flower.content import packed, unpacked
-from fedunseen.engines.remote.link import PartyGone, complete
+from fedunseen.engines.remote.link import PartyGone, complete, found
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, answering, dial
 
 POLL = 0.1  # seconds between looks for answers
@@ -46,8 +45,8 @@ class GridLink:
     in its node's configuration. Without parties, any node answers for each of so many ``simulated`` clients.
     """
 
-    def __init__(self, grid: Grid, parties: Sequence[str] = (), simulated: int = 0) -> None:
-        self.grid, self.parties, self.simulated = grid, tuple(parties), simulated
+    def __init__(self, grid: Grid, parties: Sequence[str] = (), simulated: int = 0, poll: float = POLL) -> None:
+        self.grid, self.parties, self.simulated, self.poll = grid, tuple(parties), simulated, poll
         self.lock = threading.RLock()  # of the grid, and of what follows
         self.names: dict[int, str | None] = {}  # node -> its name; None: it has been asked for it
         self.nodes: dict[str, tuple[int, str]] = {}  # party -> its node, and a token of its connection
@@ -124,7 +123,7 @@ class GridLink:
         return future
 
     def _carry(self) -> None:
-        while not self.ended.wait(POLL):
+        while not self.ended.wait(self.poll):
             with self.lock:
                 for number in [number for number, (_, _, future) in self.open.items() if future.done()]:
                     del self.open[number]  # given up
@@ -164,18 +163,16 @@ def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> Serve
 
 
 @functools.cache
-def _made(address: str) -> Callable[[str, bytes], bytes]:
+def _made(address: str, argument: str) -> Callable[[str, bytes], bytes]:
     """Make the function that answers, once in a process."""
-    module, _, name = address.partition(":")
-    answer: Callable[[str, bytes], bytes] = getattr(importlib.import_module(module), name)()
-    return answer
+    return found(address)(argument)
 
 
-def client_app(party: str, simulated: str) -> ClientApp:
+def client_app(party: str, simulated: str, argument: str = "1") -> ClientApp:
     """Return the app that answers.
 
     ``party`` is the ``module:function`` of a party's process, which is called with the node's configuration and calls
-    :func:`serve_party`; ``simulated`` that of what makes what answers for any simulated client.
+    :func:`serve_party`; ``simulated`` that of what makes, from ``argument``, what answers for any simulated client.
     """
     app = ClientApp()
 
@@ -189,7 +186,7 @@ def client_app(party: str, simulated: str) -> ClientApp:
         if "data" in place:
             reply = _ask_party(party, place, body)
         else:
-            reply = _made(simulated)(str(message.content.config_records["to"]["party"]), body)
+            reply = _made(simulated, argument)(str(message.content.config_records["to"]["party"]), body)
         return Message(RecordDict({"body": packed(reply)}), reply_to=message)
 
     return app

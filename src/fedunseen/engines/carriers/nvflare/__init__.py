@@ -13,15 +13,17 @@ import queue
 import secrets
 import socket
 import ssl
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
+from fedunseen.core.files import write_json
 from fedunseen.engines.carriers.nvflare.kit import (
     PROJECT,
     SERVER,
@@ -32,16 +34,20 @@ from fedunseen.engines.carriers.nvflare.kit import (
     needed,
 )
 from fedunseen.engines.carriers.nvflare.workspace import (
+    MODULES,
+    allowed,
+    environment,
+    job_files,
     secured,
     start,
     submission,
     write_workspace,
 )
-from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link
+from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer
 from fedunseen.engines.remote.supervisor import Child, Kept
 
-__all__ = ["certificates", "host", "join"]
+__all__ = ["certificates", "host", "join", "simulate"]
 
 NOT_IN = "the coordinator at %s has not let this party in yet: NVFlare is slow to start, or does not accept it"
 QUIET = 10.0  # s without a ping after which a party looks whether its coordinator is there
@@ -96,11 +102,15 @@ def host(place: Host) -> Iterator[Link]:
     with Port(folder, jobs.serve) as port, contextlib.ExitStack() as stack:
         supervisor = Kept(lambda: _server(place, folder, port))
         stack.callback(supervisor.stop)
-        if not supervisor.ready(lambda: jobs.registry is not None, PATIENCE):
-            raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
+        _wait(supervisor, lambda: jobs.registry is not None, folder)
         threading.Thread(target=jobs.manage, daemon=True).start()
         stack.callback(jobs.ended.set)
         yield jobs
+
+
+def _wait(supervisor: Kept, started: Callable[[], bool], folder: Path) -> None:
+    if not supervisor.ready(started, PATIENCE):
+        raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
 
 
 def _server(place: Host, folder: Path, port: Port) -> Child:
@@ -375,3 +385,38 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
                 waiting = channel, head["id"], body
             elif head.get("delivered") == sent:
                 sent = ""
+
+
+# Simulation
+
+
+@contextlib.contextmanager
+def simulate(place: Simulate) -> Iterator[Link]:
+    """Run parties in the client processes of a job of NVFlare's simulator, as long as the context lasts.
+
+    A process that dies takes the job with it; another one is started, and its parties have new tokens.
+    """
+    needed()
+    folder = place.folder / "nvflare"
+    processes = min(place.processes, place.parties)
+    controller = f"{__name__}.simulation.Switch", {"parties": place.parties, "processes": processes}
+    executor = f"{__name__}.simulation.Worker", {"factory": place.factory, "argument": place.argument}
+    files = {f"job/{name}": content for name, content in job_files(["@ALL"], controller, executor).items()}
+    files["simulator/local/resources.json"] = allowed(f"{__name__}.simulation.")
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_json(folder / name, content)
+    board = RelayServer()
+
+    def serve(channel: Channel) -> None:
+        channel.receive()  # the job's number
+        board.serve(channel)
+
+    with Port(folder, serve) as port, contextlib.ExitStack() as stack:
+        names = ",".join(f"process-{k}" for k in range(processes))
+        command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
+        command += ["-c", names, "-n", str(processes), "-t", str(processes)]
+        supervisor = Kept(lambda: Child(command, folder / "output.txt", environment(folder, port.environment), folder))
+        stack.callback(supervisor.stop)
+        _wait(supervisor, lambda: board.channel is not None, folder)
+        yield board

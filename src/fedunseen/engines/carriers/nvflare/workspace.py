@@ -16,35 +16,46 @@ from fedunseen.core.files import write_json
 from fedunseen.engines.remote.supervisor import Child
 
 JOB = "fedunseen.engines.carriers.nvflare.job"
-MODULES = {  # what the scripts of start-up kits run
+MODULES = {  # what the scripts of start-up kits and the command `nvflare simulator` run
     "server": "nvflare.private.fed.app.server.server_train",
     "client": "nvflare.private.fed.app.client.client_train",
+    "simulator": "nvflare.private.fed.app.simulator.simulator",
 }
-_Components = Mapping[str, tuple[str, dict[str, Any]]]
+_Component = tuple[str, dict[str, Any]]
+_Components = Mapping[str, _Component]
 _CORE = "nvflare.app_common"
+
+
+def job_files(sites: Sequence[str], controller: _Component, executor: _Component) -> dict[str, dict[str, Any]]:
+    """Return the files of a job, whose classes are given by path and arguments: name -> content."""
+    workflow, answering = ({"path": path, "args": arguments} for path, arguments in (controller, executor))
+    return {
+        "meta.json": {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": list(sites)}},
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "fedunseen", **workflow}],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": answering}],
+        },
+    }
 
 
 def submission(number: str, sites: Sequence[str]) -> tuple[dict[str, Any], bytes]:
     """Return the description of a job that carries messages of ``host`` and ``join``, and its archive."""
-    meta = {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": ["server", *sites]}}
-    executor = {"path": f"{JOB}.Party", "args": {}}
-    files = {
-        "meta.json": meta,
-        "app/config/config_fed_server.json": {
-            "format_version": 2,
-            "workflows": [{"id": "fedunseen", "path": f"{JOB}.Coordinator", "args": {}}],
-        },
-        "app/config/config_fed_client.json": {
-            "format_version": 2,
-            "executors": [{"tasks": ["*"], "executor": executor}],
-        },
-    }
-    buffer = io.BytesIO()
+    files = job_files(["server", *sites], (f"{JOB}.Coordinator", {}), (f"{JOB}.Party", {}))
+    meta, buffer = files["meta.json"], io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
             archive.writestr(f"fedunseen/{name}", json.dumps(content))
     submitter = {"submitter_name": "coordinator", "submitter_org": "fedunseen", "submitter_role": "coordinator"}
     return {**meta, "job_id": number, "job_folder_name": "fedunseen", **submitter}, buffer.getvalue()
+
+
+def allowed(*paths: str) -> dict[str, Any]:
+    """Return settings under which a site builds these classes for a job, given by path or prefix, and no others."""
+    return {"class_list_enforcement_mode": "enforce", "class_allow_list": list(paths)}
 
 
 def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Path | None) -> None:
@@ -58,10 +69,7 @@ def write_workspace(folder: Path, side: str, startup: Mapping[str, Any], kit: Pa
     folder.chmod(0o700)
     write_json(folder / "startup" / f"fed_{side}.json", {"format_version": 2, **startup})
     resources = _server(folder) if side == "server" else _client()
-    classes = {
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [f"{JOB}.Coordinator", f"{JOB}.Party"],
-    }
+    classes = allowed(f"{JOB}.Coordinator", f"{JOB}.Party")
     write_json(folder / "local" / "resources.json", {"format_version": 2, **classes, **resources})
     # The processes of a job connect on loopback; by default other users of the machine may too.
     internal = {"host": "127.0.0.1", "connection_security": "clear" if kit is None else "mtls"}
@@ -141,14 +149,15 @@ def secured(kit: Path | None, side: str) -> dict[str, str]:
     }
 
 
-def start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
-    """Start the process of a server or site, as the script of its start-up kit does.
-
-    It writes into this folder alone, and imports this package.
-    """
+def environment(folder: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an NVFlare process that writes into this folder alone and imports this package."""
     home = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "GRPC_VERBOSITY": "ERROR"}
-    environment = {**os.environ, **more, **home, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return {**os.environ, **more, **home, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def start(folder: Path, side: str, kit: Path | None, more: Mapping[str, str], *options: str) -> Child:
+    """Start the process of a server or site, as the script of its start-up kit does."""
     secure = "true" if kit is not None else "false"
     command = [sys.executable, "-u", "-m", MODULES[side], "-m", str(folder.resolve()), "-s", f"fed_{side}.json"]
     command += ["--set", f"secure_train={secure}", "org=fedunseen", "config_folder=config", *options]
-    return Child(command, folder / "output.txt", environment, folder)
+    return Child(command, folder / "output.txt", environment(folder, more), folder)
