@@ -60,7 +60,7 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     sample = {"features": photo("black dog", 1).tolist()}
     before = asked.post("/predict", json=sample).json()
     added = asked.post("/classes", json={"name": "black dog"})
-    assert (added.status_code, added.json()) == (201, {"name": "black dog", "kind": "added"})
+    assert (added.status_code, added.json()) == (201, {"name": "black dog", "kind": "added", "lasting": False})
     answer = asked.post("/predict?top=20", json=sample).json()["answers"][0]["classes"]
     assert (answer[0]["name"], answer[0]["kind"]) == ("black dog", "added")
     (ranking,) = load_run(named).predict(photo("black dog", 1), ["black dog"], top=20)

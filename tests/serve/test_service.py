@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedunseen import load_run
+from fedunseen.core.errors import DataError
 from fedunseen.serve import Added, Recognizer
 from fedunseen.serve.guard import Limits
 
@@ -118,7 +120,7 @@ def test_an_added_class_competes_at_once_and_is_gone_when_taken_away(digits, cli
     asked = client(digits)
     before = asked.post("/predict", files=upload("47.png")).json()
     added = asked.post("/classes", json={"name": "forty-seven", "attributes": {"left 4": 1, "right 7": 1}})
-    assert (added.status_code, added.json()) == (201, {"name": "forty-seven", "kind": "added"})
+    assert (added.status_code, added.json()) == (201, {"name": "forty-seven", "kind": "added", "lasting": False})
     first, second = asked.post("/predict", files=upload("47.png")).json()["answers"][0]["classes"][:2]
     assert (first["name"], second["name"], first["score"]) == ("forty-seven", "47", second["score"])
     (only,) = asked.post("/predict?among=given", files=upload("47.png")).json()["answers"][0]["classes"]
@@ -150,7 +152,7 @@ def test_a_few_shot_run_learns_classes_from_examples(few, client):
     for digit in (6, 7):
         examples = [("files", (f"{i}.png", picture(one))) for i, one in enumerate(images[labels == digit][:5])]
         added = asked.post("/classes", data={"name": f"a {digit}"}, files=examples)
-        assert added.json() == {"name": f"a {digit}", "kind": "added", "examples": 5}
+        assert added.json() == {"name": f"a {digit}", "kind": "added", "lasting": False, "examples": 5}
     queries = [("files", (f"{digit}.png", picture(images[labels == digit][9]))) for digit in (6, 7)]
     answers = asked.post("/predict", files=queries).json()["answers"]
     assert [one["classes"][0]["name"] for one in answers] == ["a 6", "a 7"]
@@ -178,6 +180,25 @@ def test_a_class_that_is_shown_and_described_is_learnt_from_both(any_shot, clien
     assert (refused.status_code, refused.json()["detail"]) == (
         422, "attributes of a form must be JSON: numbers in order, or numbers by name",
     )  # fmt: skip
+
+
+def test_lasting_classes_need_a_token_and_are_there_in_the_next_service(features, client, tmp_path):
+    run = shutil.copytree(features, tmp_path / "run")
+    new = {"name": "näw", "attributes": [0.5] * 6, "lasting": True}
+    refused = client(run).post("/classes", json=new)
+    assert (refused.status_code, refused.json()["detail"]) == (
+        403, "a lasting class needs a service with a token: start it with --token-file",
+    )  # fmt: skip
+    asked = client(run, token=TOKEN)
+    assert asked.post("/classes", json=new, headers=HEADERS).status_code == 201
+    assert asked.post("/classes", json={**new, "name": "short", "lasting": False}, headers=HEADERS).status_code == 201
+    later = client(run, token=TOKEN)
+    names = [one["name"] for one in later.get("/classes", headers=HEADERS).json()["classes"]]
+    assert names[-1] == "näw"
+    assert "short" not in names
+    assert client(run).delete("/classes/näw").status_code == 403
+    assert later.delete("/classes/näw", headers=HEADERS).status_code == 204
+    assert len(client(run).get("/classes").json()["classes"]) == 12
 
 
 def test_with_a_token_only_page_and_health_are_open(digits, client):
@@ -263,6 +284,7 @@ JSON = {  # what is posted: path, body, status, what the sentence says
     "a word": ("/classes", {"attributes": ["1"] * 6}, 422, "the attribute 'attribute 0' must be a finite number"),
     "undescribed": ("/classes", {"attributes": None}, 422, "nothing describes the class: give attributes, or examples"),
     "slash": ("/classes", {"name": "a/b"}, 422, "a class's name has 1 to 100 printable characters, no slash"),
+    "lasting": ("/classes", {"lasting": 7}, 422, "lasting must be true or false"),
     "examples": ("/classes", {"attributes": None, "features": [[0.0] * 9]}, 409, "learns classes from attributes"),
 }
 
@@ -338,3 +360,13 @@ def test_the_model_page_and_the_schema_are_there(digits, client):
     for path, methods in asked.get("/openapi.json").json()["paths"].items():
         for method in methods:
             assert f"<h2><code>{method.upper()} {path}</code></h2>" in page.text
+
+
+def test_a_damaged_file_of_lasting_classes_is_one_sentence(features, tmp_path):
+    run = shutil.copytree(features, tmp_path / "run")
+    Recognizer(load_run(run)).add(Added("new", np.ones(6), lasting=True))
+    path = run / "added-classes.safetensors"
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(DataError) as error:
+        Recognizer(load_run(run))
+    assert str(error.value) == f"{path} is damaged: delete it, and add the lasting classes again"

@@ -56,6 +56,7 @@ class ClassEntry(BaseModel):
 
     name: str
     kind: Literal["seen", "unseen", "added"]
+    lasting: bool
     examples: int | None = None
     attributes: list[float] | None = None
 
@@ -85,6 +86,7 @@ class NewClass(Samples):
     sentence: StrictStr | None = Field(
         None, description="A few words, where a text encoder described the run's classes."
     )
+    lasting: bool = False
 
 
 _REFUSED = {  # field -> what is wrong with a value of another type
@@ -93,6 +95,7 @@ _REFUSED = {  # field -> what is wrong with a value of another type
     "name": "name the class: the field 'name' is missing or no text",
     "attributes": "attributes must be a list of numbers, or numbers by name",
     "sentence": "sentence must be text",
+    "lasting": "lasting must be true or false",
 }
 _Files = list[tuple[str, bytes]]
 
@@ -116,6 +119,8 @@ class Service:
     measured: MeasuredModel
     queue: InferenceQueue
     warm: Future[None]
+    protected: bool
+    """It asks for a token, which the guard has checked before any request comes here."""
     about: dict[str, Any]
 
     async def ask(self, question: Callable[[], _T], size: int = _SMALL) -> _T:
@@ -127,6 +132,11 @@ class Service:
             raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
             raise HTTPException(504, "the answer takes too long: send less at a time") from None
+
+    def may_last(self) -> None:
+        """Only a service that asks for a token changes what outlives it."""
+        if not self.protected:
+            raise HTTPException(403, "a lasting class needs a service with a token: start it with --token-file")
 
 
 async def _service(request: Request) -> Service:
@@ -204,8 +214,10 @@ async def list_classes(served: Served, attributes: bool = False) -> Classes:
 
 @routes.post("/classes", status_code=201, openapi_extra=_takes(NewClass), response_model_exclude_none=True)
 async def add_class(request: Request, served: Served) -> ClassEntry:
-    """Add a class by its attributes, a few words, or examples, until the service ends."""
+    """Add a class by its attributes, a few words, or examples; until the service ends, or lasting."""
     model, (body, files) = served.model, await _read(request, NewClass)
+    if body.lasting:
+        served.may_last()
 
     def add() -> dict[str, Any]:
         attributes = None if body.attributes is None else model.describe(body.attributes)
@@ -216,7 +228,7 @@ async def add_class(request: Request, served: Served) -> ClassEntry:
             words = body.name
         if attributes is None and words is not None:
             attributes = model.imagine(words)
-        added = Added(body.name, attributes, examples)
+        added = Added(body.name, attributes, examples, body.lasting)
         model.add(added)
         return model.entry(added)
 
@@ -231,10 +243,13 @@ async def remove_class(served: Served, name: Annotated[str, Path(max_length=400)
     model = served.model
 
     def remove() -> None:
-        if name not in model.added:
+        added = model.added.get(name)
+        if added is None:
             if name in model.run.space.names:
                 raise HTTPException(409, "this class is the run's own: only added classes can be taken away")
             raise HTTPException(404, "there is no added class of this name")
+        if added.lasting:
+            served.may_last()
         model.remove(name)
 
     await served.ask(remove)
@@ -271,7 +286,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientDisconnect, _gone)
     app.include_router(routes)
-    queue = InferenceQueue(limits.waiting)
+    queue, protected = InferenceQueue(limits.waiting), token is not None or write_token is not None
     app.state.warm = warm = queue.put(model.warm)
 
     def note(loaded: Future[None]) -> None:
@@ -280,11 +295,11 @@ def create_app(
 
     warm.add_done_callback(note)
     measured.added.set(len(model.added))
-    app.state.service = Service(model, limits, measured, queue, warm, _about(model))
+    app.state.service = Service(model, limits, measured, queue, warm, protected, _about(model, protected))
     return app
 
 
-def _about(model: Recognizer) -> dict[str, Any]:
+def _about(model: Recognizer, protected: bool) -> dict[str, Any]:
     """Return the answer of ``/model``."""
     return {
         "run": model.run.path.name,
@@ -300,6 +315,7 @@ def _about(model: Recognizer) -> dict[str, Any]:
             "examples": model.by_examples,
         },
         "attributes": [] if model.by_sentence else model.attribute_values(),
+        "lasting": protected,
         "result": {name: value for name, value in model.whole.result.items() if name not in ("run", "warnings")},
         "card": model_card(model.whole),
     }

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor
 
-from fedunseen.core.errors import DataError, ExperimentError, unknown
+from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
+from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
@@ -21,6 +22,7 @@ from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
 from fedunseen.experiment import Run
 from fedunseen.experiment.class_descriptions import semantics_of_names
+from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.growing import Growing
@@ -34,6 +36,7 @@ Kind = Literal["pictures", "text", "features"]
 
 ADDED = 1000  # classes at most that can be added
 LONGEST_NAME = 100  # characters
+LASTING = "added-classes.safetensors"  # in the run directory
 _DRAWN = {"digit-pairs": 2, "digits": 1}  # benchmarks of scikit-learn's digits: how many stand side by side
 _STEPS = 32  # on the way from the mean of all descriptions to a class's
 
@@ -65,6 +68,7 @@ class Added:
     name: str
     attributes: NDArray[np.float64] | None = None
     examples: NDArray[Any] | None = None
+    lasting: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +121,9 @@ class Recognizer:
         self.added: dict[str, Added] = {}
         self._own = {plain(name): name for name in (() if self.from_examples_alone else self.run.space.names)}
         self._known: _Known | None = self._rebuilt({})  # None: the task ranks classes itself
+        self._path = run.path / LASTING
+        if self._path.exists():
+            self._restore()
         _ = self.run.params, self.run.scaler  # read now, not with the first question
         self._trained, self._arriving = self.run, None
         if adapts:
@@ -154,20 +161,20 @@ class Recognizer:
         ]  # fmt: skip
 
     def classes(self, attributes: bool = False) -> list[dict[str, Any]]:
-        """List the classes of the model: name, kind, and its attributes if asked for."""
+        """List the classes of the model: name, kind, whether it lasts, and its attributes if asked for."""
         space = self.run.space
         seen, undescribed = set(space.seen.tolist()), set(space.undescribed.tolist())
         entries: list[dict[str, Any]] = []
         for c, name in enumerate(() if self.from_examples_alone else space.names):
             described = attributes and c not in undescribed
             more = {"attributes": space.semantics[c].tolist()} if described else {}
-            entries.append({"name": name, "kind": "seen" if c in seen else "unseen", **more})
+            entries.append({"name": name, "kind": "seen" if c in seen else "unseen", "lasting": True, **more})
         return entries + [self.entry(added, attributes) for added in self.added.values()]
 
     @staticmethod
     def entry(added: Added, attributes: bool = False) -> dict[str, Any]:
         """Return what :meth:`classes` lists of an added class."""
-        item: dict[str, Any] = {"name": added.name, "kind": "added"}
+        item: dict[str, Any] = {"name": added.name, "kind": "added", "lasting": added.lasting}
         if added.examples is not None:
             item["examples"] = len(added.examples)
         if attributes and added.attributes is not None:
@@ -219,12 +226,23 @@ class Recognizer:
         if added.attributes is None and added.examples is None:
             raise DataError("nothing describes the class: give attributes, or examples")
         both = {**self.added, name: added}
-        self.added, self._known = both, self._grown(added) or self._rebuilt(both)
+        self._keep(both, added.lasting, self._grown(added) or self._rebuilt(both))
 
     def remove(self, name: str) -> None:
         """Take an added class away."""
         left = {key: added for key, added in self.added.items() if key != name}
-        self.added, self._known = left, self._rebuilt(left)
+        self._keep(left, self.added[name].lasting, self._rebuilt(left))
+
+    def _keep(self, added: dict[str, Added], lasting: bool, known: _Known | None) -> None:
+        """Take these as the added classes; write those that last if one of them came or went."""
+        if lasting:
+            tensors: dict[str, NDArray[Any]] = {}
+            for i, item in enumerate(item for item in added.values() if item.lasting):
+                for what, values in (("attributes", item.attributes), ("examples", item.examples)):
+                    if values is not None:
+                        tensors[f"{i:04d}/{what}/{item.name}"] = values
+            write_tensors(self._path, tensors or {"none": np.zeros(1)})
+        self.added, self._known = added, known
 
     def _rebuilt(self, added: dict[str, Added]) -> _Known | None:
         """Return what knows the run's classes and these, made from the run itself."""
@@ -250,6 +268,19 @@ class Recognizer:
             assert isinstance(method, Gaussian)
             shown = summed(self.run, method, added.name, added.examples)
         return self._known.with_class(added.name, rows, shown)
+
+    def _restore(self) -> None:
+        """Read the lasting classes of an earlier service."""
+        try:
+            tensors = load_params(self._path)
+        except RunDirectoryError:
+            raise DataError(f"{self._path} is damaged: delete it, and add the lasting classes again") from None
+        for key, tensor in sorted(tensors.items()):
+            _, what, name = (*key.split("/", 2), "", "")[:3]
+            given: dict[str, Any] = {what: tensor.numpy()}
+            if what in ("attributes", "examples"):
+                self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
+        self._known = self._rebuilt(self.added)
 
     def read(self, path: Path) -> NDArray[Any]:
         """Read a file as samples (n, ...), as the run takes them."""
