@@ -14,7 +14,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.wire import WireError, pack, read_holdings
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.client_data import PartyData
-from fedunseen.federation.growth import Version, first_version, next_version, seen_through
+from fedunseen.federation.growth import Timeline, Version, described_as, first_version, next_version, seen_through
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
@@ -161,6 +161,23 @@ def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
     assert not bool(done.params["count"][11] > 0)
 
 
+def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path):
+    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+    header = lines[0].replace("split,", "")
+    (tmp_path / "better.csv").write_text(f"{header}\nd,0.9,0.1,0.9,0.1,0.9,0.1\n", "utf-8")
+    settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
+    done = run(make({**settings, "growth.corrected": {"1": str(tmp_path / "better.csv")}}), tmp_path / "run")
+    assert done.space.semantics[3].tolist() == [0.9, 0.1, 0.9, 0.1, 0.9, 0.1]
+    assert done.metrics[1]["space"]["corrected"] == ["d"]
+    # The slow way: a folder that has described the class so all along.
+    lines[4] = "d,seen,0.9,0.1,0.9,0.1,0.9,0.1"
+    shutil.copytree(folder, tmp_path / "data")
+    (tmp_path / "data" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    plain = {key: value for key, value in CLOSED.items() if key not in ("growth.name", "partition.join")}
+    plain |= {"data.root": str(tmp_path / "data"), "strategy.rounds": 1}
+    assert same(run(make(plain), tmp_path / "plain"), done)
+
+
 def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
     cut_short(make(CLOSED), tmp_path / "run", after=3)
     path = tmp_path / "run" / "spaces" / "000002.json"
@@ -172,6 +189,17 @@ def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
         RunDirectoryError,
     ):
         run(make(CLOSED), tmp_path / "run", resume=True)
+
+
+def test_a_correction_of_a_class_that_nobody_knows_is_refused(make, folder, tmp_path):
+    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+    last = Timeline(make(CLOSED).growth, *everything(make(CLOSED))).version(9).space.names[-1]
+    (tmp_path / "c.csv").write_text(f"{lines[0].replace('split,', '')}\n{last},1,0,0,0,0,0\n", "utf-8")
+    with refuses(
+        f"growth.corrected: {tmp_path / 'c.csv'} describes the class {last!r}, which no one knows before round 1 "
+        "(counted from 0): leave it out, or correct it later"
+    ):
+        run(make({**CLOSED, "growth.corrected": {"1": str(tmp_path / "c.csv")}}), tmp_path / "run")
 
 
 def test_a_new_class_with_the_name_of_an_old_one_is_refused(make):
@@ -208,7 +236,7 @@ def greeting(party, without=()):
     seen = [i for i, name in enumerate(names) if name not in "ijkl"]
     unseen = [i for i, name in enumerate(names) if name in "ijkl"]
     growing = {"classes": names, "attributes": ATTRIBUTES, "groups": {}, "seen": seen, "unseen": unseen}
-    return {**growing, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
+    return {**growing, "former": {}, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
 
 
 def corrected(growing, rows):
@@ -225,8 +253,8 @@ def corrected(growing, rows):
         (lambda growing, rows: growing.update(tested=["d"]), (),
          "{folder} holds samples of 'd', which the coordinator tests as a class that no one holds: "),
         (corrected, (), "{table} describes the class 'e' otherwise than the coordinator does: "),
-        (lambda growing, rows: growing.pop("tested"), (),
-         "the coordinator's greeting describes no class space: 'tested'"),
+        (lambda growing, rows: growing.pop("former"), (),
+         "the coordinator's greeting describes no class space: 'former'"),
         (lambda growing, rows: growing["classes"].__setitem__(growing["classes"].index("e"), "Two Words"),
          ("two words",), "{table}: "),
     ],
@@ -246,8 +274,12 @@ def test_a_class_that_nobody_described_is_refused(party):
 
 
 def test_what_fits_is_taken(party):
-    """A class of its own."""
-    result = party._known(party.benchmark, *greeting(party, ("f",)))
+    """A class of its own, and a description from before a correction."""
+    growing, rows = greeting(party, ("f",))
+    space = party.benchmark.space
+    corrected(growing, rows)
+    growing["former"] = {"e": [described_as(space.semantics[space.names.index("e")])]}
+    result = party._known(party.benchmark, growing, rows)
     assert "f" not in result.names
 
 

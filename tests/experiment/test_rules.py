@@ -113,6 +113,8 @@ REFUSED = [
     (GROWS, {"partition.join": {}}, "growth.name = 'unknown', but every class has its holder in round 0 and none "),
     (GROWS, {"growth.arrive": {"dd": 1}}, "growth.arrive: unknown class 'dd'"),
     (GROWS, {"growth.arrive": dict.fromkeys("ijkl", 1)}, "in round 0 (counted from 0) every known class has a holder"),
+    (GROWS, {"growth.corrected": {"1": "missing.csv"}}, "growth.corrected: missing.csv cannot be read (No such file"),
+    (GROWS, {"growth.corrected": {"soon": "x.csv"}}, "growth.corrected: 'soon' is not a round: write its number"),
     ({}, {"growth.arrive": {"d": 1}}, "growth.arrive has no effect with growth.name = 'none': set growth.name to "),
     ({}, {"privacy.clip": 1.0}, "privacy: clip has no effect with name = 'none': "),
     ({}, {"privacy.name": "client-level"}, "privacy: clip is missing: "),

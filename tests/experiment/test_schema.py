@@ -155,10 +155,11 @@ def test_paths_in_a_file_are_relative_to_it_and_those_of_set_to_the_working_fold
     file.write_text(
         '[data]\nname = "folder"\nroot = "../data"\n[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
         '[partition]\nkind = "file"\nfile = "who.csv"\n[encoder]\nname = "efficientnet-lite"\nweights = "net.pt"\n'
-        '[evaluation]\nselection = "last"\n'
+        '[evaluation]\nselection = "last"\n[growth]\nname = "unknown"\ncorrected = { 1 = "new.csv" }\n'
     )
     experiment = Experiment.load(file)
     assert experiment.encoder.weights == tmp_path / "sub" / "net.pt"
+    assert experiment.growth.corrected == {"1": tmp_path / "sub" / "new.csv"}
     assert os.path.normpath(experiment.data.root) == str(tmp_path / "data")
     assert experiment.partition.file == tmp_path / "sub" / "who.csv"
     assert str(Experiment.load(file, {"data.root": "here"}).data.root) == "here"

@@ -34,7 +34,7 @@ from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation import Federation
-from fedunseen.federation.growth import check_new_name, read_space, seen_through
+from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedFormSettings
 
@@ -168,7 +168,7 @@ class PartyData:
             raise RefusedError("the coordinator's greeting describes no classes: start it again with `fedunseen host`")
         try:
             known = read_space(growing, semantics.numpy())
-            tested, is_open = set(growing["tested"]), bool(growing["open"])
+            former, tested, is_open = dict(growing["former"]), set(growing["tested"]), bool(growing["open"])
         except (DataError, KeyError, TypeError, ValueError) as error:
             raise RefusedError(f"the coordinator's greeting describes no class space: {error}") from None
         same = space.attribute_names == known.attribute_names
@@ -196,7 +196,8 @@ class PartyData:
                     "holds: leave them out, or let the coordinator mark the class as seen"
                 )
             there = known.semantics[known.names.index(name)]
-            if not np.array_equal(row, there) and not (space.from_texts and same_text(row, there)):
+            alike = space.from_texts and same_text(row, there)
+            if not alike and described_as(row) not in (described_as(there), *former.get(name, ())):
                 raise RefusedError(
                     f"{table} describes the class {name!r} otherwise than the coordinator does: copy its line, or give "
                     "the class another name if it is another"

@@ -26,6 +26,7 @@ from fedunseen.federation.growth import (
     Timeline,
     Version,
     check_new_name,
+    corrections,
     first_version,
     next_version,
     seen_through,
@@ -154,7 +155,10 @@ class Deployed(Growth):
         known = {*version.space.names, *added}
         held = {name for member in members.values() for name in member.held} & known
         still = {name for client in self.partition.present(round) for name in engine.parties[client].held}
-        new = next_version(version, round, held=held, holders=still, added=added)
+        files = self.experiment.growth.files()
+        now = [path for at, path in files.items() if at == round or (version.round < 0 and at <= round)]
+        corrected = {name: row for path in now for name, row in corrections(path, version.space, round).items()}
+        new = next_version(version, round, held=held, holders=still, added=added, corrected=corrected)
         return version if new.hash() == version.hash() and new.left == version.left else new
 
     def _enter(self, version: Version) -> None:
@@ -164,6 +168,7 @@ class Deployed(Growth):
         assert isinstance(engine.job, Deployment)
         growing = {
             **space_dict(space),
+            "former": {name: list(hashes) for name, hashes in version.former.items()},
             "tested": [own.names[c] for c in own.unseen],
             "open": self.experiment.growth.name == "unknown",
         }

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced, find
@@ -90,7 +91,15 @@ def bring_home(
 def fingerprint_of(experiment: Experiment, benchmark: Benchmark) -> str:
     """Return the hash of all files that a result depends on: the benchmark's, and the one that says who holds what."""
     holders = experiment.partition.file.read_bytes() if experiment.partition.file else b""
-    return hashlib.sha256(benchmark.fingerprint().encode() + holders).hexdigest()
+    corrected = b"".join(_bytes(path) for path in experiment.growth.files().values())
+    return hashlib.sha256(benchmark.fingerprint().encode() + holders + corrected).hexdigest()
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ExperimentError(f"growth.corrected: {path} cannot be read ({error.strerror}): name a CSV file") from None
 
 
 def clients_of(federation: Federation) -> list[PartyStatus]:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from pydantic import Field, model_validator
 from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
-from fedunseen.data.class_space import ClassSpace, check_semantics
+from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
 from fedunseen.data.names import composed
 from fedunseen.federation.partition import NEVER, Partition
 
@@ -42,14 +43,24 @@ class GrowthSettings(Settings):
     clients hold until its first holder takes part; in a deployment, parties may bring classes of their own."""
     arrive: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)
     """Class -> the first round, counted from 0, in which it is known; its holder does not train on it before."""
+    corrected: dict[str, Path] = Field(default_factory=dict)
+    """Round ("3", counted from 0) -> CSV of classes that are described again from that round on: name, attributes..."""
 
     @model_validator(mode="after")
     def _check(self) -> GrowthSettings:
-        if self.name == "none" and self.arrive:
-            raise ExperimentError(
-                "growth.arrive has no effect with growth.name = 'none': set growth.name to 'described' or 'unknown'"
-            )
+        for key in ("arrive", "corrected"):
+            if self.name == "none" and getattr(self, key):
+                raise ExperimentError(
+                    f"growth.{key} has no effect with growth.name = 'none': set growth.name to 'described' or 'unknown'"
+                )
+        for key in self.corrected:
+            if not key.isdecimal():
+                raise ExperimentError(f"growth.corrected: {key!r} is not a round: write its number, counted from 0")
         return self
+
+    def files(self) -> dict[int, Path]:
+        """Return round -> file of corrected descriptions, in the order of the rounds."""
+        return {round: self.corrected[str(round)].expanduser() for round in sorted(map(int, self.corrected))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,8 +71,10 @@ class Version:
     space: ClassSpace
     held: Mapping[str, int]
     left: tuple[str, ...] = ()
+    former: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     added: tuple[str, ...] = ()
     gained: tuple[str, ...] = ()
+    corrected: tuple[str, ...] = ()
 
     def hash(self) -> str:
         """Return what the class space hashes to: the same for everyone who knows the same classes."""
@@ -90,7 +103,7 @@ class Version:
         space = self.space
         facts: dict[str, Any] = {"since": self.round + 1, "hash": self.hash(), "known": len(space.names)}
         facts |= {"seen": len(space.seen), "unseen": len(space.unseen)}
-        changes = {key: list(getattr(self, key)) for key in ("added", "gained", "left")}
+        changes = {key: list(getattr(self, key)) for key in ("added", "gained", "corrected", "left")}
         return facts | {key: names for key, names in changes.items() if names}
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,7 +116,8 @@ class Version:
             "semantics": space.semantics.tolist(),
             "validation": space.validation.tolist(),
             "held": dict(self.held),
-            **{key: list(getattr(self, key)) for key in ("left", "added", "gained")},
+            "former": {name: list(hashes) for name, hashes in self.former.items()},
+            **{key: list(getattr(self, key)) for key in ("left", "added", "gained", "corrected")},
         }
 
     @classmethod
@@ -111,8 +125,9 @@ class Version:
         """Read what :meth:`to_dict` gave."""
         semantics = np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1)
         space = read_space(tree, semantics, tree["validation"])
-        changes = {key: tuple(tree[key]) for key in ("left", "added", "gained")}
-        version = cls(int(tree["round"]), space, dict(tree["held"]), **changes)
+        former = {name: tuple(hashes) for name, hashes in tree["former"].items()}
+        changes = {key: tuple(tree[key]) for key in ("left", "added", "gained", "corrected")}
+        version = cls(int(tree["round"]), space, dict(tree["held"]), former=former, **changes)
         if version.hash() != tree["hash"]:
             raise DataError("the class space is not the one whose hash it names")
         return version
@@ -142,6 +157,11 @@ def read_space(tree: Mapping[str, Any], semantics: NDArray[np.float64], validati
     )
 
 
+def described_as(row: NDArray[np.float64]) -> str:
+    """Return what a description (attributes,) hashes to."""
+    return hashlib.sha256(np.ascontiguousarray(row, dtype=np.float64).tobytes()).hexdigest()[:16]
+
+
 def first_version(space: ClassSpace) -> Version:
     """Return the class space as a file gives it, before it is known who holds what."""
     return Version(-1, space, {})
@@ -154,9 +174,10 @@ def next_version(
     held: Iterable[str],
     holders: Iterable[str],
     added: Mapping[str, NDArray[np.float64]] | None = None,
+    corrected: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Version:
     """Return the class space from ``round`` (counted from 0) on."""
-    space, added = before.space, dict(added or {})
+    space, added, corrected = before.space, dict(added or {}), dict(corrected or {})
     for name in added:
         check_new_name(name, space.names)
     if added:
@@ -164,13 +185,18 @@ def next_version(
     names = (*space.names, *added)
     place = {name: i for i, name in enumerate(names)}
     semantics = np.concatenate([space.semantics, *(row[None] for row in added.values())])
+    former = dict(before.former)
+    changed = {name: row for name, row in corrected.items() if not np.array_equal(row, semantics[place[name]])}
+    for name, row in changed.items():
+        former[name] = (*former.get(name, ()), described_as(semantics[place[name]]))
+        semantics[place[name]] = row
     gained = [name for name in names if name in set(held) and name not in before.held]
     first_held = {**before.held, **dict.fromkeys(gained, round)}
     still_held = set(holders)
     seen = np.array(sorted(place[name] for name in first_held), np.int64)
     left = tuple(name for name in first_held if name not in still_held)
-    new_space = _with_classes(space, names, semantics, seen, round)
-    return Version(round, new_space, first_held, left, tuple(added), tuple(gained))
+    changes = (left, former, tuple(added), tuple(gained), tuple(changed))
+    return Version(round, _with_classes(space, names, semantics, seen, round), first_held, *changes)
 
 
 def _with_classes(
@@ -251,24 +277,27 @@ class Timeline:
 
     def rounds(self) -> list[int]:
         """Return the rounds (counted from 0) in which something may change, and round 0."""
-        rounds = {0, *self.known.tolist(), *self.held.tolist(), *self.last.tolist()}
+        rounds = {0, *self.known.tolist(), *self.held.tolist(), *self.last.tolist(), *self.settings.files()}
         return sorted(round for round in rounds if 0 <= round < NEVER)
 
     def version(self, round: int) -> Version:
         """Return the version that is in force in ``round``, counted from 0."""
         space, names = self.benchmark.space, self.benchmark.space.names
+        files = self.settings.files()
         version: Version | None = None
         for now in (some for some in self.rounds() if some <= round):
             before = () if version is None else version.space.names
             new = [c for c in self.order if self.known[c] <= now and names[c] not in before]
             if version is None:
                 version, new = first_version(_only(space, sorted(new))), []
+            corrected = corrections(files[now], version.space, now) if now in files else {}
             version = next_version(
                 version,
                 now,
                 held=[names[c] for c in np.flatnonzero(self.held <= now)],
                 holders=[names[c] for c in np.flatnonzero(self.last > now)],
                 added={names[c]: space.semantics[c] for c in new},
+                corrected=corrected,
             )
         assert version is not None
         return version
@@ -289,3 +318,15 @@ def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
         validation=kept(space.validation),
         unseen=kept(space.unseen),
     )
+
+
+def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
+    """Read the classes that are described again from ``round`` (counted from 0) on: name -> description."""
+    names, rows = read_classes(path, space)
+    for name in names:
+        if name not in space.names:
+            raise ExperimentError(
+                f"growth.corrected: {path} describes the class {name!r}, which no one knows before round {round} "
+                "(counted from 0): leave it out, or correct it later"
+            )
+    return dict(zip(names, rows, strict=True))

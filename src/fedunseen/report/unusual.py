@@ -22,7 +22,10 @@ EXAMPLES = (
     ("nearest", "nearest mean of the examples", "grey"),
 )
 GROUPS = {"old": "blue", "new": "green", "unseen": "purple", "left": "grey"}
-CHANGES = {"added": "{} new", "gained": "{} with a first holder", "left": "{} without a holder"}
+CHANGES = {
+    "added": "{} new", "gained": "{} with a first holder", "corrected": "{} described again",
+    "left": "{} without a holder",
+}  # fmt: skip
 SHOWN = 4  # names of classes in a line, and columns between the first and the last
 
 
