@@ -33,18 +33,24 @@ def parts(**more):
     return experiment, assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
 
 
-def descend(made, client, start, epochs):
-    """Return a client's model after plain descent on one batch of all its samples, by PyTorch's own optimiser."""
+def descend(made, client, start, steps):
+    """Return a client's model after plain descent on one batch of all its samples, by PyTorch's own optimiser.
+
+    ``steps``: which parameters are trained, and for how many epochs, one pair after another.
+    """
     (phase,), config = made.method.phases(), made.method.settings
     rows = torch.from_numpy(made.partition.clients[client])
     batch = {"inputs": made.inputs[rows], "labels": made.labels[rows], "weights": torch.ones(len(rows))}
     context = {**made.method.context(), **made.method.client_context(np.unique(made.labels[rows].numpy()))}
     model = {name: value.clone().requires_grad_() for name, value in start.items()}
-    descent = torch.optim.SGD(model.values(), config.lr, config.momentum, weight_decay=config.weight_decay)
-    for _ in range(epochs):
-        descent.zero_grad()
-        phase.loss(model, batch, context)[0].backward()
-        descent.step()
+    for names, epochs in steps:
+        chosen = [model[name] for name in model if name in names]
+        descent = torch.optim.SGD(chosen, config.lr, config.momentum, weight_decay=config.weight_decay)
+        for _ in range(epochs):
+            for value in model.values():
+                value.grad = None
+            phase.loss(model, batch, context)[0].backward()
+            descent.step()
     return {name: value.detach() for name, value in model.items()}
 
 
@@ -54,16 +60,16 @@ def test_it_is_gradient_descent_from_the_merged_model():
     state, _ = federation.round(federation.start())
     models = dict(personal_models(federation, state.params, 1, 3))
     assert sorted(models) == [0, 1, 2, 3]
-    for name, value in descend(federation, 2, state.params, 3).items():
+    for name, value in descend(federation, 2, state.params, [(set(state.params), 3)]).items():
         assert torch.allclose(models[2][name], value, atol=1e-5), name
         assert not torch.allclose(models[2][name], state.params[name], atol=1e-3), name
 
 
-def test_fedper_is_one_descent_of_a_merged_body_and_a_head_that_stays():
+def test_fedrep_is_heads_first_and_bodies_then():
     """Against a plain loop with means weighted by classes."""
     _, made = parts(method__batch_size=5000)
     shared = (sorted(made.first)[0].rsplit(".", 1)[0] + ".*",)
-    strategy = FedAvg(shared=shared, local_epochs=2)
+    strategy = FedAvg(shared=shared, head_epochs=3, local_epochs=2)
     federation = Federation(made.benchmark, made.partition, made.method, strategy, inputs=made.inputs)
     kept = {name for name in made.first if name not in federation.first}
     body = {name: value for name, value in made.first.items() if name not in kept}
@@ -72,7 +78,7 @@ def test_fedper_is_one_descent_of_a_merged_body_and_a_head_that_stays():
     state = federation.start()
     for _ in range(2):
         state, _ = federation.round(state)
-        trained = [descend(made, k, {**body, **own[k]}, 2) for k in range(4)]
+        trained = [descend(made, k, {**body, **own[k]}, [(kept, 3), (set(body), 2)]) for k in range(4)]
         own = [{name: model[name] for name in kept} for model in trained]
         body = {n: sum(w * model[n] for w, model in zip(weights, trained, strict=True)) / sum(weights) for n in body}
     for client in range(4):
@@ -113,36 +119,36 @@ def test_each_client_is_measured_beside_the_merged_model(both):
     assert np.mean(result["own"]["held"]) > np.mean(result["merged"]["held"])
 
 
-def test_only_clients_that_are_asked_for_train_and_are_read(fedper):
+def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
     _, federation = parts()
     state, _ = federation.round(federation.start())
     whole = dict(personal_models(federation, state.params, 1, 1))
     some = dict(personal_models(federation, state.params, 1, 1, {1, 3}))
     assert list(some) == [1, 3]
     assert all(torch.equal(value, whole[client][name]) for client in some for name, value in some[client].items())
-    kept = dict(of_clients(fedper.path / "model.safetensors", clients=[2]))
-    stored = load_params(fedper.path / "model.safetensors")
+    kept = dict(of_clients(fedrep.path / "model.safetensors", clients=[2]))
+    stored = load_params(fedrep.path / "model.safetensors")
     assert list(kept) == [2]
     assert {f"client/2/{name}" for name in kept[2]} == {name for name in stored if name.startswith("client/2/")}
     assert all(torch.equal(stored[f"client/2/{name}"], value) for name, value in kept[2].items())
 
 
 @pytest.fixture(scope="module")
-def fedper(tmp_path_factory):
+def fedrep(tmp_path_factory):
     """A run in which every client keeps its head, g, from which scores come."""
-    settings = {**FEW, "strategy.shared": ["f.*"]}
-    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("fedper") / "run")
+    settings = {**FEW, "strategy.shared": ["f.*"], "strategy.head_epochs": 2}
+    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("fedrep") / "run")
 
 
-def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedper):
+def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
     """Against the library's rounds, and models put together here from what travels and what has stayed."""
     _, made = parts()
-    strategy = FedAvg(shared=("f.*",))
+    strategy = FedAvg(shared=("f.*",), head_epochs=2)
     federation = Federation(made.benchmark, made.partition, made.method, strategy, inputs=made.inputs)
     state = federation.start()
     for _ in range(2):
         state, _ = federation.round(state)
-    stored, each = load_params(fedper.path / "model.safetensors"), []
+    stored, each = load_params(fedrep.path / "model.safetensors"), []
     assert {name.split("/")[1] for name in stored} == {"0", "1", "2", "3"}
     for client in range(4):
         kept = {name.removeprefix("own/"): value for name, value in state.clients[client].items()}
@@ -151,17 +157,17 @@ def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedper):
         model = {**state.params, **kept}
         assert all(torch.equal(stored[f"client/{client}/{name}"], value) for name, value in model.items())
         each.append(accuracies(federation.answers(model), 0.0))
-    assert fedper.result["zsl"] == pytest.approx(np.mean([one.zsl for one in each]))
-    assert fedper.result["gzsl_seen"] == pytest.approx(np.mean([one.gzsl_seen for one in each]))
+    assert fedrep.result["zsl"] == pytest.approx(np.mean([one.zsl for one in each]))
+    assert fedrep.result["gzsl_seen"] == pytest.approx(np.mean([one.gzsl_seen for one in each]))
     assert len({one.gzsl_seen for one in each}) > 1  # heads differ
-    result = fedper.result["personal"]
+    result = fedrep.result["personal"]
     assert (result["clients"], "merged" in result) == ([0, 1, 2, 3], False)
     assert result["own"]["zsl"] == pytest.approx([one.zsl for one in each])
-    assert fedper.result["parameters_shared"] == sum(value.numel() for value in state.params.values())
+    assert fedrep.result["parameters_shared"] == sum(value.numel() for value in state.params.values())
 
 
-def test_its_report_has_a_row_for_each_client(fedper):
-    page = write_report(fedper).read_text("utf-8")
+def test_its_report_has_a_row_for_each_client(fedrep):
+    page = write_report(fedrep).read_text("utf-8")
     assert "<th>own classes</th><th>ZSL</th><th>H</th>" in page
     assert ">travels<" in page
 
@@ -176,49 +182,49 @@ def test_its_report_has_a_row_for_each_client(fedper):
         ("to encode with", lambda run, out: RunEncoder(RunEncoderSettings(model=run.path), (1, 28, 56), "vectors")),
     ],
 )  # fmt: skip
-def test_what_needs_one_model_for_all_refuses_it(fedper, tmp_path, use, ask):
+def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
     with pytest.raises(ExperimentError) as said:
-        ask(fedper, tmp_path / "out")
+        ask(fedrep, tmp_path / "out")
     one = "" if use == "to encode with" else "name a client, --client 0, or "
     assert str(said.value) == (
-        f"{fedper.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
+        f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
         f"{one}run with strategy.shared = ['*']"
     )
     assert not (tmp_path / "out").exists()
 
 
-def test_a_clients_own_model_answers_where_it_is_named(fedper):
+def test_a_clients_own_model_answers_where_it_is_named(fedrep):
     """Against scores of the tensors that the file holds under the client's name."""
-    stored, method = load_params(fedper.path / "model.safetensors"), fedper.method
+    stored, method = load_params(fedrep.path / "model.safetensors"), fedrep.method
     rows = np.random.default_rng(0).random((5, 128)).astype(np.float32)
     best = []
     for client in (0, 2):
         params = {
             n.removeprefix(f"client/{client}/"): v for n, v in stored.items() if n.startswith(f"client/{client}/")
         }
-        inputs = torch.from_numpy(fedper.scaler(rows))
+        inputs = torch.from_numpy(fedrep.scaler(rows))
         with torch.no_grad():
             scores = method.scores(params, inputs, method.semantics)
-        taking_part = np.union1d(fedper.space.seen, fedper.space.unseen)
-        own = fedper.of_client(client)
+        taking_part = np.union1d(fedrep.space.seen, fedrep.space.unseen)
+        own = fedrep.of_client(client)
         result = own.predict(rows, among="unseen")
         for row, ranking in zip(scores, result, strict=True):
-            expected = sorted(fedper.space.unseen.tolist(), key=lambda c: -float(row[c]))
-            assert [one.name for one in ranking] == [fedper.space.names[c] for c in expected]
+            expected = sorted(fedrep.space.unseen.tolist(), key=lambda c: -float(row[c]))
+            assert [one.name for one in ranking] == [fedrep.space.names[c] for c in expected]
             assert [one.score for one in ranking] == pytest.approx([float(row[c]) for c in expected], abs=1e-4)
         assert len(own.predict(rows[:1])[0]) == len(taking_part)
         best.append([ranking[0].score for ranking in result])
     assert best[0] != best[1]
-    assert Recognizer(fedper.of_client(2)).run.client == 2
+    assert Recognizer(fedrep.of_client(2)).run.client == 2
 
 
 @pytest.mark.parametrize(
     ("client", "wrong"),
     [(4, "unknown client '4' (known: 0, 1, 2, 3)"), (-1, "unknown client '-1': did you mean '1'? (known: 0, 1, 2, 3)")],
 )
-def test_a_client_without_a_model_is_named(fedper, client, wrong):
+def test_a_client_without_a_model_is_named(fedrep, client, wrong):
     with pytest.raises(ExperimentError, match=re.escape(wrong)):
-        fedper.of_client(client)
+        fedrep.of_client(client)
 
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
@@ -242,9 +248,9 @@ def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_
     assert "the numbers below are those of the merged model." in model_card(done.of_client(0))
 
 
-def test_classes_are_added_to_one_clients_model(fedper, tmp_path):
-    learnt = fedper.of_client(1).learn({"another": [1.0] + [0.0] * 19}, out=tmp_path / "learnt")
-    own = dict(of_clients(fedper.path / "model.safetensors"))[1]
+def test_classes_are_added_to_one_clients_model(fedrep, tmp_path):
+    learnt = fedrep.of_client(1).learn({"another": [1.0] + [0.0] * 19}, out=tmp_path / "learnt")
+    own = dict(of_clients(fedrep.path / "model.safetensors"))[1]
     assert learnt.one_model
     assert same({name: learnt.params[name] for name in own}, own)
     assert "This is the own model of client 1" in model_card(learnt)

@@ -26,7 +26,7 @@ KEPT = {
     "a choice": {"evaluation.selection": "validation"},
     **{name: {"strategy.name": name, "strategy.fraction": 0.7} for name in ("local", "scaffold", "moon", "fedgloss")},
     "critics": GENERATIVE,
-    "heads": {"strategy.shared": ["f.*"]},
+    "heads": {"strategy.shared": ["f.*"], "strategy.head_epochs": 2},
     "trained on": {"strategy.personal_epochs": 1},
     "checkpoints": {"run.forgettable": True, "partition.join": {"2": 2}},
     "triggers": BACKDOOR,

@@ -23,8 +23,8 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("strategy.round=3", "strategy: unknown key 'round': did you mean 'rounds'? (known: fraction, local_epochs, "
-         "name, personal_epochs, rounds, server_lr, shared, stop_after, update_scale, weights)"),
+        ("strategy.round=3", "strategy: unknown key 'round': did you mean 'rounds'? (known: fraction, head_epochs, "
+         "local_epochs, name, personal_epochs, rounds, server_lr, shared, stop_after, update_scale, weights)"),
         ("strtegy.rounds=3", "strtegy.rounds: unknown section 'strtegy': did you mean 'strategy'? "
          f"{known(SECTIONS, 'strtegy')}"),
         (".x=3", f".x: unknown section '' {known(SECTIONS, '')}"),

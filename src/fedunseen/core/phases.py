@@ -142,6 +142,7 @@ class Phase:
         once: it runs before the first round that a client takes part in, and not before later ones (only with
             ``before_round``). The parameters that it trains have to stay with the client.
         contrasted: MOON, and other strategies that contrast representations, add their term to this phase's loss.
+        among: says of a parameter's name whether it may change in this phase, beside ``updates``; None: all may.
     """
 
     name: str
@@ -152,10 +153,13 @@ class Phase:
     before_round: bool = False
     once: bool = False
     contrasted: bool = True
+    among: Callable[[str], bool] | None = None
 
     def owns(self, name: str) -> bool:
         """Say whether this phase updates the parameter ``name``; no phase updates running statistics."""
-        return not is_statistic(name) and any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
+        if is_statistic(name) or (self.among is not None and not self.among(name)):
+            return False
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.updates)
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,6 +37,9 @@ class StrategySettings(NamedSettings):
     personal_epochs: int | None = Field(None, ge=1, le=10_000)
     """After the last round every client trains the merged model for so many epochs more on its own samples, and keeps
     what it gets: the result says for each client what that changes. By default none does."""
+    head_epochs: int | None = Field(None, ge=1, le=10_000)
+    """FedRep: passes in which a client trains what stays with it alone (see `shared`), before it trains what travels
+    alone for `local_epochs`. By default both are trained together, as in FedPer."""
     fraction: float = Field(1.0, gt=0, le=1)
     """Share of the present clients that take part in a round, drawn again each round; at least one does."""
     weights: Literal["classes", "samples", "uniform"] = "classes"

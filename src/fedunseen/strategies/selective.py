@@ -8,10 +8,13 @@ from dataclasses import replace
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
-from fedunseen.core.phases import GradientFunction, Step, Terms
+from fedunseen.core.phases import GradientFunction, Phase, Step, Terms
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy
 from fedunseen.strategies.pipeline import Correct, Filter
+
+HEAD = "head"
+"""The phase of FedRep that trains what stays with the client."""
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
@@ -59,6 +62,22 @@ def corrected_in_part(
         return {**grads, **of_rest}, terms
 
     return split
+
+
+def in_turn(phases: Sequence[Phase], shared: Sequence[str], private: Sequence[str] = ()) -> list[Phase]:
+    """Let a client train what stays with it first, and then what travels: FedRep (Collins et al. 2021, Algorithm 1)."""
+    if len(phases) != 1:
+        raise ExperimentError(
+            "strategy.head_epochs trains what stays and what travels in turn, and this method's phases have an order "
+            "of their own: leave it out, or choose a method with one loss, for example fedzsl"
+        )
+
+    def travels(name: str) -> bool:
+        return matches(name, shared) and not matches(name, private)
+
+    (phase,) = phases
+    head = replace(phase, name=HEAD, before_round=True, among=lambda name: not travels(name))
+    return [head, replace(phase, among=travels)]
 
 
 class Selective(Filter):

@@ -22,7 +22,7 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.soft_statistics import Scorer, soft_statistics
 from fedunseen.methods.closed_form.unlabelled import features_of
 from fedunseen.strategies import Instruction, Reply, Strategy
-from fedunseen.strategies.selective import corrected_in_part
+from fedunseen.strategies.selective import HEAD, corrected_in_part, in_turn
 
 NOTHING = Plan(np.zeros((0, 1), dtype=np.int64), np.zeros((0, 1), dtype=np.float32))  # of a phase that has had its turn
 
@@ -85,6 +85,8 @@ class Worker:
         self.classes = [np.unique(self.host_labels[own]) for own in samples]
         context = to_device(method.context(), self.device)
         self.phases = method.phases()
+        if strategy.settings.head_epochs is not None:
+            self.phases = in_turn(self.phases, strategy.settings.shared, method.private)
 
         def objective(loss: Loss) -> Loss:
             return strategy.objective(loss, method.contrast)
@@ -158,7 +160,10 @@ class Worker:
         plans = {
             name: self.method.plan(name, labels, epochs, self._draws(name, round, work.client)) if not done else NOTHING
             for name, done in {**before, "": False}.items()
+            if name != HEAD
         }
+        if (passes := self.strategy.settings.head_epochs) is not None:
+            plans[HEAD] = self.method.plan("", labels, passes, self._draws(HEAD, round, work.client))
         if self.augments:
             for name, plan in plans.items():
                 draws = stream(self.seed, f"augmentation {name}", round, work.client).random(

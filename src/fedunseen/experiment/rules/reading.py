@@ -110,6 +110,17 @@ READING: Sequence[Rule[ConfigFacts]] = (
         },
     ),
     Rule(
+        "head-epochs",
+        lambda c: c.experiment.strategy.head_epochs is not None and {"shared": list(c.experiment.strategy.shared)},
+        reasons={
+            "method.name = {method.name!r} is solved from sums": lambda c: not c.method.trained,
+            "method.name = {method.name!r} has several phases of its own": lambda c: c.method.generates,
+            "strategy.shared = {shared} leaves nothing with it": lambda c: (
+                "*" in c.experiment.strategy.shared or not c.merging
+            ),
+        },
+    ),
+    Rule(
         "late-updates",
         _buffered,
         reasons={
