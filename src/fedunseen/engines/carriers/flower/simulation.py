@@ -30,6 +30,7 @@ POLL = 0.05  # seconds between looks at Flower's answers
 START = 600.0  # seconds in which Ray starts, on a machine of any speed
 RAY = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # 15 by default, which starves workers on a busy machine
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # all processes see the accelerators
 }
 
