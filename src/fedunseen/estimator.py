@@ -165,12 +165,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
             validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed,
         )  # fmt: skip
-        users = benchmark.users if benchmark.users is not None else np.zeros(len(labels))
-        partition = Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
-        federation = assemble(self._experiment, benchmark, partition)
-        if pools:
-            adaptable(federation.method)
-            check_unlabelled(sum(map(len, pools)))
+        federation = assemble(self._experiment, benchmark, _of_users(benchmark))
+        _check_pools(federation.method, pools)
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
         self._space, self._scaler = benchmark.space, federation.scaler
@@ -634,6 +630,19 @@ def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
     found = outdone(estimates(method, sums, model, examples=False))
     if found is not None:
         warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)
+
+
+def _of_users(benchmark: Benchmark) -> Partition:
+    """Return the partition in which each user is a party; all samples are one party's where nobody says whose."""
+    users = benchmark.users if benchmark.users is not None else np.zeros(len(benchmark.labels))
+    return Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
+
+
+def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:
+    """Refuse before anything is trained what cannot be adapted, if there are pools."""
+    if pools:
+        adaptable(method)
+        check_unlabelled(sum(map(len, pools)))
 
 
 def _sorted(table: Any) -> tuple[NDArray[Any], dict[Any, dict[str, float]]]:
