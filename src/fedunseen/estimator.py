@@ -633,7 +633,7 @@ def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
 
 
 def _of_users(benchmark: Benchmark) -> Partition:
-    """Return the partition in which each user is a party; all samples are one party's where nobody says whose."""
+    """Return the partition in which each user is a party; all samples are one party's without users."""
     users = benchmark.users if benchmark.users is not None else np.zeros(len(benchmark.labels))
     return Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
 
