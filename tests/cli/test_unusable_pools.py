@@ -38,7 +38,7 @@ ESTIMATOR = {
 }
 CASES = {
     "command": {
-        "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give others",
+        "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give rows of that length",
         "none": "pool.npz: the features have the shape (0, 128), not (vectors, numbers): give at least one",
         "few": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
         "not finite": "vectors hold NaN or infinity: leave those out",
@@ -53,7 +53,7 @@ CASES = {
         **METHOD,
     },
     "Run.adapt": {
-        "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give others",
+        "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give such inputs",
         "none": "there are 0 unlabelled samples: give at least 10",
         "few": "there are 9 unlabelled samples: give at least 10",
         "not finite": "the inputs hold values that are not finite: leave those rows out",

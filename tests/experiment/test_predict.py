@@ -90,8 +90,14 @@ def test_inputs_may_be_many_things(finished, rows, tmp_path):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"inputs": np.zeros((2, 8))}, "the inputs have the shape (2, 8), but this run's model takes (n, 9)"),
-        ({"inputs": np.zeros((2, 9, 1))}, "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9)"),
+        (
+            {"inputs": np.zeros((2, 8))},
+            "the inputs have the shape (2, 8), but this run's model takes (n, 9): give such inputs",
+        ),
+        (
+            {"inputs": np.zeros((2, 9, 1))},
+            "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9): give such inputs",
+        ),
         ({"inputs": np.full((1, 9), np.nan)}, "the inputs hold values that are not finite: leave those rows out"),
         ({"inputs": np.full((1, 9), 1e300)}, "the inputs hold values that are not finite: leave those rows out"),
         ({"inputs": np.array([["a"] * 9])}, "the inputs are of type <U1: give real numbers"),

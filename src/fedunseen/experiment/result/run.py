@@ -381,7 +381,7 @@ class Run:
         if rows.shape[1:] != sample or rows.ndim == 0:
             shape = ", ".join(["n", *map(str, sample)])
             raise DataError(
-                f"the inputs have the shape {given.shape}, but this run's model takes ({shape}): give others"
+                f"the inputs have the shape {given.shape}, but this run's model takes ({shape}): give such inputs"
             )
         if rows.dtype.kind not in "fiub":
             raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")
