@@ -38,7 +38,7 @@ ESTIMATOR = {
 }
 CASES = {
     "command": {
-        "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give rows of that length",
+        "length": "pool.npz: its vectors have 7 numbers, but the model takes 128: give so many",
         "none": "pool.npz: the features have the shape (0, 128), not (vectors, numbers): give at least one",
         "few": "there are 9 unlabelled samples in {place}/pool.npz: give at least 10",
         "not finite": "vectors hold NaN or infinity: leave those out",

@@ -87,27 +87,21 @@ def test_inputs_may_be_many_things(finished, rows, tmp_path):
     assert (rows == before).all()
 
 
+SHAPED = "the inputs have the shape {}, but this run's model takes (n, 9): give such inputs"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (
-            {"inputs": np.zeros((2, 8))},
-            "the inputs have the shape (2, 8), but this run's model takes (n, 9): give such inputs",
-        ),
-        (
-            {"inputs": np.zeros((2, 9, 1))},
-            "the inputs have the shape (2, 9, 1), but this run's model takes (n, 9): give such inputs",
-        ),
+        ({"inputs": np.zeros((2, 8))}, SHAPED.format((2, 8))),
+        ({"inputs": np.zeros((2, 9, 1))}, SHAPED.format((2, 9, 1))),
         ({"inputs": np.full((1, 9), np.nan)}, "the inputs hold values that are not finite: leave those rows out"),
         ({"inputs": np.full((1, 9), 1e300)}, "the inputs hold values that are not finite: leave those rows out"),
         ({"inputs": np.array([["a"] * 9])}, "the inputs are of type <U1: give real numbers"),
         ({"inputs": []}, "there is nothing to predict: give at least one input"),
         ({"inputs": "nowhere.npy"}, "nowhere.npy is missing: correct its name"),
         ({"classes": {"new": [1, 2]}}, "class 'new' has 2 attributes, but this run's classes have 6"),
-        (
-            {"classes": {"new": "abcdef"}},
-            "the attributes of a class must be numbers, as many as the run's classes have",
-        ),
+        ({"classes": {"a": "abcdef"}}, "the attributes of a class must be numbers, as many as the run's classes have"),
         ({"classes": {"new": [1, 2, 3, 4, 5, None]}}, "the class 'new' has NaN or infinite attributes"),
         ({"classes": {"new": [1, 2, 3, 4, 5, np.inf]}}, "the class 'new' has NaN or infinite attributes"),
         ({"classes": {"new": [0] * 6}}, "the class 'new' has only zeros as attributes: describe it, or leave it out"),

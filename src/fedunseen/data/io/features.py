@@ -51,9 +51,7 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
     if rows.dtype.kind not in "fiub":
         raise DataError(f"{path}: the features are of type {rows.dtype}, not real numbers: save numbers")
     if width is not None and rows.shape[1] != width:
-        raise DataError(
-            f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give rows of that length"
-        )
+        raise DataError(f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give so many")
     with np.errstate(over="ignore"):
         features = rows.astype(np.float32)
     bad = int((~np.isfinite(features).all(axis=1)).sum())
