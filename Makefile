@@ -70,8 +70,11 @@ $(SLIM): pyproject.toml constraints.txt
 	$(call install,$(EXTRAS))
 	touch $@
 
+# Compiled by both cores at once: hundreds of processes of the tests would each do it again where PYTHONDONTWRITEBYTECODE is set.
+# Some packages carry templates that do not compile.
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,dev)
+	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > $(VENV)/compile.log
 	touch $@ $(SLIM)
 
 clean:

@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--no-tuning", action="store_true", help="leave out what is tried by hand")
     parser.add_argument("--misplaced", action="store_true", help="only: are pictures in a wrong folder noticed?")
     parser.add_argument("--rate", action="store_true", help="only: how fast are pictures encoded?")
+    parser.add_argument("--adapt", action="store_true", help="only: what do photos without a label bring?")
     if sys.argv[1:] == ["--smallest"]:  # to see that it runs
         with tempfile.TemporaryDirectory() as folder:
             smallest(Path(folder))
@@ -87,6 +88,9 @@ def main() -> None:
         return
     if args.rate:
         print(rate(args.data))
+        return
+    if args.adapt:
+        adapt(args.data, args.out)
         return
     print("| data | classes | seconds | ZSL | U | S | H | best by hand, in hindsight: ZSL | H |")
     print("|---|--:|--:|--:|--:|--:|--:|---|---|", flush=True)
@@ -133,6 +137,35 @@ def run(file: Path, out: Path, settings: Sequence[str] = ()) -> dict[str, Any]:
         command("run", file, "--out", out, *overrides)
     done: dict[str, Any] = json.loads((out / "result.json").read_text("utf-8"))
     return done
+
+
+def adapt(data: Path, out: Path) -> None:
+    """Draw photos, run on some of them, adapt to the others, and print accuracies on test photos before and after.
+
+    Of twelve animals, 40 photos each are the folder, and 40 others each the pool. Of sixty classes, 100 each are drawn:
+    10 of each seen class and 50 of each unseen one, half of what would be test photos, are the pool.
+    """
+    print("| photos | seed | ZSL | U | S | H | ZSL after | U | S | H |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    more = sixty(data)
+    cases = (("12 x 40", ANIMALS, UNSEEN, 80, (40, 40), 3), ("60 x 100", more, more[4::5], 100, (90, 50), 2))
+    for what, names, unseen, count, kept, seeds in cases:
+        for seed in range(seeds):
+            place = out / f"adapt-{len(names)}-{seed}"
+            pool, file, before, after = (
+                place.with_name(place.name + end) for end in ("-pool", ".toml", "-run", "-new")
+            )
+            cifar(data, place, names, count, unseen, seed)
+            pool.mkdir()
+            for name in names:
+                for photo in sorted((place / name).iterdir())[kept[name in unseen] :]:
+                    photo.rename(pool / f"{name}-{photo.name}")
+            command("init", place, "--out", file)
+            results = [run(file, before)]
+            command("adapt", before, pool, "--out", after)
+            results.append(json.loads((after / "result.json").read_text("utf-8")))
+            keys = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
+            cells = [f"{result[key]:.1f}" for result in results for key in keys]
+            print(f"| {what} | {seed} | {' | '.join(cells)} |", flush=True)
 
 
 def name_photos(run: Path, photos: Path) -> str:
@@ -278,15 +311,18 @@ def command(*arguments: Any) -> str:
     return done.stdout
 
 
-def cifar(data: Path, place: Path, names: Sequence[str], count: int, unseen: Sequence[str] = ()) -> None:
-    """Unpack photos of CIFAR-100; without ``unseen``, no class table is written."""
+def cifar(
+    data: Path, place: Path, names: Sequence[str], count: int, unseen: Sequence[str] = (), seed: int | None = None
+) -> None:
+    """Unpack the first photos of CIFAR-100, or some drawn by a seed; without ``unseen``, no class table is written."""
+    rng = None if seed is None else np.random.default_rng(seed)
     sheets = {path.stem.split("_", 1)[1]: path for path in (data / "cifar100").glob("*.webp")}
     for name in names:
         with Image.open(sheets[name]) as file:
             sheet = np.asarray(file.convert("RGB"))
         tiles = sheet.reshape(sheet.shape[0] // 32, 32, -1, 32, 3).transpose(0, 2, 1, 3, 4).reshape(-1, 32, 32, 3)
         (place / name).mkdir(parents=True)
-        for i, tile in enumerate(tiles[:count]):
+        for i, tile in enumerate(tiles[:count] if rng is None else rng.permutation(tiles)[:count]):
             Image.fromarray(tile).save(place / name / f"{i:03d}.png")
     if unseen:
         rows = [f"{name},{'unseen' if name in unseen else 'seen'}" for name in names]
@@ -298,10 +334,15 @@ def photos12(data: Path, place: Path) -> None:
     cifar(data, place, ANIMALS, 40, UNSEEN)
 
 
+def sixty(data: Path) -> list[str]:
+    """Return sixty classes of CIFAR-100."""
+    names = sorted(path.stem.split("_", 1)[1] for path in (data / "cifar100").glob("*.webp"))
+    return [name for i, name in enumerate(names) if i % 5 < 3]
+
+
 def photos60(data: Path, place: Path) -> None:
     """Unpack sixty classes of 100 photos, and no class table: every fifth class is kept apart."""
-    names = sorted(path.stem.split("_", 1)[1] for path in (data / "cifar100").glob("*.webp"))
-    cifar(data, place, [name for i, name in enumerate(names) if i % 5 < 3], 100)
+    cifar(data, place, sixty(data), 100)
 
 
 def omniglot(data: Path, place: Path) -> None:
