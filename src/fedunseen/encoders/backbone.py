@@ -133,7 +133,7 @@ class FrozenEncoder(Encoder):
 
     shape: tuple[int, ...]
     prepare: Any
-    library: ClassVar[str]
+    library: str
 
     def weights(self) -> list[Path]:
         """Return the files that the features depend on."""
@@ -152,7 +152,7 @@ class FrozenEncoder(Encoder):
             "output": "maps" if maps else "vectors",
             "prepare": self.prepare,
             "device": device().type,
-            "library": [version(self.library), version("torch")],
+            "library": [self.library, version(self.library), version("torch")],
         }
         return cached_features(depends, images, self.shape, "float16" if maps else "float32", self.compute)
 

@@ -7,6 +7,7 @@ usual means and deviations the network still answers, only worse.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings, device, in_portions
 from fedunseen.encoders.images import Preparation, Resize
@@ -58,6 +60,10 @@ class EfficientNetLiteSettings(WeightsSettings):
     resize: Resize = "bicubic"
     """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
     `bilinear`."""
+    runtime: Literal["torch", "onnx"] = "torch"
+    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), which was 1.45 and
+    1.75 times as fast on two processors, takes some seconds to begin, and runs on the CPU alone. Features agree to five
+    digits, not to the last."""
 
 
 class EfficientNetLite(FrozenEncoder):
@@ -80,7 +86,10 @@ class EfficientNetLite(FrozenEncoder):
         cells = -(-self.side // 32)
         self.shape = (_CHANNELS, cells, cells) if output == "maps" else (_CHANNELS,)
         self.path = _weights_file(settings)
-        self._frozen: nn.Module | None = None
+        self._frozen: Callable[[Tensor], Tensor] | None = None
+        if settings.runtime == "onnx":
+            check_onnx("encoder.runtime = 'onnx'")
+            self.library = "onnxruntime"
         self.installed = settings.weights is None and settings.variant == "lite0"
 
     def files(self) -> list[Path]:
@@ -96,17 +105,32 @@ class EfficientNetLite(FrozenEncoder):
 
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images; in portions, which threads compute."""
-        network = self._frozen = self._fused() if self._frozen is None else self._frozen
+        if self._frozen is None:
+            self._frozen = self._fused() if self.settings.runtime == "torch" else self._session()
+        network = self._frozen
 
         def encode(part: Tensor) -> Tensor:
             part = part.reshape(-1, *self.image_shape).contiguous(memory_format=torch.channels_last)
-            maps: Tensor = network(self.prepare(part)).last_hidden_state
+            maps = network(self.prepare(part))
             return maps if self.output == "maps" else maps.mean((2, 3))
 
         return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)
 
-    def _fused(self) -> nn.Module:
-        """Return the frozen network as it is fastest: one call a layer, channels last."""
+    def _session(self) -> Callable[[Tensor], Tensor]:
+        """Return the frozen network by ONNX Runtime, one thread a call."""
+        import onnxruntime
+
+        network = _network(self.settings.variant)
+        network.load_state_dict(self._weights())
+        program = onnx_graph(_Maps(network), [torch.zeros(2, 3, self.side, self.side)], ["images"], "maps", ["count"])
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        graph = program.model_proto.SerializeToString()
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return lambda images: torch.from_numpy(session.run(None, {"images": images.cpu().contiguous().numpy()})[0])
+
+    def _fused(self) -> Callable[[Tensor], Tensor]:
+        """Return the frozen network as PyTorch is fastest: one call a layer, channels last."""
         network = _network(self.settings.variant)
         network.load_state_dict(self._weights())
         for module in list(network.modules()):
@@ -116,7 +140,7 @@ class EfficientNetLite(FrozenEncoder):
                     setattr(module, norm, nn.Identity())
             if hasattr(module, "_swish"):
                 module._swish = nn.Identity()
-        return network.to(device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+        return _Maps(network).to(device()).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
     def _weights(self) -> Params:
         """Return the tensors, checked against the network's own names and shapes."""
@@ -131,6 +155,18 @@ class EfficientNetLite(FrozenEncoder):
                     "encoder.weights or encoder.variant"
                 )
         return {name: tensors[name].contiguous() for name in wanted}
+
+
+class _Maps(nn.Module):
+    """A network's last map alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps: Tensor = self.network(images).last_hidden_state
+        return maps
 
 
 class _Layer(nn.Module):

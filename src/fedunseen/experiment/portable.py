@@ -6,8 +6,6 @@ were seen; scalings and calibration are inside. So a class is added by a line in
 
 from __future__ import annotations
 
-import logging
-import warnings
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedunseen.core.errors import ExperimentError, MissingDependencyError
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
+from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.data import Scaler, fit_semantics
 
 if TYPE_CHECKING:
@@ -114,32 +113,13 @@ def export_model(run: Run, folder: Path, card: str) -> list[Path]:
 
 def _traced(run: Run) -> tuple[Any, _Scores]:
     """Return a run's scores as an ONNX program, and as the module that it was made from."""
-    try:
-        import onnx  # noqa: F401 - torch says less plainly that it is missing
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"exporting needs a library that is not installed ({error.name}): pip install 'fedunseen[onnx]'"
-        ) from None
+    check_onnx("exporting")
     samples = torch.rand(3, *run.manifest["input_shape"], generator=torch.Generator().manual_seed(0))
     semantics = torch.from_numpy(run.space.semantics[:5].astype(np.float32))
     inputs = (samples, semantics, torch.zeros(len(semantics)))
-    count, classes = torch.export.Dim("count", min=1), torch.export.Dim("classes", min=1)
-    module = _Scores(run).eval()
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # of libraries for images that this graph does not need
+    module = _Scores(run)
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            program = torch.onnx.export(
-                module,
-                inputs,
-                dynamo=True,
-                verbose=False,
-                input_names=_INPUTS,
-                output_names=["scores"],
-                dynamic_shapes=({0: count}, {0: classes}, {0: classes}),
-            )
+        program = onnx_graph(module, inputs, _INPUTS, "scores", ["count", "classes", "classes"])
     except (torch.onnx.OnnxExporterError, RuntimeError, TypeError, ValueError):
         raise ExperimentError(
             f"method.name = {run.method_name!r} has scores that ONNX cannot express: serve the run with "
