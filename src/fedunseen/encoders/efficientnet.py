@@ -61,8 +61,8 @@ class EfficientNetLiteSettings(WeightsSettings):
     """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
     `bilinear`."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), which was 1.45 and
-    1.75 times as fast on two processors, takes some seconds to begin, and runs on the CPU alone. Features agree to five
+    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), which was 1.3 to 1.75
+    times as fast on two processors, takes some seconds to begin, and runs on the CPU alone. Features agree to five
     digits, not to the last."""
 
 
