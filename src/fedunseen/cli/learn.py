@@ -72,15 +72,16 @@ def adapt(
 
 
 def say_adapted(done: Run, as_json: bool) -> None:
-    """Write the card of an adapted run, and say what each unseen class got."""
-    from fedunseen.report import write_card
+    """Write the card and the report of an adapted run, and say what each unseen class got."""
+    from fedunseen.report import write_card, write_report
 
     write_card(done)
+    report = write_report(done)
     note = done.result["adapted"]
     empty = {"before": None, "after": None}
     rows = [empty | dict(zip(note["classes"], row, strict=True)) for row in zip(*note["classes"].values(), strict=True)]
     say(*filled("adapted", {"note": note, "rows": rows, "result": done.result}).splitlines())
-    say(done.headline(), f"run:    {done.path}")
+    say(done.headline(), f"run:    {done.path}", f"report: {report}")
     print_json(as_json, done.result)
 
 
