@@ -16,11 +16,13 @@ from fedunseen.data import ClassSpace, Quantization, Scaler
 from fedunseen.methods.closed_form import statistics as module
 from fedunseen.methods.closed_form.statistics import (
     EXACT_ROWS,
+    SMALL,
     add,
     add_products,
     add_totals,
     check_capacity,
     dequantized,
+    few_threads,
     no_sums,
     packed,
     statistics,
@@ -300,3 +302,15 @@ def test_on_a_gpu_products_take_float32_and_nothing_changes_its_place(monkeypatc
     assert (square.device.type, square.dtype) == ("meta", torch.int64)
     with pytest.raises(RuntimeError):
         add_totals(torch.zeros(7, 128, dtype=torch.int64), rows, labels)
+
+
+def test_small_matrices_have_one_thread_and_others_keep_theirs():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for side, threads in ((SMALL - 1, 1), (SMALL, 2)):
+            with few_threads(side):
+                assert torch.get_num_threads() == threads
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -16,6 +16,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data.names import composed
 from fedunseen.methods.closed_form.gaussian import Gaussian
+from fedunseen.methods.closed_form.statistics import few_threads
 from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained, scaled
 from fedunseen.tasks.few_shot import examples_of
 from fedunseen.tasks.zero_shot import (
@@ -55,7 +56,8 @@ class AnyShotEvaluator(ZeroShotEvaluator):
         with torch.no_grad():
             parts = [method.backbone(params, inputs).double().cpu() for inputs in self.federation.batches(rows)]
         rng = stream(self.federation.seed, "examples of unseen classes")
-        return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
+        with few_threads(method.width):
+            return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
 
 
 class AnyShotPredictor(ZeroShotPredictor):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -23,6 +21,7 @@ from fedunseen.methods.closed_form.statistics import (
     check_capacity,
     dequantized,
     expand_classes,
+    few_threads,
     fits,
     no_sums,
     statistics,
@@ -31,7 +30,6 @@ from fedunseen.methods.closed_form.statistics import (
 )
 
 _BLOCK = 1024  # maps averaged at once
-_SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
 
 
 class ClosedFormSettings(NamedSettings):
@@ -142,7 +140,7 @@ class ClosedForm(Method):
             return params
         if self.release is None and self.quantization is not None:
             check_capacity(int(params["count"].sum()), self.quantization)
-        with _few_threads(max(self.width, len(self.space.names))):
+        with few_threads(max(self.width, len(self.space.names))):
             if self.release is not None:
                 return self.solve(self.release.cleaned(params, self.space.seen))
             return self.solve({**params, **dequantized(params, self.quantization)})
@@ -154,14 +152,3 @@ class ClosedForm(Method):
         features = int(params["count"].sum()) * self.width
         rate = int(params["clipped"]) / max(1, features)
         return {"sums_sha256": sums_sha256(params, self.quantization), "clipped": rate}
-
-
-@contextmanager
-def _few_threads(side: int) -> Iterator[None]:
-    """Let PyTorch use one thread where matrices have fewer than some rows."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1 if side < _SMALL else before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

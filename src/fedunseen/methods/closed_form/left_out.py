@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.closed_form.statistics import dequantized, scatter, unpacked
+from fedunseen.methods.closed_form.statistics import dequantized, few_threads, scatter, unpacked
 
 if TYPE_CHECKING:
     from fedunseen.methods.closed_form.base import ClosedForm
@@ -101,9 +101,10 @@ def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = 
         tested.append((rival.quick(solved), solved))
     if not isinstance(quick, Ridge):
         tested.append((Ridge(Ridge.Settings.model_validate({}), *about), {}))
-    ours, *theirs = left_out_accuracy(tested, sums)
-    accuracy = {"0": float(ours.mean())}
-    if examples and isinstance(quick, Gaussian):
-        accuracy[str(SHOTS)] = float(left_out_accuracy(tested[:1], sums, SHOTS).mean())
+    with few_threads(method.width):
+        ours, *theirs = left_out_accuracy(tested, sums)
+        accuracy = {"0": float(ours.mean())}
+        if examples and isinstance(quick, Gaussian):
+            accuracy[str(SHOTS)] = float(left_out_accuracy(tested[:1], sums, SHOTS).mean())
     rivals = {one.settings.name: lead_over(row, ours) for (one, _), row in zip(tested[1:], theirs, strict=True)}
     return {"left_out_accuracy": accuracy, "left_out_rivals": rivals}

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +34,7 @@ CODES = 2**26  # numbers of int8 at once; their products need 2^17 samples at mo
 NARROW = 64  # features below which products of int8 are not worth it; torch._int_mm gives a 1 x 1 product wrongly
 EXACT_ROWS = 1024  # whose products of int8 a float32 adds up exactly: 1,024 * 127^2 < 2^24
 
+SMALL = 256  # rows of a square matrix below which threads wait for each other longer than they work
 _CACHED = 2**18  # numbers
 
 LARGEST = 2**63 - 1  # that an element of a sum may be
@@ -356,3 +358,14 @@ def solve_positive(left: Tensor, right: Tensor) -> Tensor:
     """Solve a symmetric system: by Cholesky, which costs half of LU, unless noise has left the matrix indefinite."""
     factor, failed = torch.linalg.cholesky_ex(left)
     return torch.linalg.solve(left, right) if failed else torch.cholesky_solve(right, factor)
+
+
+@contextmanager
+def few_threads(side: int) -> Iterator[None]:
+    """Let PyTorch use one thread where matrices have fewer than some rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if side < SMALL else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
