@@ -205,7 +205,7 @@ def test_with_few_samples_the_usual_shrinkage_gives_way_to_a_clearly_better_one_
         def expected(white, *_, lead=lead):
             return 50.0 + (lead if white.shrinkage == 0.7 else 0.0)
 
-        monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.zsl_of_left_out", expected)
+        monkeypatch.setattr("fedunseen.methods.closed_form.gaussian_process.zsl_of_left_out", expected)
         assert float(method.solve(sums)["kernel"][3]) == chosen
 
 

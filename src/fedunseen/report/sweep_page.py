@@ -14,20 +14,9 @@ from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import MEASURES
-from fedunseen.report import statistics
+from fedunseen.report import statistics, sweep_tables
 from fedunseen.report.charts import Bar, Curve, Scale, bar_chart, line_chart, value_chart
 from fedunseen.report.parts import paragraphs, passages, render, upper_end
-from fedunseen.report.sweep_tables import (
-    CHART_TITLES,
-    HEADS,
-    columns_of,
-    formatted,
-    grouped,
-    half_interval,
-    is_few_shot,
-    labelled_value,
-    sweep_tables,
-)
 
 if TYPE_CHECKING:
     from fedunseen.experiment.sweep import Row, Sweep
@@ -45,13 +34,15 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
     """Write ``results.html``, ``.md`` and ``.tex`` in the sweep's directory, and return where the page is."""
     from fedunseen.experiment.sweep.results import cell_command
 
-    tables = sweep_tables(sweep, rows, out)
+    tables = sweep_tables.sweep_tables(sweep, rows, out)
     metrics: set[str] = set().union(*(table.metrics for table in tables))
     statuses, seeds = [row.status for row in rows], max((row.seeds for row in rows), default=1)
     of_one_run = "few_shot" in metrics and any(row.seeds <= 1 and "few_shot_ci95" in row.mean for row in rows)
     kinds = {"zero_shot": ZERO_SHOT, "few_shot": FEW_SHOT, "travels": MEASURES}
     words = passages("sweep", {kind: bool(metrics & set(names)) for kind, names in kinds.items()})
-    choices = [("few-shot" if is_few_shot(row) else "zero-shot", row.selection) for row in rows if row.selection]
+    choices = [
+        ("few-shot" if sweep_tables.is_few_shot(row) else "zero-shot", row.selection) for row in rows if row.selection
+    ]
     selections = [words[f"{kind} {selection}"] for kind, selection in choices]
     context = {
         "sweep": sweep,
@@ -59,7 +50,7 @@ def write_sweep_report(sweep: Sweep, rows: Sequence[Row], out: Path) -> Path:
         "charts": [chart for figure in sweep.file.figures for chart in _figure(sweep, figure, rows, out)],
         "what": words["what"],
         "zero_shot": bool(metrics & set(ZERO_SHOT)),
-        "few_shot": [(HEADS[name], about) for name, about in words.items() if name in metrics],
+        "few_shot": [(sweep_tables.HEADS[name], about) for name, about in words.items() if name in metrics],
         "interval": "± half of the 95 % interval over the test episodes of the one run" if of_one_run else "",
         "selections": list(dict.fromkeys(selections)) if metrics - set(MEASURES) else [],
         "counts": [(statuses.count(s), s) for s in ("done", "failed", "refused", "not run") if s in statuses],
@@ -83,16 +74,18 @@ def _figure(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
     others = [axis for axis in sweep.axes if axis not in (*figure.lines, *fixed, figure.x)]
     done = [row for row in rows if row.status == "done" and matches(row.cell.values, figure.only)]
     drawn = []
-    for values, members in grouped(done, others).items():
-        lines = grouped(members, figure.lines)
+    for values, members in sweep_tables.grouped(done, others).items():
+        lines = sweep_tables.grouped(members, figure.lines)
         metrics = [  # one of the other kind of run is missing
             name
-            for name in columns_of(sweep, figure)
+            for name in sweep_tables.columns_of(sweep, figure)
             if any(name in row.mean for row in members) and (figure.x != "round" or name not in _ONCE)
         ]
         drawn.append(
             {
-                "title": " · ".join(part for part in (figure.title, *map(labelled_value, others, values)) if part),
+                "title": " · ".join(
+                    part for part in (figure.title, *map(sweep_tables.labelled_value, others, values)) if part
+                ),
                 "charts": [_chart(sweep, figure, lines, name, out) for name in metrics],
                 "axes": " · ".join(figure.lines),
                 "legend": [(" · ".join(line), _color(i)) for i, line in enumerate(lines)] if figure.lines else [],
@@ -115,7 +108,7 @@ def _color(i: int) -> str:
 
 def _caption(figure: Figure, rows: Sequence[Row]) -> str:
     """Return what lines, bands, bars and dots are."""
-    few_shot = [is_few_shot(row) for row in rows]
+    few_shot = [sweep_tables.is_few_shot(row) for row in rows]
     context = {
         "several": any(row.seeds > 1 for row in rows),
         "episodes": any(few_shot),
@@ -152,7 +145,7 @@ def _by_round(lines: Lines, band: str, metric: str, out: Path) -> str:
     measured = np.isfinite(np.stack([curve.y for curve in curves])).any(axis=0)  # in some run
     if measured.any():
         x, curves = x[measured], [curve.at(np.asarray(measured)) for curve in curves]
-    return line_chart(curves, CHART_TITLES[metric], x, Scale(upper_end(curves), "%"))
+    return line_chart(curves, sweep_tables.CHART_TITLES[metric], x, Scale(upper_end(curves), "%"))
 
 
 def _metrics(run: Path) -> list[list[dict[str, Any]]]:
@@ -182,11 +175,11 @@ def _over_axis(lines: Lines, axis: str, values: Sequence[str], metric: str) -> s
     for i, (label, known) in enumerate(zip(lines, by_value, strict=True)):
         rows = [known.get(value) for value in used]
         y = np.array([np.nan if row is None else row.mean[metric] for row in rows])
-        halves = [None if row is None else half_interval(row, metric) for row in rows]
+        halves = [None if row is None else sweep_tables.half_interval(row, metric) for row in rows]
         half = np.array([np.nan if value is None else value for value in halves])
         curves.append(Curve(y, " · ".join(label), _color(i), np.maximum(y - half, 0), np.minimum(y + half, 100)))
         each.append([() if row is None else row.each.get(metric, ()) for row in rows])
-    return value_chart(curves, CHART_TITLES[metric], used, axis, each)
+    return value_chart(curves, sweep_tables.CHART_TITLES[metric], used, axis, each)
 
 
 def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
@@ -201,11 +194,11 @@ def _bars(lines: Lines, axis: str, values: Sequence[str], metric: str) -> str:
     groups = {
         value: [
             Bar(known[value] / top, f"{known[value] / (least or 1.0):.3g}",
-                f"{' '.join([*label, value])}: {formatted(metric, known[value])}", _color(i))
+                f"{' '.join([*label, value])}: {sweep_tables.formatted(metric, known[value])}", _color(i))
             if value in known else None
             for i, (label, known) in enumerate(zip(lines, by_value, strict=True))
         ]
         for value in values if any(value in known for known in by_value)
     }  # fmt: skip
-    title = CHART_TITLES[metric]
+    title = sweep_tables.CHART_TITLES[metric]
     return bar_chart(groups, title + (f", in {unit}" if unit else ""), f"{title} over {axis}")

@@ -27,6 +27,7 @@ from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
+from fedunseen.tasks import zero_shot_summary
 from fedunseen.tasks.base import (
     Classes,
     Learnt,
@@ -38,14 +39,6 @@ from fedunseen.tasks.base import (
     Trained,
     percent,
     scaled,
-)
-from fedunseen.tasks.zero_shot_summary import (
-    observe_round,
-    observe_threats,
-    some,
-    summary_tensors,
-    threat_line,
-    threat_result,
 )
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
@@ -92,10 +85,12 @@ class ZeroShotEvaluator(Evaluator):
         federation, result, round = self.federation, loop.result, loop.state.round
         assert result is not None
         replies = result.replies
-        many = [federation.answers(models[k]) for k in some(range(len(models)))]
+        many = [federation.answers(models[k]) for k in zero_shot_summary.some(range(len(models)))]
         factor = best_factor(many) if choice.factor is None else choice.factor
         line: dict[str, Any] = self._means(many, factor)
-        own_offset = float(np.mean([federation.method.own_offset(models[k]) for k in some(range(len(models)))]))
+        own_offset = float(
+            np.mean([federation.method.own_offset(models[k]) for k in zero_shot_summary.some(range(len(models)))])
+        )
         plain = self._means(many, -own_offset)
         line |= {f"uncalibrated_{name}": plain[name] for name in self.generalised}
         line["calibration_factor"] = factor
@@ -106,13 +101,13 @@ class ZeroShotEvaluator(Evaluator):
             line |= estimates(method, result.params, models[0]) if choice.factor is not None else {}
         if self.groups:
             line["stages"] = group_accuracies(many[0], self.groups, factor)
-        line |= threat_line(federation, round - 1, result, models, factor)
+        line |= zero_shot_summary.threat_line(federation, round - 1, result, models, factor)
         if result.masked is None and self.measures_clients(round, loop.rounds, choice):
             if federation.strategy.one_model:
-                chosen = some(range(len(replies)))
+                chosen = zero_shot_summary.some(range(len(replies)))
                 own = [federation.answers(federation.fit_heads(result.models(i))) for i in chosen]
             else:  # ``models`` are the clients' own
-                answers = dict(zip(some(sorted(loop.state.clients)), many, strict=True))
+                answers = dict(zip(zero_shot_summary.some(sorted(loop.state.clients)), many, strict=True))
                 chosen = [i for i, reply in enumerate(replies) if reply.client in answers]
                 own = [answers[replies[i].client] for i in chosen]
             if len(chosen) < len(replies):
@@ -134,7 +129,7 @@ class ZeroShotEvaluator(Evaluator):
     def unmeasured(self, loop: Loop) -> dict[str, Any]:
         """Return what ``[screening]`` counted in a round whose models are not measured."""
         assert loop.result is not None
-        return threat_line(self.federation, loop.state.round - 1, loop.result, (), 0.0)
+        return zero_shot_summary.threat_line(self.federation, loop.state.round - 1, loop.result, (), 0.0)
 
     def _means(self, many: Sequence[Answers], factor: float) -> dict[str, float]:
         each = [asdict(accuracies(answers, factor)) for answers in many]
@@ -144,8 +139,8 @@ class ZeroShotEvaluator(Evaluator):
         """Write similarities after some rounds, and what an attack does."""
         round, result = loop.state.round - 1, loop.result
         assert result is not None
-        observe_round(self.federation, self.evaluation, loop.rounds, path, round, result)
-        observe_threats(self.federation, loop.rounds, path, round, result.params)
+        zero_shot_summary.observe_round(self.federation, self.evaluation, loop.rounds, path, round, result)
+        zero_shot_summary.observe_threats(self.federation, loop.rounds, path, round, result.params)
 
     def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes."""
@@ -163,7 +158,7 @@ class ZeroShotEvaluator(Evaluator):
             for name in (*self.accuracies, "held"):
                 found[kind].setdefault(name, []).append(numbers[name])
 
-        for client, model in models(set(some(holding))):
+        for client, model in models(set(zero_shot_summary.some(holding))):
             classes = np.unique(labels[federation.partition.clients[client]])
             found["clients"].append(client)
             if plain is not None:
@@ -176,7 +171,7 @@ class ZeroShotEvaluator(Evaluator):
         names = (*self.accuracies, *(f"uncalibrated_{name}" for name in self.generalised), "calibration_factor")
         line = lines[selected - 1]
         found = {name: line[name] for name in (*names, *(name for name in _ESTIMATED if name in line))}
-        found |= threat_result(self.federation, lines, selected)
+        found |= zero_shot_summary.threat_result(self.federation, lines, selected)
         if "stages" in lines[-1]:
             found["stages"] = lines[-1]["stages"]
             fallen = forgetting([line["stages"] for line in lines])
@@ -188,7 +183,9 @@ class ZeroShotEvaluator(Evaluator):
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         """Return answers, who held what, similarities, pictures and embeddings."""
-        return summary_tensors(self.federation, params, result["calibration_factor"], self.evaluation.embedding)
+        return zero_shot_summary.summary_tensors(
+            self.federation, params, result["calibration_factor"], self.evaluation.embedding
+        )
 
 
 class ZeroShotPredictor(Predictor):

@@ -15,35 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
-from fedunseen.data.benchmarks.image_benchmark import (
-    SPLIT_SEED,
-    ImageBenchmark,
-    ImageSettings,
-    Listing,
-    class_means,
-    draw_test,
-    unit_length,
-)
-from fedunseen.data.benchmarks.proposed_split import (
-    FEATURES,
-    PROPOSED_PAGE,
-    SPLITS,
-    TEST_SHARE,
-    ClassSplit,
-    builtin_groups,
-    cell_texts,
-    class_split,
-    find_split,
-    read_mat,
-    read_split,
-)
+from fedunseen.data.benchmarks import image_benchmark, proposed_split
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box, list_images
 from fedunseen.data.names import did_you_mean
 
 
-class PublishedSettings(ImageSettings):
+class PublishedSettings(image_benchmark.ImageSettings):
     """Further settings of the published benchmarks."""
 
     attributes: Literal["att", "original_att"] = "att"
@@ -64,10 +43,10 @@ class Tables:
     attribute_names: Sequence[str]
     groups: Mapping[str, tuple[int, ...]]
     boxes: Sequence[Box] | None = None
-    split: ClassSplit | None = None
+    split: proposed_split.ClassSplit | None = None
 
 
-class PublishedBenchmark(ImageBenchmark):
+class PublishedBenchmark(image_benchmark.ImageBenchmark):
     """Base of the published data sets of images. A subclass reads its tables in :meth:`tables`."""
 
     dataset: ClassVar[str]
@@ -79,24 +58,31 @@ class PublishedBenchmark(ImageBenchmark):
         raise TypeError(f"{cls.__name__} must say what it holds")
 
     @classmethod
-    def listing(cls, settings: Any, seed: int) -> Listing:
+    def listing(cls, settings: Any, seed: int) -> image_benchmark.Listing:
         """Join images, class table and split; see :meth:`ImageBenchmark.listing`."""
         tables = cls.tables(settings)
         labels, split = tables.labels, tables.split
-        place = find_split(settings.splits, cls.home(settings.root), cls.dataset)
+        place = proposed_split.find_split(settings.splits, cls.home(settings.root), cls.dataset)
         if place is not None:
-            split = read_split(cls.title, place, tables.files, labels, tables.names)
+            split = proposed_split.read_split(cls.title, place, tables.files, labels, tables.names)
         if split is None:
             raise DataError(
                 f"{cls.title} does not say which classes are seen: set data.splits to the folder {cls.dataset} of the "
-                f"proposed split ({SPLITS} and {FEATURES} of xlsa17, {PROPOSED_PAGE})"
+                f"proposed split ({proposed_split.SPLITS} and {proposed_split.FEATURES} of xlsa17, "
+                f"{proposed_split.PROPOSED_PAGE})"
             )
         validation = split.validation if split.validation is not None else draw_validation(split.seen, None, seed)
         names, columns = tuple(tables.names), tuple(tables.attribute_names)
-        semantics = unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
+        semantics = image_benchmark.unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
         space = ClassSpace(names, semantics, columns, split.seen, validation, split.unseen, tables.groups)
-        test = split.test if split.test is not None else draw_test(labels, split.seen, TEST_SHARE, SPLIT_SEED)
-        return Listing(cls.dataset, tables.root, tables.files, labels, space, test, split.used, tables.boxes)
+        test = (
+            split.test
+            if split.test is not None
+            else image_benchmark.draw_test(labels, split.seen, proposed_split.TEST_SHARE, image_benchmark.SPLIT_SEED)
+        )
+        return image_benchmark.Listing(
+            cls.dataset, tables.root, tables.files, labels, space, test, split.used, tables.boxes
+        )
 
 
 class Cub(PublishedBenchmark):
@@ -173,8 +159,11 @@ class Awa2(PublishedBenchmark):
         if unknown := sorted(set(of_class) - set(ids)):
             raise DataError(f"{folder / unknown[0]} is not a class of {classes.name}{did_you_mean(unknown[0], ids)}")
         labels = np.array([ids[name] for name in of_class], dtype=np.int64)
-        semantics, groups = _read_matrix(matrix, len(names), len(attributes)), builtin_groups("AWA2", len(attributes))
-        split = class_split(root, names)
+        semantics, groups = (
+            _read_matrix(matrix, len(names), len(attributes)),
+            proposed_split.builtin_groups("AWA2", len(attributes)),
+        )
+        split = proposed_split.class_split(root, names)
         return Tables(folder, files, labels, names, semantics, attributes, groups, split=split)
 
 
@@ -206,11 +195,11 @@ class Sun(PublishedBenchmark):
         """Read the three MATLAB files."""
         _, (votes_file, images, attributes, folder) = cls.parts(settings.root)
         votes, image_cells, attribute_cells = (
-            read_mat(path, (name,), source=f"the {cls.title}")[name]
+            proposed_split.read_mat(path, (name,), source=f"the {cls.title}")[name]
             for path, name in ((votes_file, "labels_cv"), (images, "images"), (attributes, "attributes"))
         )
-        files = [file.lstrip("/") for file in cell_texts(image_cells)]
-        attribute_names = cell_texts(attribute_cells)
+        files = [file.lstrip("/") for file in proposed_split.cell_texts(image_cells)]
+        attribute_names = proposed_split.cell_texts(attribute_cells)
         if votes.shape != (len(files), len(attribute_names)):
             raise DataError(
                 f"{votes_file}: the votes have the shape {votes.shape}, but there are {len(files)} images in "
@@ -220,8 +209,16 @@ class Sun(PublishedBenchmark):
         scenes = ["_".join(parts[1:] if len(parts) > 1 and len(parts[0]) == 1 else parts) for parts in folders]
         names = list(dict.fromkeys(scenes))  # in the images' order, which is the alphabet's
         labels = np.array([names.index(name) for name in scenes], dtype=np.int64)
-        groups = builtin_groups("SUN", len(attribute_names))
-        return Tables(folder, files, labels, names, class_means(votes, labels, len(names)), attribute_names, groups)
+        groups = proposed_split.builtin_groups("SUN", len(attribute_names))
+        return Tables(
+            folder,
+            files,
+            labels,
+            names,
+            image_benchmark.class_means(votes, labels, len(names)),
+            attribute_names,
+            groups,
+        )
 
 
 class Apy(PublishedBenchmark):
@@ -278,7 +275,7 @@ class Apy(PublishedBenchmark):
                 files.append((folder.relative_to(root) / words[0]).as_posix())
                 labels.append(names.index(words[1]))
                 boxes.append((left - 1, top - 1, right, bottom))
-        means = class_means(np.array(values), np.array(labels), len(names))
+        means = image_benchmark.class_means(np.array(values), np.array(labels), len(names))
         return Tables(root, files, np.array(labels), names, means, attribute_names, {}, boxes)
 
 

@@ -19,16 +19,7 @@ from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings
-from fedunseen.data.benchmarks.proposed_split import (
-    FEATURES,
-    LOCATIONS,
-    SPLITS,
-    builtin_groups,
-    cell_texts,
-    read_mat,
-    sample_ids,
-    validation_classes,
-)
+from fedunseen.data.benchmarks import proposed_split
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 
@@ -38,8 +29,8 @@ class Xlsa17(BenchmarkLoader):
 
     title = "features of CUB, AWA, SUN, aPY, ... in the proposed split"
     page = "https://www.mpi-inf.mpg.de/departments/computer-vision-and-machine-learning/research/zero-shot-learning"
-    needs = (FEATURES, SPLITS)
-    layout = f"DATASET/{FEATURES}, DATASET/{SPLITS}"
+    needs = (proposed_split.FEATURES, proposed_split.SPLITS)
+    layout = f"DATASET/{proposed_split.FEATURES}, DATASET/{proposed_split.SPLITS}"
     folders = (".", "xlsa17", "xlsa17/data", "data")
 
     class Settings(DataSettings):
@@ -57,28 +48,30 @@ class Xlsa17(BenchmarkLoader):
     def load(cls, settings: Settings, seed: int) -> Benchmark:
         """Read the data set; ``seed`` draws a fifth of the seen classes for validation if the file names none."""
         folder = _folder(settings.root.expanduser(), settings.dataset)
-        splits = read_mat(
-            folder / SPLITS, (settings.attributes, "allclasses_names", *LOCATIONS), ("train_loc", "val_loc")
+        splits = proposed_split.read_mat(
+            folder / proposed_split.SPLITS,
+            (settings.attributes, "allclasses_names", *proposed_split.LOCATIONS),
+            ("train_loc", "val_loc"),
         )
-        measured = read_mat(folder / FEATURES, ("features", "labels"))
-        names = cell_texts(splits["allclasses_names"])
+        measured = proposed_split.read_mat(folder / proposed_split.FEATURES, ("features", "labels"))
+        names = proposed_split.cell_texts(splits["allclasses_names"])
         semantics = splits[settings.attributes].T
         if semantics.ndim != 2 or len(semantics) != len(names):
             raise DataError(
-                f"{folder / SPLITS}: {settings.attributes} describes {len(semantics)} classes, "
+                f"{folder / proposed_split.SPLITS}: {settings.attributes} describes {len(semantics)} classes, "
                 f"but allclasses_names has {len(names)}"
             )
-        features, labels = _samples(folder / FEATURES, measured, len(names))
-        index = sample_ids(folder / SPLITS, splits, len(labels))
+        features, labels = _samples(folder / proposed_split.FEATURES, measured, len(names))
+        index = proposed_split.sample_ids(folder / proposed_split.SPLITS, splits, len(labels))
         seen = np.unique(labels[index["trainval_loc"]])
-        validation = validation_classes(index, labels)
+        validation = proposed_split.validation_classes(index, labels)
         if validation is None:
             validation = draw_validation(seen, None, seed)
         attribute_names, groups = _attribute_names(folder, semantics.shape[1])
-        groups = groups or builtin_groups(folder.name, semantics.shape[1])
+        groups = groups or proposed_split.builtin_groups(folder.name, semantics.shape[1])
         unseen = np.unique(labels[index["test_unseen_loc"]])
         space = ClassSpace(names, semantics.astype(np.float64), attribute_names, seen, validation, unseen, groups)
-        train, test_seen, test_unseen = (index[key] for key in LOCATIONS)
+        train, test_seen, test_unseen = (index[key] for key in proposed_split.LOCATIONS)
         return Benchmark(f"xlsa17/{settings.dataset}", space, features, labels, train, test_seen, test_unseen)
 
     @classmethod
@@ -101,7 +94,7 @@ def _folder(root: Path, dataset: str) -> Path:
     folder = root / dataset
     if dataset in found or list(found.values()) == [root]:
         return found.get(dataset, root)
-    for file in (FEATURES, SPLITS):
+    for file in (proposed_split.FEATURES, proposed_split.SPLITS):
         if folder.is_dir() and not (folder / file).is_file():
             raise DataError(f"{folder / file} is missing: {hint}")
     if found:
@@ -110,7 +103,7 @@ def _folder(root: Path, dataset: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    return (folder / FEATURES).is_file() and (folder / SPLITS).is_file()
+    return (folder / proposed_split.FEATURES).is_file() and (folder / proposed_split.SPLITS).is_file()
 
 
 def _samples(path: Path, measured: dict[str, Any], classes: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
@@ -139,7 +132,7 @@ def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[st
         return tuple(f"attribute {i}" for i in range(count)), {}
     names = tuple(re.sub(r"^\d+\s+", "", line) for line in read_lines(path))
     if len(names) != count:
-        raise DataError(f"{path} names {len(names)} attributes, but {folder / SPLITS} has {count}")
+        raise DataError(f"{path} names {len(names)} attributes, but {folder / proposed_split.SPLITS} has {count}")
     groups: dict[str, tuple[int, ...]] = {}
     for i, name in enumerate(names):
         group, separator, _ = name.partition("::")

@@ -31,23 +31,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.closed_form import gaussian_process as gp
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
-from fedunseen.methods.closed_form.gaussian_process import (
-    SAMPLES_ENOUGH,
-    Kernel,
-    LeaveClassOut,
-    Posterior,
-    Whitened,
-    fit_kernel,
-    leave_class_out,
-    median_distance,
-    moments,
-    posterior,
-    squared_distances,
-    whitened,
-    with_new_samples,
-    zsl_of_left_out,
-)
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.5, 0.7)  # tried where none is given
 USUAL, AS_GOOD = 0.3, 2.0
@@ -123,33 +108,33 @@ class Gaussian(ClosedForm):
         s, semantics = self.settings, self.semantics.double().cpu()
         if s.prior == "semantics" and not bool(sums["count"].any()):
             return self._unshown(semantics)
-        found = moments(sums)
+        found = gp.moments(sums)
         own, some = semantics[torch.from_numpy(found.classes)], len(found.classes)
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         prior = fit["slope"] * (own - fit["middle"]) if fit else None
         unseen = len(self.space.unseen) or some // 5
         width = NOISY_WIDTH if s.width is None and self.release is not None else s.width
-        few = found.freedom < SAMPLES_ENOUGH * self.width
-        best: tuple[Whitened, Kernel, float] | None = None
+        few = found.freedom < gp.SAMPLES_ENOUGH * self.width
+        best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
-            white = whitened(found, shrinkage, prior)
-            kernel, zsl = Kernel(1.0, 0.0, median_distance(own)), 0.0
+            white = gp.whitened(found, shrinkage, prior)
+            kernel, zsl = gp.Kernel(1.0, 0.0, gp.median_distance(own)), 0.0
             if some > 1:
                 near = None if best is None else best[1]
-                kernel = fit_kernel(white, own, found.count, (s.variance, s.nugget, width), near)
+                kernel = gp.fit_kernel(white, own, found.count, (s.variance, s.nugget, width), near)
                 if s.shrinkage is None:
-                    white = with_new_samples(white, found)
-                    zsl = zsl_of_left_out(white, own, found.count, kernel, unseen)
+                    white = gp.with_new_samples(white, found)
+                    zsl = gp.zsl_of_left_out(white, own, found.count, kernel, unseen)
                     zsl += AS_GOOD if few and shrinkage == USUAL else 0.0
             if best is None or zsl > best[2]:
                 best = white, kernel, zsl
         assert best is not None
         white, kernel, _ = best
         del best
-        expected = LeaveClassOut(0.0, 0.0, 0.0)
+        expected = gp.LeaveClassOut(0.0, 0.0, 0.0)
         if some > 1 and s.calibration:
-            white = with_new_samples(white, found) if s.shrinkage is not None else white
-            expected = leave_class_out(white, own, found.count, kernel, unseen)
+            white = gp.with_new_samples(white, found) if s.shrinkage is not None else white
+            expected = gp.leave_class_out(white, own, found.count, kernel, unseen)
         classes = len(self.space.names)
         seen_mask = torch.zeros(classes, dtype=torch.float64)
         seen_mask[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
@@ -176,8 +161,8 @@ class Gaussian(ClosedForm):
             return super().left_out_scores(model, sums, inputs, out)
         s, semantics = self.settings, self.semantics.double().cpu()
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        width = s.width * median_distance(semantics[sums["count"] > 0])
-        kernel = Kernel(s.variance, s.nugget, width)
+        width = s.width * gp.median_distance(semantics[sums["count"] > 0])
+        kernel = gp.Kernel(s.variance, s.nugget, width)
         less = model | _prototypes(kernel, semantics, sums, fit)
         less["kernel"] = torch.tensor([s.variance, s.nugget, width, s.shrinkage], dtype=torch.float64)
         weight, bias = self.describe(less, semantics[out])
@@ -194,7 +179,7 @@ class Gaussian(ClosedForm):
     def quick(self, model: Params) -> Gaussian:
         """Return the method with the model's kernel and shrinkage."""
         variance, nugget, width, shrinkage = model["kernel"].tolist()
-        median = median_distance(self.semantics.double().cpu()[model["count"] > 0])
+        median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])
         found = {"variance": variance, "nugget": nugget, "width": width / median, "shrinkage": shrinkage}
         settings = self.settings.model_copy(update={**found, "calibration": False})
         return Gaussian(settings, self.space, self.semantics, self.backbone)
@@ -205,7 +190,9 @@ class Gaussian(ClosedForm):
         s, none = self.settings, torch.zeros(classes, dtype=torch.float64)
         variance, nugget, relative = (1.0 if v is None else v for v in (s.variance, s.nugget, s.width))
         model = {
-            "kernel": torch.tensor([variance, nugget, relative * median_distance(semantics), 1.0], dtype=torch.float64),
+            "kernel": torch.tensor(
+                [variance, nugget, relative * gp.median_distance(semantics), 1.0], dtype=torch.float64
+            ),
             "centre": torch.zeros(width, dtype=torch.float64),
             "dual_coefficients": torch.zeros(classes, width, dtype=torch.float64),
             "precision": torch.eye(width, dtype=torch.float64),
@@ -264,7 +251,7 @@ class Gaussian(ClosedForm):
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
         known = self.semantics.to(params["dual_coefficients"])
-        cross = self._kernel(params)(squared_distances(semantics.to(known), known))
+        cross = self._kernel(params)(gp.squared_distances(semantics.to(known), known))
         cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
         apart = from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
         return _discriminants(apart, params["precision"])
@@ -331,9 +318,9 @@ class Gaussian(ClosedForm):
         return _posterior_of(self._kernel(params), params, semantics.double().cpu()).weights
 
     @staticmethod
-    def _kernel(params: Params) -> Kernel:
+    def _kernel(params: Params) -> gp.Kernel:
         variance, nugget, width, _ = params["kernel"].tolist()
-        return Kernel(variance, nugget, width)
+        return gp.Kernel(variance, nugget, width)
 
     def _linear(self, model: Params, semantics: Tensor) -> Params:
         """Return the weights, biases and variances of all classes, from what their observed ones effect."""
@@ -349,7 +336,7 @@ def _description_prior(semantics: Tensor, sums: Params) -> Params:
     return {"slope": _slope(own, means), "middle": own.mean(0)}
 
 
-def _prototypes(kernel: Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
+def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
     """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers."""
     there = sums["count"] > 0
     own, count = semantics[there], sums["count"][there]
@@ -382,20 +369,20 @@ def from_prior(
     return apart + (prior if described is None else torch.where(described[:, None] > 0, prior, 0.0))
 
 
-def covariance_with(kernel: Kernel, semantics: Tensor, described: Tensor, among: Tensor) -> Tensor:
+def covariance_with(kernel: gp.Kernel, semantics: Tensor, described: Tensor, among: Tensor) -> Tensor:
     """Return K (C, A) of C classes with A of them; one without a description has to do with itself alone."""
     rows = torch.where(described[:, None] > 0, semantics, torch.zeros_like(semantics))
     same = torch.zeros(len(rows), len(among), dtype=rows.dtype)
     same[among, torch.arange(len(among))] = 1.0
     both = torch.maximum(described[:, None] * described[among], same)
-    return kernel(squared_distances(rows, rows[among]), same) * both
+    return kernel(gp.squared_distances(rows, rows[among]), same) * both
 
 
-def _posterior_of(kernel: Kernel, model: Params, semantics: Tensor) -> Posterior:
+def _posterior_of(kernel: gp.Kernel, model: Params, semantics: Tensor) -> gp.Posterior:
     observed = torch.nonzero(model["count"] > 0)[:, 0]
     k = covariance_with(kernel, semantics, model["described"], observed)
     own = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
-    return posterior(k[observed], k, own, model["count"][observed])
+    return gp.posterior(k[observed], k, own, model["count"][observed])
 
 
 def _discriminants(apart: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,7 @@ from pydantic import Field
 from fedunseen.core.array_cache import cached_blocks
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
-from fedunseen.data.benchmarks.image_benchmark import (
-    ImageBenchmark,
-    ImageSettings,
-    Listing,
-    class_means,
-    draw_test,
-    unit_length,
-)
+from fedunseen.data.benchmarks import image_benchmark
 from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
@@ -33,7 +26,7 @@ from fedunseen.data.io.csv_io import read_lines
 TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
 
 
-class DeepFashion(ImageBenchmark):
+class DeepFashion(image_benchmark.ImageBenchmark):
     """Clothes with attributes."""
 
     title = "DeepFashion (Category and Attribute Prediction)"
@@ -47,7 +40,7 @@ class DeepFashion(ImageBenchmark):
         "Img/img|img",
     )
 
-    class Settings(ImageSettings):
+    class Settings(image_benchmark.ImageSettings):
         """``[data] name = "deepfashion"``."""
 
         name: Literal["deepfashion"] = "deepfashion"
@@ -59,7 +52,7 @@ class DeepFashion(ImageBenchmark):
         """Draws unseen classes, validation classes and test images, the same for all runs: no split is published."""
 
     @classmethod
-    def listing(cls, settings: Settings, seed: int) -> Listing:
+    def listing(cls, settings: Settings, seed: int) -> image_benchmark.Listing:
         """List the images; see :meth:`ImageBenchmark.listing`."""
         _, (cloth, images, attributes, marks_file, folder) = cls.parts(settings.root)
         names = [line.rsplit(None, 1)[0] for line in _rows(cloth)]
@@ -91,18 +84,18 @@ class DeepFashion(ImageBenchmark):
         count = len(present)
         unseen = np.sort(stream(settings.split_seed, "unseen classes").choice(count, settings.unseen_classes, False))
         seen = np.setdiff1d(np.arange(count), unseen)
-        test = draw_test(classes, seen, TEST_SHARE, settings.split_seed)
-        shares = class_means(marks[~test] > 0, classes[~test], count)
+        test = image_benchmark.draw_test(classes, seen, TEST_SHARE, settings.split_seed)
+        shares = image_benchmark.class_means(marks[~test] > 0, classes[~test], count)
         space = ClassSpace(
             names=tuple(names[i] for i in present),
-            semantics=unit_length(shares) if settings.attributes == "att" else shares,
+            semantics=image_benchmark.unit_length(shares) if settings.attributes == "att" else shares,
             attribute_names=tuple(name for name, _ in pairs),
             seen=seen,
             validation=draw_validation(seen, None, settings.split_seed),
             unseen=unseen,
             attribute_groups=groups,
         )
-        return Listing("DeepFashion", folder.parent, files, classes, space, test)
+        return image_benchmark.Listing("DeepFashion", folder.parent, files, classes, space, test)
 
 
 def _rows(path: Path) -> list[str]:
