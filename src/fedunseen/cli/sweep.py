@@ -207,7 +207,8 @@ def bench(
     found = lines(sweep, settings, out)
     page = write_bench_report(sweep, settings, found, out)
     open_rows = [line for line in found if line.status != "done"]
-    say(f"{len(found) - len(open_rows)} of {len(found)} rows measured; the others are partial, failed or not run")
+    others = "; the others are partial, failed or not run" if open_rows else ""
+    say(f"{len(found) - len(open_rows)} of {len(found)} rows measured{others}")
     say(f"page:  {page}")
     rows = [{**line.values, "status": line.status, "problem": line.problem, "seeds": line.seeds} for line in found]
     print_json(as_json, {"out": str(out), "page": str(page), "rows": rows})
