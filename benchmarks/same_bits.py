@@ -76,14 +76,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "iid, half of the clients": ("digit-pairs", {**LAST, "partition.kind": "iid", "strategy.fraction": 0.5}),
     "late and leaving clients": ("digit-pairs", {**LAST, "partition.join": {"1": 1}, "partition.leave": {"2": 1}}),
     **{f"defence {name}": ("digit-pairs", {**LAST, "defence.name": name}) for name in DEFENCES},
-    "scaffold, trimmed mean": (
-        "digit-pairs",
-        {**LAST, "strategy.name": "scaffold", "defence.name": "trimmed-mean"},
-    ),
-    "private": (
-        "digit-pairs",
-        {**LAST, "privacy.name": "client-level", "privacy.epsilon": 50, "privacy.clip": 1.0},
-    ),
+    "scaffold, trimmed mean": ("digit-pairs", {**LAST, "strategy.name": "scaffold", "defence.name": "trimmed-mean"}),
+    "private": ("digit-pairs", {**LAST, "privacy.name": "client-level", "privacy.epsilon": 50, "privacy.clip": 1.0}),
     "backdoor, screened": (
         "digit-pairs",
         {

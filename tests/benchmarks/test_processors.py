@@ -33,9 +33,7 @@ def test_the_largest_difference_of_a_method_and_other_choices_are_named(tmp_path
         "a,pccd,n,0,not run,,,,,",
         "b,pccd,m,0,done,1.0,1.0,1.0,1.0,lr=1",
     )
-    assert list(processors.compare(ours, printed)) == [
-        ("a", "m", ["2", "2.00", "0.25", "2.0", "3.0", "lr=1 rounds=4"]),
-    ]
+    assert list(processors.compare(ours, printed)) == [("a", "m", ["2", "2.00", "0.25", "2.0", "3.0", "lr=1 rounds=4"])]
 
 
 def test_they_are_the_processors_of_make_test_portable():

@@ -5,15 +5,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.data import BENCHMARKS
-from published_layouts import (
-    BIRDS,
-    write_awa2,
-    write_cub,
-    write_image,
-    write_mnist,
-    write_sentiment140,
-    write_splits,
-)
+from published_layouts import BIRDS, write_awa2, write_cub, write_image, write_mnist, write_sentiment140, write_splits
 
 
 @pytest.fixture

@@ -93,9 +93,7 @@ def test_a_box_is_the_part_that_counts():
     picture = Image.new("RGB", (30, 20), "black")
     picture.paste("red", (10, 5, 20, 15))
     assert (square(picture, 8, 8, (10, 5, 20, 15))[0] == 255).all()
-    beyond = square(
-        picture, 8, 8, (-5, 5, 20, 15)
-    )  # cut off at the picture's edge: 20 x 10, of which the middle counts
+    beyond = square(picture, 8, 8, (-5, 5, 20, 15))  # cut off at the edge: 20 x 10, of which the middle counts
     assert beyond[0, 4].tolist() == square(picture.crop((0, 5, 20, 15)), 8, 8)[0, 4].tolist()
     with pytest.raises(ValueError, match=r"the box \(40, 0, 50, 5\) lies outside of the image"):
         square(picture, 8, 8, (40, 0, 50, 5))

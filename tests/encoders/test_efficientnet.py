@@ -76,10 +76,8 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["vectors", "maps"])
 def test_onnx_runtime_has_the_features_of_pytorch(photographs, output):
-    by_torch, by_onnx = (
-        encoder(photographs.shape[1:], output, runtime=runtime).encode(photographs[:5]).astype(np.float32)
-        for runtime in ("torch", "onnx")
-    )
+    shape, some = photographs.shape[1:], photographs[:5]
+    by_torch, by_onnx = (encoder(shape, output, runtime=one).encode(some).astype("f4") for one in ("torch", "onnx"))
     assert not np.array_equal(by_torch, by_onnx)
     assert np.abs(by_torch - by_onnx).max() < (1e-4 if output == "vectors" else 1e-2) * by_torch.std()
 

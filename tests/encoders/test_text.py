@@ -10,13 +10,7 @@ import torch
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.encoders import text, word_vectors
-from fedunseen.encoders.text import (
-    class_prompts,
-    embed_classes,
-    embed_texts,
-    text_encoder_at,
-    text_files,
-)
+from fedunseen.encoders.text import class_prompts, embed_classes, embed_texts, text_encoder_at, text_files
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "cat", "polar", "bear"]
 

@@ -214,10 +214,7 @@ def cut(name, place):
         (put("total", (1, 5), torch.inf), NUMBERS),
         (put("count", 1, 0.5), NUMBERS),
         (put("count", 1, 0), NUMBERS),
-        (
-            cut("total", (slice(None), slice(1, None))),
-            "the sums are over features of 127 numbers",
-        ),
+        (cut("total", (slice(None), slice(1, None))), "the sums are over features of 127 numbers"),
         (cut("count", slice(1, None)), DAMAGED),
         (lambda tensors, about: about.pop("classes"), DAMAGED),
         (lambda tensors, about: about.pop("made"), DAMAGED),

@@ -304,13 +304,9 @@ def test_on_a_gpu_products_take_float32_and_nothing_changes_its_place(monkeypatc
         add_totals(torch.zeros(7, 128, dtype=torch.int64), rows, labels)
 
 
+@pytest.mark.usefixtures("two_threads")
 def test_small_matrices_have_one_thread_and_others_keep_theirs():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        for side, threads in ((SMALL - 1, 1), (SMALL, 2)):
-            with few_threads(side):
-                assert torch.get_num_threads() == threads
-            assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+    for side, threads in ((SMALL - 1, 1), (SMALL, 2)):
+        with few_threads(side):
+            assert torch.get_num_threads() == threads
+        assert torch.get_num_threads() == 2

@@ -5,13 +5,7 @@ import pytest
 from scipy.cluster.hierarchy import linkage
 from scipy.spatial.distance import squareform
 
-from fedunseen.report.statistics import (
-    agreement,
-    attribute_order,
-    holding_order,
-    leaf_order,
-    row_scaled,
-)
+from fedunseen.report.statistics import agreement, attribute_order, holding_order, leaf_order, row_scaled
 
 
 def test_every_cluster_of_scipy_s_average_linkage_stands_together():

@@ -9,17 +9,7 @@ from fedunseen.defences.base import NoDefenceSettings
 from fedunseen.defences.rules import NormClip, NormClipSettings
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private
-from fedunseen.strategies import (
-    FedAvg,
-    FedNova,
-    Filter,
-    FilterResult,
-    Instruction,
-    Pipeline,
-    Reply,
-    Scaffold,
-    Strategy,
-)
+from fedunseen.strategies import FedAvg, FedNova, Filter, FilterResult, Instruction, Pipeline, Reply, Scaffold, Strategy
 from fedunseen.strategies.base import FLAGS, StrategySettings
 from fedunseen.strategies.compression import Codec, CompressionSettings
 from fedunseen.strategies.peers import Peers

@@ -409,11 +409,7 @@ def _update_facts(results: Sequence[Attacked], judges: Mapping[str, Judge], atta
 
 
 def measure_method_sums(
-    subject: Subject,
-    parties: Sequence[int],
-    attacks: Mapping[str, Inversion],
-    seed: int,
-    log: Log = lambda words: None,
+    subject: Subject, parties: Sequence[int], attacks: Mapping[str, Inversion], seed: int, log: Log = lambda words: None
 ) -> dict[str, dict[str, list[Facts]]]:
     """Attack sums of the method's own gradients; the victims are one sample of each party."""
     judges, name = judges_of(subject), subject.method.settings.name

@@ -94,11 +94,7 @@ class Experiment(BaseModel):
 
     @classmethod
     def from_dict(
-        cls,
-        tree: Mapping[str, Any],
-        overrides: Mapping[str, Any] | None = None,
-        name: str = "",
-        in_order: bool = False,
+        cls, tree: Mapping[str, Any], overrides: Mapping[str, Any] | None = None, name: str = "", in_order: bool = False
     ) -> Self:
         """Make an experiment from nested dictionaries, as a TOML file would hold them.
 

@@ -10,24 +10,9 @@ from typing import TYPE_CHECKING
 from fedunseen.core.registry import lazily
 
 if TYPE_CHECKING:
-    from fedunseen.methods.base import (
-        LEFT_TO_DATA,
-        Candidates,
-        Generator,
-        Method,
-        MethodSettings,
-        WarmStartable,
-    )
+    from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Generator, Method, MethodSettings, WarmStartable
 
-__all__ = [
-    "LEFT_TO_DATA",
-    "METHODS",
-    "Candidates",
-    "Generator",
-    "Method",
-    "MethodSettings",
-    "WarmStartable",
-]
+__all__ = ["LEFT_TO_DATA", "METHODS", "Candidates", "Generator", "Method", "MethodSettings", "WarmStartable"]
 
 METHODS = {
     "fedzsl": "fedunseen.methods.fedzsl:FedZSL",

@@ -28,18 +28,7 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks import zero_shot_summary
-from fedunseen.tasks.base import (
-    Classes,
-    Learnt,
-    Prediction,
-    Predictor,
-    Question,
-    Shown,
-    Task,
-    Trained,
-    percent,
-    scaled,
-)
+from fedunseen.tasks.base import Classes, Learnt, Prediction, Predictor, Question, Shown, Task, Trained, percent, scaled
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = ("left_out_offset", "left_out_accuracy", "left_out_rivals", "form")  # in closed form, from the sums

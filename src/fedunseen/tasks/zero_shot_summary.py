@@ -43,12 +43,7 @@ _CLEAN = 1000  # most clean samples whose magnitudes are measured
 
 
 def observe_round(
-    federation: Federation,
-    evaluation: EvaluationSettings,
-    rounds: int,
-    path: Path,
-    round: int,
-    result: RoundResult,
+    federation: Federation, evaluation: EvaluationSettings, rounds: int, path: Path, round: int, result: RoundResult
 ) -> None:
     """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs."""
     method = federation.method

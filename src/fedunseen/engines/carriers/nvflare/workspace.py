@@ -31,10 +31,7 @@ def job_files(sites: Sequence[str], controller: _Component, executor: _Component
     workflow, answering = ({"path": path, "args": arguments} for path, arguments in (controller, executor))
     return {
         "meta.json": {"name": "fedunseen", "resource_spec": {}, "min_clients": 1, "deploy_map": {"app": list(sites)}},
-        "app/config/config_fed_server.json": {
-            "format_version": 2,
-            "workflows": [{"id": "fedunseen", **workflow}],
-        },
+        "app/config/config_fed_server.json": {"format_version": 2, "workflows": [{"id": "fedunseen", **workflow}]},
         "app/config/config_fed_client.json": {
             "format_version": 2,
             "executors": [{"tasks": ["*"], "executor": answering}],
