@@ -19,7 +19,11 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     zsl = labels.copy()
     zsl[20:29] = 3
     answers = {"labels": labels, "zsl_answers": zsl, "gzsl_answers": calibrated, "uncalibrated_answers": plain}
-    result = summarize(RESULT, answers, NAMES, np.array([2, 3]), True)
+
+    def said(result, described=True, **changed):
+        return summarize(result, {**answers, **changed}, NAMES, np.array([2, 3]), described)
+
+    result = said(RESULT)
     assert result["weak_unseen"] == [{"name": "tiger", "accuracy": 10.0, "instead": "orca"}]
     assert result["weak_seen"] == [{"name": "cow", "accuracy": 20.0, "instead": "orca"}]
     assert result["calibration_falls"] == [{"name": "cow", "before": 100.0, "after": 20.0}]
@@ -33,26 +37,17 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
         "(100 to 20 %)."
     )
     slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming
-    assert summarize(RESULT, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1].endswith(
-        "seen ones from 95.0 to 50.0 %."
-    )
-    worse = {
-        **RESULT,
-        "uncalibrated_gzsl_unseen": 40.0,
-        "gzsl_unseen": 30.0,
-        "uncalibrated_gzsl_seen": 40.0,
-        "gzsl_seen": 60.0,
-    }
-    assert (
-        "falls" not in summarize(worse, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1]
-    )
+    assert said(RESULT, gzsl_answers=slight)["text"][1].endswith("seen ones from 95.0 to 50.0 %.")
+    worse = {"uncalibrated_gzsl_unseen": 40.0, "gzsl_unseen": 30.0, "uncalibrated_gzsl_seen": 40.0, "gzsl_seen": 60.0}
+    worse = {**RESULT, **worse}
+    assert "falls" not in said(worse, gzsl_answers=slight)["text"][1]
     worse["gzsl_unseen"] = 10.0  # 2 x 10 x 60 / 70 = 17.1
-    assert summarize(worse, {**answers, "gzsl_answers": slight}, NAMES, np.array([2, 3]), True)["text"][1].endswith(
+    assert said(worse, gzsl_answers=slight)["text"][1].endswith(
         " Their harmonic mean falls from 40.0 to 17.1 %: give more seen classes to calibrate on."
     )
-    guesses = summarize(RESULT, {**answers, "uncalibrated_answers": calibrated}, NAMES, np.array([2, 3]), False)
+    guesses = said(RESULT, False, uncalibrated_answers=calibrated)
     assert (guesses["weak_unseen"], len(guesses["text"])) == ([], 1)  # without descriptions, seen classes alone count
-    assert summarize({"few_shot": 1.0}, answers, NAMES, np.array([2, 3]), True) == {}
+    assert said({"few_shot": 1.0}) == {}
 
 
 CURVE = {"curve_shots": np.array([0.0, 1.0, 5.0]), "curve_both": np.array([[74.0, 75.2], [80.0, 80.0], [91.0, 91.4]])}

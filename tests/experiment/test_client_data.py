@@ -440,15 +440,6 @@ def test_every_party_takes_the_model_home(settings, folders, tmp_path):
             home.metrics  # noqa: B018
 
 
-def test_a_party_adds_a_class_to_the_model_that_it_took_home(folders, tmp_path):
-    parties = taking_home(folders, tmp_path)
-    hosted(experiment(strategy__rounds=1), Inline(parties), tmp_path / "run")
-    home = load_run(tmp_path / "homes" / "north")
-    more = home.learn({"00 again": home.space.semantics[0]}, out=tmp_path / "more")
-    assert more.space.names[-1] == "00 again"
-    assert load_run(tmp_path / "more").result["warnings"] == home.result["warnings"]
-
-
 def test_a_setting_keeps_the_model_at_the_coordinator(folders, tmp_path):
     parties = taking_home(folders, tmp_path)
     hosted(experiment(engine__name="nvflare", engine__deliver=False), Inline(parties), tmp_path / "run")
@@ -456,12 +447,16 @@ def test_a_setting_keeps_the_model_at_the_coordinator(folders, tmp_path):
     assert not (tmp_path / "homes").exists()
 
 
-def test_a_party_that_comes_when_all_is_over_takes_the_model_home_too(folders, tmp_path):
+def test_a_party_that_comes_when_all_is_over_takes_the_model_home_and_adds_a_class(folders, tmp_path):
     chosen = experiment(strategy__rounds=1)
     hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run")
     parties = taking_home(folders, tmp_path)
     done = hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     assert all(same(party.home, done) for party in parties.values())
+    home = load_run(parties["north"].home)
+    more = home.learn({"00 again": home.space.semantics[0]}, out=tmp_path / "more")
+    assert more.space.names[-1] == "00 again"
+    assert load_run(tmp_path / "more").result["warnings"] == home.result["warnings"]
 
 
 @pytest.mark.parametrize(

@@ -199,12 +199,8 @@ def test_every_seen_class_has_one_turn(tree):
     everyone = np.concatenate([one.space.validation for one in some])
     assert sorted(everyone) == list(range(SEEN))
     assert {len(one.space.validation) for one in some} <= {2, 3}
-
-
-def test_enough_validation_classes_have_one_turn():
-    experiment = Experiment.load("digit-pairs-gaussian")
-    benchmark = load_data(experiment, 0)
-    assert calibration_folds(benchmark, 0) == [benchmark]
+    enough = load_data(Experiment.load("digit-pairs-gaussian"), 0)  # whose validation classes suffice for one turn
+    assert calibration_folds(enough, 0) == [enough]
 
 
 @pytest.mark.slow

@@ -46,7 +46,6 @@ FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
         ("strategy.rounds=true", "strategy.rounds: input should be a number, not true"),
         ("strategy.rounds.x=3", f"strategy.rounds: {WHOLE}, not {{'x': 3}}"),
         ("partition.join=3", "partition.join: input should be a table, not 3"),
-        ("partition.join.12=3", "partition.join: there is no client 12: the 10 clients are numbered from 0 to 9"),
         ("method.lr=nan", "method.lr: input should be a finite number, not nan"),
         ("method.weight_decay=1e39", f"method.weight_decay: {FLOAT} 1e+39"),
         ('evaluation.choose={"method.lr" = [0.1, 1e39]}', f"evaluation.choose: {FLOAT} 1e+39"),
@@ -79,7 +78,6 @@ def test_keys_read_from_source_are_those_of_the_settings(section):
          "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: "),
         ({"strategy.name": "fedgloss", "strategy.dual": False, "strategy.beta": 10.0},
          "strategy: beta = 10 has no effect with dual = false: "),
-        ({"partition.kind": "iid", "partition.phi": 0.5}, "partition.phi = 0.5 makes no sense here: it belongs to "),
     ],
 )  # fmt: skip
 def test_a_combination_that_makes_no_sense_is_refused(settings, message):

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
-from processes import environment
+from processes import environment, until
 
 pytestmark = pytest.mark.slow
 
@@ -141,13 +140,6 @@ def children_of(pid):
     return found
 
 
-def wait_until(true, what):
-    limit = time.monotonic() + 300
-    while not true():
-        assert time.monotonic() < limit, what
-        time.sleep(0.01)
-
-
 def start(file, out, cache, jobs):
     """Run the sweep in a process of its own."""
     return subprocess.Popen(
@@ -162,7 +154,7 @@ def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path, ow
     out = tmp_path / "out"
     other = start(file, out, own_cache, "1")
     first = out / "cells" / "slow" / "seed-0" / "manifest.json"
-    wait_until(lambda: other.poll() is not None or first.exists(), "it came not so far")
+    until(lambda: other.poll() is not None or first.exists())
     held = [other.pid, *children_of(other.pid)]
     for pid in held:  # it stands still in the midst of a cell, which is then its own
         os.kill(pid, signal.SIGSTOP)
@@ -202,16 +194,14 @@ def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole
     out = tmp_path / "out"
     process = start(file, out, own_cache, "2")
     metrics = out / "cells" / "last" / "seed-0" / "metrics.jsonl"  # one of the others is done
-    wait_until(
-        lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size), "it came not so far"
-    )
+    until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size))
     workers = children_of(process.pid)
     process.kill()
     stdout, stderr = process.communicate()
     assert process.returncode == -signal.SIGKILL, stderr
     assert stdout == ""
     assert len(workers) >= 2
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "a worker outlived its sweep")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     sweep = read_sweep(file)
     before = {row.cell.key: row.status for row in rows(sweep, out)}
     assert before["last"] == "not run"

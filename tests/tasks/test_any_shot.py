@@ -67,16 +67,6 @@ def test_many_examples_make_a_prototype_their_mean_and_descriptions_matter_no_mo
     assert one.params["variance"][-1] < 1e-3
 
 
-def test_learning_in_two_steps_is_learning_at_once(done, benchmark):
-    a, b = (int(c) for c in done.space.unseen[:2])
-    together = done.learn({"x": done.space.semantics[a]}, {"x": samples(benchmark, a)[:4], "y": samples(benchmark, b)})
-    first = done.learn({"x": done.space.semantics[a]}, {"x": samples(benchmark, a)[:2]})
-    then = first.learn(None, {"x": samples(benchmark, a)[2:4], "y": samples(benchmark, b)})
-    assert then.space.names == together.space.names
-    for name, value in together.params.items():
-        torch.testing.assert_close(then.params[name], value, rtol=1e-6, atol=1e-8)
-
-
 def test_what_is_learnt_lasts_and_the_run_that_taught_it_stays(done, benchmark, tmp_path):
     c = int(done.space.unseen[3])
     own, before = samples(benchmark, c), (done.path / "model.safetensors").read_bytes()
