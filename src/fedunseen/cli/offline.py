@@ -61,6 +61,7 @@ def plan_(
     names, settings = party_names(parties.split(",")), overrides_of(overrides)
     if bool(adapt) + bool(forget) + bool(experiment) != 1 or bool(removing) != bool(forget):
         raise ArgumentError("give an EXPERIMENT, --adapt RUN, or --forget RUN with --removing, and one of them alone")
+    _check_new(out)
     if run := adapt or forget:
         leaving = party_names(removing.split(",")) if forget else None
         kept = {"run": str(run.resolve()), "settings": settings, "rounds": [], "removing": leaving}
@@ -82,14 +83,9 @@ def plan_(
     later = getattr(chosen.data, "unlabelled", False)
     chosen = chosen.with_overrides({"data.unlabelled": False}) if later else chosen
     content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, left)
-    say(
-        *(f"note: {signed}" for signed in notes(chosen)),
-        *(
-            ["note: unlabelled samples follow: fedunseen offline plan --adapt RUN, with the merged run"]
-            if later
-            else []
-        ),
-    )
+    say(*(f"note: {signed}" for signed in notes(chosen)))
+    if later:
+        say("note: unlabelled samples follow: fedunseen offline plan --adapt RUN, with the merged run")
     _write_plan(out, content, {"experiment": chosen.to_dict()}, names, plain)
 
 
@@ -132,12 +128,16 @@ def _federation(
 def _write_plan(out: Path, content: bytes, kept: dict[str, Any], names: list[str], plain: bool) -> None:
     from fedunseen.engines.offline import files
 
-    if out.exists():
-        raise RefusedError(f"{out} is there already: choose another --out")
+    _check_new(out)
     write_json(_beside(out), kept)
     files.write(out, content)
     say(*([f"warning: the plan asks for sums {_CLEAR}"] if plain else []))
     say(f"plan:   {out}, for {', '.join(names)}", f"keep:   {_beside(out)}, which the merge needs, and no party")
+
+
+def _check_new(out: Path) -> None:
+    if out.exists():
+        raise RefusedError(f"{out} is there already: choose another --out")
 
 
 def _beside(plan: Path) -> Path:
