@@ -74,7 +74,7 @@ $(SLIM): pyproject.toml constraints.txt
 # Some packages carry templates that do not compile.
 $(STAMP): pyproject.toml constraints.txt
 	$(call install,dev)
-	-$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > $(VENV)/compile.log
+	$(BIN)/python -m compileall -q -j 0 $(VENV)/lib src > $(VENV)/compile.log || true
 	touch $@ $(SLIM)
 
 clean:
