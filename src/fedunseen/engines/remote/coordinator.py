@@ -25,22 +25,9 @@ from torch import Tensor
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, finite, is_statistic, length, to_device, under, wire_size
 from fedunseen.core.settings import NamedSettings
+from fedunseen.engines.remote import wire
 from fedunseen.engines.remote.link import Link, PendingRequests, exchange
-from fedunseen.engines.remote.wire import (
-    PROTOCOL,
-    SEMANTICS,
-    Expected,
-    NotFiniteError,
-    PartyError,
-    WireError,
-    farewell,
-    installed,
-    pack,
-    read_counts,
-    read_holdings,
-    read_reply,
-    unpack_answer,
-)
+from fedunseen.engines.remote.wire import Expected, NotFiniteError, PartyError, WireError
 from fedunseen.engines.round import Arrivals, RoundResult, bytes_sent, diverged, hidden_sum, server_step
 from fedunseen.strategies import Instruction, Reply, Strategy
 
@@ -363,7 +350,7 @@ class Distributed:
         lengths = frozenset(name for name in sent.params if used and not is_statistic(name))
         update = strategy.expects(sent)
         expected = Expected(request.client, request.round, update, lengths, self.classes, self.notes, counts, simulated)
-        reply, own, party.seconds, forgot = read_reply(answer, expected)
+        reply, own, party.seconds, forgot = wire.read_reply(answer, expected)
         if forgot:
             _log.warning("round %d: %s has lost what it remembered, and starts again", request.round + 1, party.name)
         try:
@@ -544,10 +531,11 @@ class Distributed:
             _log.warning("not connected at the end of the run: %s", ", ".join(missing))
 
     def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:
-        message = farewell(result, to_device(params, torch.device("cpu"))) if self.settings.deliver else farewell()
+        given = (result, to_device(params, torch.device("cpu"))) if self.settings.deliver else ()
+        message = wire.farewell(*given)
         for name, answer in exchange(self.meeting.link, {party.name: message for party in parties}, _FAREWELL):
             try:
-                if unpack_answer(answer, 2**20)[0].get("kept") is True:
+                if wire.unpack_answer(answer, 2**20)[0].get("kept") is True:
                     _log.info("%s has the model", name)
             except WireError as error:
                 _log.warning("%s perhaps lacks the model: %s", name, error)
@@ -558,8 +546,8 @@ class Distributed:
         header: dict[str, Any] = {"kind": "round", "client": client, "round": round, **(request or {})}
         if isinstance(self.job, Simulation):
             header |= {"experiment": self.job.experiment, "selection": self.job.selection}
-            return pack(header, body | under("state/", own))
-        return pack(header | {"after": int(own[_RECEIPT]) if own else -1}, body)
+            return wire.pack(header, body | under("state/", own))
+        return wire.pack(header | {"after": int(own[_RECEIPT]) if own else -1}, body)
 
     def _wait(self, clients: Sequence[int], need: int, patience: float | None = None) -> list[int]:
         """Return the connected clients, as soon as ``need`` of them are there or ``patience`` is over."""
@@ -599,8 +587,8 @@ class Distributed:
         """Return what all parties are greeted with."""
         hello = {
             "kind": "hello",
-            "protocol": PROTOCOL,
-            "version": installed(),
+            "protocol": wire.PROTOCOL,
+            "version": wire.installed(),
             "experiment": job.experiment,
             "clients": len(self.parties),
             "run": self.meeting.run,
@@ -611,12 +599,12 @@ class Distributed:
             **({} if self.masks is None else {"names": [party.name for party in self.parties]}),
             **job.extra,
         }
-        return hello, {**job.statistics, **({} if job.semantics is None else {SEMANTICS: job.semantics})}
+        return hello, {**job.statistics, **({} if job.semantics is None else {wire.SEMANTICS: job.semantics})}
 
     def _greet(self, new: Iterable[PartyStatus], job: Deployment, tokens: Mapping[str, str]) -> None:
         place = {party.name: k for k, party in enumerate(self.parties)}
         hello, tensors = self._hello(job)
-        messages = {p.name: pack({**hello, "client": place[p.name]}, tensors) for p in new}
+        messages = {p.name: wire.pack({**hello, "client": place[p.name]}, tensors) for p in new}
         for name, answer in exchange(self.meeting.link, messages, self.meeting.greeting):
             party = self.parties[place[name]]
             party.classes, party.samples, party.ready = 0, 0, False
@@ -628,9 +616,9 @@ class Distributed:
                 if self.masks is not None:
                     party.weight = _read_masked_hello(answer)
                 elif job.growing is not None:
-                    party.classes, party.samples, party.held, party.brought = read_holdings(answer, job.growing)
+                    party.classes, party.samples, party.held, party.brought = wire.read_holdings(answer, job.growing)
                 else:
-                    party.classes, party.samples = read_counts(unpack_answer(answer, 2**20)[0], self.classes)
+                    party.classes, party.samples = wire.read_counts(wire.unpack_answer(answer, 2**20)[0], self.classes)
                 party.refused, party.ready = "", True
                 held = "masks what it sends" if self.masks else f"{party.samples} samples of {party.classes} classes"
                 _log.info("%s has joined: %s", name, held)
@@ -674,7 +662,7 @@ class Distributed:
 
 def _read_masked_hello(answer: bytes) -> float:
     """Return the weight of a party that masks what it sends; it says nothing else of its data."""
-    header, _ = unpack_answer(answer, 2**20)
+    header, _ = wire.unpack_answer(answer, 2**20)
     weight = header.get("weight")
     if header.get("masked") is not True or not isinstance(weight, int | float) or not 1 <= weight <= 2**24:
         raise WireError("it does not say that it masks what it sends")

@@ -27,18 +27,8 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.local.worker import Work
-from fedunseen.engines.remote.wire import (
-    PROTOCOL,
-    WireError,
-    failure,
-    installed,
-    is_failure,
-    pack,
-    plain,
-    read_instruction,
-    reply_message,
-    unpack,
-)
+from fedunseen.engines.remote import wire
+from fedunseen.engines.remote.wire import WireError, failure, pack
 from fedunseen.strategies import Instruction, Reply
 
 if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are used
@@ -110,7 +100,7 @@ class Party:
         if self._last is None or self._last[0] != message:
             self._last = None
             answer = self._answer(message)
-            if is_failure(answer):
+            if wire.is_failure(answer):
                 return answer
             self._last = message, answer
         return self._last[1]
@@ -119,7 +109,7 @@ class Party:
         if self._hints >= _HINTS:
             return failure("this party has left the run")
         try:
-            return self._dispatched(*unpack(message))
+            return self._dispatched(*wire.unpack(message))
         except WireError as error:
             return failure(f"the message cannot be read: {error}")
         except Exception as error:
@@ -188,10 +178,10 @@ class Party:
 
     def _join(self, header: dict[str, Any], statistics: Params, greeting: tuple[dict[str, Any], bytes]) -> _Joined:
         """Prepare for the experiment of a greeting."""
-        if (header.get("protocol"), header.get("version")) != (PROTOCOL, installed()):
-            other = plain(header.get("version"), 40)
+        if (header.get("protocol"), header.get("version")) != (wire.PROTOCOL, wire.installed()):
+            other = wire.plain(header.get("version"), 40)
             raise RefusedError(
-                f"this party has fedunseen {installed()} and the coordinator fedunseen {other}: "
+                f"this party has fedunseen {wire.installed()} and the coordinator fedunseen {other}: "
                 "install the same version on both sides"
             )
         if not _RUN.fullmatch(str(header["run"])):
@@ -226,7 +216,7 @@ class Party:
         engine, session = joined.ready.engine, joined.session
         assert engine is not None
         client, round, after = int(header["client"]), int(header["round"]), int(header["after"])
-        sent = read_instruction(tensors, engine.worker.device)
+        sent = wire.read_instruction(tensors, engine.worker.device)
         if session is not None and (learnt := session.known_reply(header, tensors)) is not None:
             return session.keys(header, tensors, sent, learnt)
         folder = self.state / str(joined.greeting[0]["run"])
@@ -242,7 +232,7 @@ class Party:
         losses = ", ".join(f"{name} {value:.4g}" for name, value in sorted(reply.terms.items()))
         self.say(f"round {round + 1}: {seconds:.1f} s{losses and f', {losses}'}")
         if session is None:
-            return reply_message(reply, None, round, seconds, before is None)
+            return wire.reply_message(reply, None, round, seconds, before is None)
         if not finite(reply.update):
             return self._hint("the update is not finite")
         return session.keys(header, tensors, sent, reply)
@@ -304,11 +294,11 @@ def stand_in(make: Callable[[Mapping[str, Any]], InProcess]) -> Callable[[str, b
 
     def answer(name: str, message: bytes) -> bytes:
         try:
-            header, tensors = unpack(message)
+            header, tensors = wire.unpack(message)
             engine = made(json.dumps({key: header[key] for key in ("experiment", "selection")}, sort_keys=True))
-            sent, before = read_instruction(tensors, engine.worker.device), within("state/", tensors)
+            sent, before = wire.read_instruction(tensors, engine.worker.device), within("state/", tensors)
             reply, now, seconds = _timed_update(engine, header["client"], sent, before, header["round"])
-            return reply_message(reply, now, header["round"], seconds)
+            return wire.reply_message(reply, now, header["round"], seconds)
         except (FedUnseenError, WireError) as error:
             return failure(str(error))
         except Exception as error:  # a library failed; the process continues with the next client
