@@ -1,4 +1,4 @@
-"""The path of one run: set up, then stage by stage: select, warm start, train, adapt, report.
+"""The path of one run: set up, then stage by stage: select, warm start, train, adapt, report; several seeds in turn.
 
 With ``evaluation.selection = "validation"`` a run in ``selection/`` comes first, in which validation classes play the
 unseen ones: the second training reports its best round, calibration factor and settings.
@@ -6,18 +6,22 @@ unseen ones: the second training reports its best round, calibration factor and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.memory import enough_memory, keep_pages, libraries_set_aside
 from fedunseen.data import Benchmark
 from fedunseen.experiment import stages
+from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.manifest import free_directory, manifest
 from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
-from fedunseen.experiment.run_group import check_seeds, run_seeds
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup, Stage
 from fedunseen.federation import Callback
@@ -26,6 +30,7 @@ from fedunseen.federation.callbacks import Progress
 STAGES: tuple[Stage, ...] = (
     stages.select, stages.warm_start, stages.train, stages.adapt_unlabelled, stages.report,
 )  # fmt: skip
+_SAME = ("bytes_down", "bytes_up", "parameters", "parameters_shared", "gzsl_head")  # (nearly) equal for all seeds
 
 
 @enough_memory("lower method.batch_size, the sizes of the model, or how much data is loaded")
@@ -75,16 +80,56 @@ def run(
     if directory.complete():
         stages.finish_late(setup, meeting)
         return load_run(path)
-    check_seeds(experiment, setup.whole)
+    _check_seeds(experiment, setup.whole)
     setup = stages.prepare(setup.assembled())
     with directory.locked(), keep_pages(), libraries_set_aside():
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
         directory.create(manifest(recorded, setup.fingerprint, setup.whole))
         if several:
             once = partial(run, meeting=meeting, present=present, benchmark=benchmark, callbacks=callbacks)
-            run_seeds(setup, experiment, once)
+            _run_seeds(setup, experiment, once)
         elif not directory.complete():
             with stages.met(setup, meeting, present) as setup:
                 for stage in STAGES:
                     setup = stage(setup)
     return load_run(path)
+
+
+def _check_seeds(experiment: Experiment, benchmark: Benchmark) -> None:
+    """Refuse samples that cannot be dealt with one of the further seeds."""
+    for seed in range(1, experiment.run.seeds):
+        partition_of(experiment, benchmark, experiment.run.seed + seed)
+
+
+def _run_seeds(setup: Setup, experiment: Experiment, once: Callable[..., Run]) -> None:
+    """Run each seed by ``once``, or continue with it, and write mean and deviation."""
+    results = []
+    for seed in range(experiment.run.seed, experiment.run.seed + experiment.run.seeds):
+
+        def show(stage: str, round: int, rounds: int, line: Mapping[str, Any] | None, seed: int = seed) -> None:
+            setup.progress(f"seed {seed}: {stage}", round, rounds, line)
+
+        path = setup.directory.path / f"seed-{seed}"
+        settings = experiment.with_overrides({"run.seed": seed, "run.seeds": 1})
+        results.append(once(settings, path, resume=path.exists(), progress=show).result)
+    setup.directory.finish({**_summary(experiment, results), "run": str(setup.directory.path)})
+
+
+def _summary(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the seeds report together."""
+    task, first = experiment.task, experiment.run.seed
+    summary: dict[str, Any] = {}
+    for name in results[0]:
+        wanted = name in task.accuracies or any(fnmatchcase(name, pattern) for pattern in task.also_averaged)
+        if wanted and all(name in result for result in results):
+            values = [result[name] for result in results]
+            summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}
+    return {
+        **summary,
+        **task.of_seeds(results, summary),
+        **{name: results[0][name] for name in _SAME if name in results[0]},
+        "rounds": max(result["rounds"] for result in results),
+        "selection": experiment.evaluation.selection,
+        "seeds": list(range(first, first + len(results))),
+        "seconds": round(sum(result["seconds"] for result in results), 3),
+    }

@@ -11,8 +11,8 @@ import importlib.util
 import logging
 import os
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,15 +29,13 @@ __all__ = ["certificates", "check_private", "host", "join", "renewed", "simulate
 FIRST, BEYOND = (1, 41), (1, 43)  # versions with which the tests of private.py were run
 
 
-@contextmanager
-def host(place: Host) -> Iterator[Link]:
+def host(place: Host) -> AbstractContextManager[Link]:
     """Listen for the parties of a federation."""
     _prepare(place.folder)
     check_private()
     from fedunseen.engines.carriers.flower.superlink import serve
 
-    with serve(place) as link:
-        yield link
+    return serve(place)
 
 
 def join(place: Join, answer: Answer, done: threading.Event) -> None:
@@ -49,16 +47,14 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
     answer_messages(place, answer, done)
 
 
-@contextmanager
-def simulate(place: Simulate) -> Iterator[Link]:
+def simulate(place: Simulate) -> AbstractContextManager[Link]:
     """Run a simulation's parties in processes of Ray: on this machine, or on the cluster that ``RAY_ADDRESS`` names."""
     _prepare(place.folder)
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("Flower's simulation needs Ray: pip install 'fedunseen[flower]'")
     from fedunseen.engines.carriers.flower.simulation import simulated
 
-    with simulated(place) as link:
-        yield link
+    return simulated(place)
 
 
 def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:

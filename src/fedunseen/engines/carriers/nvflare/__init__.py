@@ -24,25 +24,8 @@ from typing import Any
 
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.core.files import write_json
-from fedunseen.engines.carriers.nvflare.kit import (
-    PROJECT,
-    SERVER,
-    certificates,
-    check_kit,
-    check_name,
-    check_names,
-    needed,
-)
-from fedunseen.engines.carriers.nvflare.workspace import (
-    MODULES,
-    allowed,
-    environment,
-    job_files,
-    secured,
-    start,
-    submission,
-    write_workspace,
-)
+from fedunseen.engines.carriers.nvflare import kit, workspace
+from fedunseen.engines.carriers.nvflare.kit import certificates
 from fedunseen.engines.remote.link import LOOKING, Answer, Host, Join, Link, Simulate
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer
 from fedunseen.engines.remote.supervisor import Child, Kept
@@ -83,10 +66,10 @@ def _may_listen(address: str, port: int) -> None:
 @contextlib.contextmanager
 def host(place: Host) -> Iterator[Link]:
     """Run NVFlare's server as long as the context lasts; see :class:`Host`."""
-    needed()
-    check_names(place.parties)
+    kit.needed()
+    kit.check_names(place.parties)
     if place.kit is not None:
-        check_kit(place.kit, "server")
+        kit.check_kit(place.kit, "server")
     end = time.monotonic() + 5  # the server of a coordinator that was killed just now may still be ending
     while True:
         try:
@@ -119,14 +102,14 @@ def _server(place: Host, folder: Path, port: Port) -> Child:
     # where sites may connect just as well, to the address that it is given. So the service gets a port of its own on
     # loopback, and the other listener is the one that parties know.
     server = {
-        "name": PROJECT,
+        "name": kit.PROJECT,
         "service": {"target": f"127.0.0.1:{_free_port()}", "scheme": "grpc"},
         "admin_host": socket.gethostbyname(place.address),
         "admin_port": place.port,
-        **secured(place.kit, "server"),
+        **workspace.secured(place.kit, "server"),
     }
-    write_workspace(folder, "server", {"servers": [server]}, place.kit)
-    return start(folder, "server", place.kit, port.environment)
+    workspace.write_workspace(folder, "server", {"servers": [server]}, place.kit)
+    return workspace.start(folder, "server", place.kit, port.environment)
 
 
 class _Jobs:
@@ -176,7 +159,7 @@ class _Jobs:
             sites = {site: number for site, number in self.registered.items() if not self._carried(site, number, now)}
             self.assigned.update({site: (number, job, now) for site, number in sites.items()})
         if sites:
-            registry.send(*submission(job, sorted(sites)))
+            registry.send(*workspace.submission(job, sorted(sites)))
 
     def _carried(self, site: str, number: str, now: float) -> bool:
         """Return whether a job carries a site's messages, or may still do so."""
@@ -272,11 +255,11 @@ class _Site:
     def start(self) -> None:
         """Start NVFlare's process instead of the one that ran."""
         self.stop()
-        client = {"fqsn": self.place.name, "is_leaf": True, **secured(self.place.kit, "client")}
+        client = {"fqsn": self.place.name, "is_leaf": True, **workspace.secured(self.place.kit, "client")}
         service = {"target": f"{self.place.address}:{self.place.port}", "scheme": "grpc"}
-        startup = {"servers": [{"name": PROJECT, "service": service, "identity": SERVER}], "client": client}
-        write_workspace(self.folder, "client", startup, self.place.kit)
-        self.child = start(self.folder, "client", self.place.kit, self.environment, f"uid={self.place.name}")
+        startup = {"servers": [{"name": kit.PROJECT, "service": service, "identity": kit.SERVER}], "client": client}
+        workspace.write_workspace(self.folder, "client", startup, self.place.kit)
+        self.child = workspace.start(self.folder, "client", self.place.kit, self.environment, f"uid={self.place.name}")
         self.began = time.monotonic()
 
     def stop(self) -> None:
@@ -344,10 +327,10 @@ def join(place: Join, answer: Answer, done: threading.Event) -> None:
 
     Of messages that wait while another is answered, only the newest counts: the coordinator has dropped the others.
     """
-    needed()
+    kit.needed()
     if place.kit is not None:
-        check_kit(place.kit, "client")
-        check_name(place.kit, place.name)
+        kit.check_kit(place.kit, "client")
+        kit.check_name(place.kit, place.name)
     folder = place.folder / "nvflare"
     folder.mkdir(parents=True, exist_ok=True)
     events: queue.SimpleQueue[tuple[Channel, dict[str, Any], bytes]] = queue.SimpleQueue()
@@ -396,13 +379,13 @@ def simulate(place: Simulate) -> Iterator[Link]:
 
     A process that dies takes the job with it; another one is started, and its parties have new tokens.
     """
-    needed()
+    kit.needed()
     folder = place.folder / "nvflare"
     processes = min(place.processes, place.parties)
     controller = f"{__name__}.simulation.Switch", {"parties": place.parties, "processes": processes}
     executor = f"{__name__}.simulation.Worker", {"factory": place.factory, "argument": place.argument}
-    files = {f"job/{name}": content for name, content in job_files(["@ALL"], controller, executor).items()}
-    files["simulator/local/resources.json"] = allowed(f"{__name__}.simulation.")
+    files = {f"job/{name}": content for name, content in workspace.job_files(["@ALL"], controller, executor).items()}
+    files["simulator/local/resources.json"] = workspace.allowed(f"{__name__}.simulation.")
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / name, content)
@@ -414,9 +397,10 @@ def simulate(place: Simulate) -> Iterator[Link]:
 
     with Port(folder, serve) as port, contextlib.ExitStack() as stack:
         names = ",".join(f"process-{k}" for k in range(processes))
-        command = [sys.executable, "-u", "-m", MODULES["simulator"], "job", "-w", "simulator"]
+        command = [sys.executable, "-u", "-m", workspace.MODULES["simulator"], "job", "-w", "simulator"]
         command += ["-c", names, "-n", str(processes), "-t", str(processes)]
-        supervisor = Kept(lambda: Child(command, folder / "output.txt", environment(folder, port.environment), folder))
+        variables = workspace.environment(folder, port.environment)
+        supervisor = Kept(lambda: Child(command, folder / "output.txt", variables, folder))
         stack.callback(supervisor.stop)
         _wait(supervisor, lambda: board.channel is not None, folder)
         yield board
