@@ -32,7 +32,7 @@ from fedunseen.experiment.encoding import encode, make_backbone
 from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment
-from fedunseen.experiment.threats import make_attack, make_screening
+from fedunseen.experiment.threats import Scene, make_attack, make_screening
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import Parts, Sampling, one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
@@ -181,6 +181,7 @@ def assemble(
     strategy: Strategy = find("strategy", experiment.strategy.name)(experiment.strategy)
     partition = _eligible(experiment, benchmark, partition, scaler is None, whole)
     scaler, inputs = _inputs(experiment, benchmark, scaler, device)
+    scene = Scene(experiment, benchmark, partition, inputs, scaler)
     method = _method(experiment, benchmark, inputs)
     if isinstance(method, ClosedForm):
         method.quantization = scaler.quantization
@@ -196,19 +197,19 @@ def assemble(
         assert isinstance(strategy, Summed)  # a rule's
         strategy = PrivateSums(strategy, experiment.privacy, seed, release_of(experiment.privacy, scaler.quantization))
     if experiment.privacy.name == "client-level":
-        filters.append(_private(experiment, benchmark, partition))
+        filters.append(_private(scene))
     if experiment.defence.name != "none":
         chosen: type[Defence] = find("defence", experiment.defence.name)
-        scores = _scores(seed, method, benchmark, partition, inputs) if chosen.asks_scores else None
+        scores = _scores(scene, method) if chosen.asks_scores else None
         filters.append(Robust(chosen(experiment.defence, seed, scores)))
     codec = Codec(experiment.compression, seed) if experiment.compression.name != "none" else None
     strategy = Pipeline.around(strategy, filters, codec)
-    attack = make_attack(experiment, benchmark, partition, inputs, scaler)
+    attack = make_attack(scene)
     engine: InProcess | Distributed
     if isinstance(experiment.engine, DistributedSettings):
-        engine = _distributed(experiment, benchmark, partition, strategy, scaler, selection, attack)
+        engine = _distributed(scene, strategy, selection, attack)
     else:
-        engine = _local(experiment, benchmark, partition, method, strategy, inputs, attack)
+        engine = _local(scene, method, strategy, attack)
     sampling = Sampling(seed, experiment.strategy.fraction, poisson=experiment.privacy.name == "client-level")
     parts = Parts(engine, first, sizes, scaler, attack)
     return Federation(benchmark, partition, method, strategy, inputs=inputs, sampling=sampling, parts=parts)
@@ -232,42 +233,27 @@ def _drops_non_finite(experiment: Experiment, attack: Attack | None) -> bool:
     return experiment.defence.name != "none" or experiment.privacy.name != "none" or attack is not None
 
 
-def _distributed(
-    experiment: Experiment,
-    benchmark: Benchmark,
-    partition: Partition,
-    strategy: Strategy,
-    scaler: Scaler,
-    selection: bool,
-    attack: Attack | None,
-) -> Distributed:
+def _distributed(scene: Scene, strategy: Strategy, selection: bool, attack: Attack | None) -> Distributed:
     """Return the engine whose clients are in other processes."""
+    experiment = scene.experiment
     assert isinstance(experiment.engine, DistributedSettings)
     job: Simulation | Deployment = Simulation(experiment.to_dict(), selection)
-    if partition.remote:
-        job = _deployment(experiment, benchmark, scaler, selection)
+    if scene.partition.remote:
+        job = _deployment(experiment, scene.benchmark, scene.scaler, selection)
     notes = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
-    classes = len(benchmark.space.names)
-    masks = masks_of(experiment, benchmark, partition)
+    classes, masks = len(scene.benchmark.space.names), _masks(scene)
     named = find("engine", experiment.engine.name)
     kind = named if issubclass(named, Distributed) else Distributed
     return kind(strategy, experiment.engine, classes, job, _drops_non_finite(experiment, attack), notes, masks)
 
 
-def _local(
-    experiment: Experiment,
-    benchmark: Benchmark,
-    partition: Partition,
-    method: Method,
-    strategy: Strategy,
-    inputs: Inputs,
-    attack: Attack | None,
-) -> InProcess:
+def _local(scene: Scene, method: Method, strategy: Strategy, attack: Attack | None) -> InProcess:
     """Return the engine whose clients are in this process."""
-    labels, seed = torch.from_numpy(benchmark.labels).to(inputs.device), experiment.run.seed
+    experiment, benchmark, partition = scene.experiment, scene.benchmark, scene.partition
+    labels, seed = torch.from_numpy(benchmark.labels).to(scene.inputs.device), experiment.run.seed
     engine = experiment.engine
     execution = Execution(engine.mode, engine.memory * 2**20, engine.precision == "bf16", experiment.encoder.augment)
-    given = (method, strategy, inputs, labels, partition.clients, seed, execution)
+    given = (method, strategy, scene.inputs, labels, partition.clients, seed, execution)
     if isinstance(strategy, SoftSums):
         worker: Worker = SoftWorker(_pools(benchmark, partition), *given)
     else:
@@ -276,8 +262,7 @@ def _local(
         worker.trainer = ScreenedTrainer.around(worker.trainer, screening)
     if isinstance(experiment.engine, BufferedSettings):
         return Buffered(strategy, worker, experiment.engine, seed)
-    masks = masks_of(experiment, benchmark, partition)
-    return InProcess(strategy, worker, _drops_non_finite(experiment, attack), masks)
+    return InProcess(strategy, worker, _drops_non_finite(experiment, attack), _masks(scene))
 
 
 def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]]:
@@ -331,16 +316,17 @@ def _method(experiment: Experiment, benchmark: Benchmark, inputs: Inputs) -> Met
     return method
 
 
-def _held(benchmark: Benchmark, partition: Partition) -> dict[int, NDArray[np.int64]]:
+def _held(scene: Scene) -> dict[int, NDArray[np.int64]]:
     """Return the classes that each client holds."""
-    return {k: np.unique(benchmark.labels[own]) for k, own in enumerate(partition.clients)}
+    return {k: np.unique(scene.benchmark.labels[own]) for k, own in enumerate(scene.partition.clients)}
 
 
-def _scores(seed: int, method: Method, benchmark: Benchmark, partition: Partition, inputs: Inputs) -> Scores:
+def _scores(scene: Scene, method: Method) -> Scores:
     """Return what a defence may ask of the method."""
+    benchmark, inputs = scene.benchmark, scene.inputs
     device, images = inputs.device, benchmark.kind == "images"
     shape = tuple(benchmark.features.shape[1:])
-    rows = stream(seed, "scale of inputs").permutation(benchmark.train)[:1000]
+    rows = stream(scene.experiment.run.seed, "scale of inputs").permutation(benchmark.train)[:1000]
     sample = inputs[torch.from_numpy(np.sort(rows)).to(device)]
     sample = sample / 255 if sample.dtype == torch.uint8 else sample.float()
     mean, deviation = float(sample.mean()), float(sample.std())
@@ -356,26 +342,26 @@ def _scores(seed: int, method: Method, benchmark: Benchmark, partition: Partitio
         of,
         random,
         torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
-        {k: torch.from_numpy(classes).to(device) for k, classes in _held(benchmark, partition).items()},
+        {k: torch.from_numpy(classes).to(device) for k, classes in _held(scene).items()},
     )
 
 
-def _private(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Private:
+def _private(scene: Scene) -> Private:
     """Return the private merging that the experiment names."""
-    strategy = experiment.strategy
+    experiment, strategy = scene.experiment, scene.experiment.strategy
     uniform = strategy.weights == "uniform"
-    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(benchmark, partition).items()}
+    weights = {k: 1.0 if uniform else float(len(classes)) for k, classes in _held(scene).items()}
     return Private(experiment.privacy, strategy.fraction, strategy.rounds, weights, experiment.run.seed, uniform)
 
 
-def masks_of(experiment: Experiment, benchmark: Benchmark, partition: Partition) -> Masks | None:
+def _masks(scene: Scene) -> Masks | None:
     """Return how parties mask what they send, if they do."""
-    privacy, clients = experiment.privacy, len(partition.clients)
+    privacy, clients = scene.experiment.privacy, len(scene.partition.clients)
     if privacy.aggregation == "plain":
         return None
     from fedunseen.secagg.masks import Masks
 
-    allow, classes = privacy.dropouts == "allow", len(benchmark.space.names)
+    allow, classes = privacy.dropouts == "allow", len(scene.benchmark.space.names)
     return Masks(privacy.range, clients, privacy.name != "none", allow, classes=classes)
 
 

@@ -30,38 +30,9 @@ _SHOWN = 12  # pictures of a trigger for the report
 Images = NDArray[np.float32]
 
 
-def make_screening(experiment: Experiment, method: Method) -> Magnitude | None:
-    """Return what clients do about bad samples, None for ``none``."""
-    settings = experiment.screening
-    if settings.name == "none":
-        return None
-    made: Magnitude = find("screening", settings.name)(settings, method.features)
-    return made
-
-
-def make_attack(
-    experiment: Experiment, benchmark: Benchmark, partition: Partition, inputs: Inputs, scaler: Scaler
-) -> Attack | None:
-    """Return the attack, with its triggers, None for ``none``."""
-    settings = experiment.attack
-    if not isinstance(settings, AttackSettings):
-        return None
-    count = len(partition.clients)
-    for client in settings.clients:
-        if client >= count:
-            clients = f"the {count} clients are 0 to {count - 1}"
-            raise ExperimentError(f"attack.clients: there is no client {client}; {clients}")
-        if not len(partition.clients[client]):
-            raise ExperimentError(f"attack.clients: client {client} holds no samples: name another")
-    attack: Attack = find("attack", settings.name)(settings)
-    if isinstance(attack, Backdoor):
-        attack = _armed(attack, Scene(experiment, benchmark, partition, inputs, scaler))
-    return attack
-
-
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What triggers are made of."""
+    """What a federation is assembled of, and triggers are made of."""
 
     experiment: Experiment
     benchmark: Benchmark
@@ -101,6 +72,33 @@ class Scene:
         if pixels and not self.experiment.data.features:
             return noise
         return noise * float(self.own(self.partition.clients[client]).float().std())
+
+
+def make_screening(experiment: Experiment, method: Method) -> Magnitude | None:
+    """Return what clients do about bad samples, None for ``none``."""
+    settings = experiment.screening
+    if settings.name == "none":
+        return None
+    made: Magnitude = find("screening", settings.name)(settings, method.features)
+    return made
+
+
+def make_attack(scene: Scene) -> Attack | None:
+    """Return the attack, with its triggers, None for ``none``."""
+    settings, partition = scene.experiment.attack, scene.partition
+    if not isinstance(settings, AttackSettings):
+        return None
+    count = len(partition.clients)
+    for client in settings.clients:
+        if client >= count:
+            clients = f"the {count} clients are 0 to {count - 1}"
+            raise ExperimentError(f"attack.clients: there is no client {client}; {clients}")
+        if not len(partition.clients[client]):
+            raise ExperimentError(f"attack.clients: client {client} holds no samples: name another")
+    attack: Attack = find("attack", settings.name)(settings)
+    if isinstance(attack, Backdoor):
+        attack = _armed(attack, scene)
+    return attack
 
 
 def _armed(attack: Backdoor, scene: Scene) -> Attack:
