@@ -20,7 +20,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
-from fedunseen.tools.names import party_names
+from fedunseen.engines.remote.authority import party_names
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Run

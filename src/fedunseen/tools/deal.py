@@ -13,9 +13,9 @@ from fedunseen.core.files import free_folder, whole_folder
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.folder import write_folder
+from fedunseen.engines.remote.authority import COORDINATOR, party_names
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
-from fedunseen.tools.names import COORDINATOR, party_names
 
 
 def deal(experiment: Experiment, out: Path, parties: Sequence[str] | None = None) -> dict[str, Any]:

@@ -19,15 +19,13 @@ import torch
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
 from fedunseen.core.parameters import Params
+from fedunseen.engines.remote.authority import COORDINATOR
 from fedunseen.engines.remote.wire import WireError, installed, pack, plain, read_instruction, unpack
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.masks import digest_of
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError, canonical, digest, sign, verify
 from fedunseen.strategies import Instruction
-
-COORDINATOR = "coordinator"
-"""Who signs plans; no party has this name."""
 
 _FIRST = b"fedunseen file 1\n"
 _PURPOSE = b"fedunseen file"

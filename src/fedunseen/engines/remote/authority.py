@@ -1,5 +1,6 @@
-"""What signs a federation's certificates, where someone keeps it: to give a party another key, and to shut one out.
+"""What parties may be called, and what signs their certificates, where someone keeps it.
 
+An authority gives a party another key, or shuts one out.
 Anyone who has the authority's key can make himself any party, so it belongs with someone who neither runs the
 coordinator nor wants to read updates. Revoked certificates are in an X.509 revocation list (RFC 5280) that holds for
 good: anyone who has one in the kit keeps to it, and no one fetches a newer one.
@@ -9,12 +10,13 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.files import parse_json, replacing, write_json
 
 if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
@@ -23,9 +25,27 @@ if TYPE_CHECKING:  # the library of cryptography is loaded where it is used
 REVOKED = "revoked.pem"
 """The name of the list of revoked certificates, in a kit and in the authority's folder."""
 
+COORDINATOR = "coordinator"
+"""The name of the folder that no party may have."""
+
 REMEDY = "make a new kit with `fedunseen certs`"
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")  # what may stand in a certificate, a folder's name and a host's
 _ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
+
+
+def party_names(names: Sequence[str]) -> list[str]:
+    """Return the names of parties, checked: one rule for their folders and for their certificates."""
+    found = [name.strip() for name in names]
+    for name in found:
+        if not _NAME.fullmatch(name) or name.casefold() == COORDINATOR:
+            raise ExperimentError(
+                f"{name!r} cannot be a party's name: take up to 63 letters, digits and hyphens, no hyphen at the "
+                f"beginning, and not {COORDINATOR!r}"
+            )
+    if len({name.casefold() for name in found}) != len(found):
+        raise ExperimentError(f"two of the parties {', '.join(found)} have the same name: rename one")
+    return found
 
 
 def keep(
