@@ -382,10 +382,10 @@ def simulate(place: Simulate) -> Iterator[Link]:
     kit.needed()
     folder = place.folder / "nvflare"
     processes = min(place.processes, place.parties)
-    controller = f"{__name__}.simulation.Switch", {"parties": place.parties, "processes": processes}
-    executor = f"{__name__}.simulation.Worker", {"factory": place.factory, "argument": place.argument}
+    controller = f"{workspace.JOB}.Switch", {"parties": place.parties, "processes": processes}
+    executor = f"{workspace.JOB}.Worker", {"factory": place.factory, "argument": place.argument}
     files = {f"job/{name}": content for name, content in workspace.job_files(["@ALL"], controller, executor).items()}
-    files["simulator/local/resources.json"] = workspace.allowed(f"{__name__}.simulation.")
+    files["simulator/local/resources.json"] = workspace.allowed(controller[0], executor[0])
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_json(folder / name, content)
