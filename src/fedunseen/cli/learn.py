@@ -118,9 +118,7 @@ def forget(
     path: opt.RunPath,
     out: New,
     party: Annotated[str, typer.Option(metavar="NAME", help="The party's name, or a client's number from 0.")] = "",
-    samples: Annotated[
-        list[int] | None, typer.Option(help="Only this sample of the party, from 0; repeatable.")
-    ] = None,
+    samples: opt.Removed = None,
     removal: Annotated[Path | None, typer.Option(metavar="FILE", help="What the party wrote: sums --removal.")] = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
     removing: Annotated[

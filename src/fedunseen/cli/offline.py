@@ -83,7 +83,7 @@ def plan_(
     later = getattr(chosen.data, "unlabelled", False)
     chosen = chosen.with_overrides({"data.unlabelled": False}) if later else chosen
     content = coordinator.make_plan(_engine(chosen, out), enrolment, key, names, left)
-    say(*(f"note: {signed}" for signed in notes(chosen)))
+    say(*(f"note: {note}" for note in notes(chosen)))
     if later:
         say("note: unlabelled samples follow: fedunseen offline plan --adapt RUN, with the merged run")
     _write_plan(out, content, {"experiment": chosen.to_dict()}, names, plain)

@@ -113,6 +113,9 @@ Consent = Annotated[
     ),
 ]
 Removed = Annotated[list[int] | None, typer.Option(help="Remove only this sample, from 0; repeatable.")]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
+]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.")]
 Client = Annotated[
     int | None, typer.Option(min=0, metavar="K", help="Whose model, counted from 0, where every client has its own.")

@@ -33,9 +33,7 @@ def sweep(
     ] = None,
     overrides: opt.Overrides = None,
     plugins: opt.Plugins = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
-    ] = None,
+    only: opt.Only = None,
     out: Annotated[Path | None, typer.Option(help="The sweep's directory (default: runs/NAME, or a new one).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the sweep in --out, or take part in it beside other processes.")
@@ -180,9 +178,7 @@ def bench(
     source: Annotated[Path | None, typer.Argument(metavar="FILE", help="A sweep file with a table [bench].")] = None,
     overrides: opt.Overrides = None,
     plugins: opt.Plugins = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="AXIS=VALUE", help="Run a part of the grid; may be repeated.")
-    ] = None,
+    only: opt.Only = None,
     out: Annotated[Path, typer.Option(help="The bench's directory; what it holds is kept.")] = Path("runs/bench"),
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Start no further run after this time, for example 90min or 2h.")
