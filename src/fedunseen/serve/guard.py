@@ -68,20 +68,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@dataclass(eq=False)
 class Guard:
     """ASGI middleware: refuses a forbidden request before it reads any of it."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        token: str | None,
-        local: bool,
-        limits: Limits,
-        measured: Measured,
-        write_token: str | None = None,
-    ) -> None:
-        self.app, self.token, self.local, self.limits, self.measured = app, token, local, limits, measured
-        self.write_token = write_token
+    app: ASGIApp
+    token: str | None
+    local: bool
+    limits: Limits
+    measured: Measured
+    write_token: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or hand it on."""

@@ -86,12 +86,8 @@ class Rule(Generic[Facts]):
             if not applies:
                 continue
             values = {key: getattr(facts.experiment, key) for key in SECTIONS}
-            values |= {
-                "facts": facts,
-                "section": section,
-                "name": name,
-                **(applies if isinstance(applies, dict) else {}),
-            }
+            values |= {"facts": facts, "section": section, "name": name}
+            values |= applies if isinstance(applies, dict) else {}
             if self.reasons:
                 reason = next((text for text, holds in self.reasons.items() if holds(facts)), None)
                 if reason is None:

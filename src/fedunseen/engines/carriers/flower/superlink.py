@@ -392,19 +392,19 @@ def _check_inflated(pieces: Mapping[str, bytes], most: int) -> None:
 @contextlib.contextmanager
 def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
-    files = None if place.kit is None else kit.server_files(place.kit)
-    public = None if place.kit is None else kit.registered(place.kit, place.parties)
+    secure = place.kit is not None
+    certificate, private_key = kit.server_files(place.kit) if place.kit else (None, None)
+    public = kit.registered(place.kit, place.parties) if place.kit else {}
     app = private.create_app()
-    app.state.enable_supernode_auth = public is not None
+    app.state.enable_supernode_auth = secure
     state = app.state.linkstate_factory.state()
-    keys: dict[bytes, str] | None = None if public is None else {}
-    for name, key in (public or {}).items():
+    keys: dict[bytes, str] = {}
+    for name, key in public.items():
         pem = private.public_key_to_bytes(key)
         state.create_node(private.NOOP_FLWR_AID, private.NOOP_ACCOUNT_NAME, pem, 0)
-        assert keys is not None
         keys[b64encode(pem)] = name
-    ends = None if place.kit is None or public is None else kit.expiry(place.kit, public)
-    gate = Gate(app, state, place.parties, keys, ends)
+    ends = kit.expiry(place.kit, public) if place.kit else {}
+    gate = Gate(app, state, place.parties, keys if secure else None, ends)
     config = uvicorn.Config(
         gate,
         lifespan="off",
@@ -413,8 +413,8 @@ def serve(place: Host) -> Iterator[Link]:
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
-        ssl_certfile=None if files is None else str(files[0]),
-        ssl_keyfile=None if files is None else str(files[1]),
+        ssl_certfile=certificate,
+        ssl_keyfile=private_key,
     )
     try:
         config.load()
