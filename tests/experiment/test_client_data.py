@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
+from fedunseen.encoders import text
 from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
@@ -500,8 +501,6 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
 
 def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
     """No one has said yet by what: MiniLM, unless the party says otherwise."""
-    from fedunseen.encoders import text
-
     asked = []
 
     def embed(texts, encoder):

@@ -17,7 +17,7 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.diagnosis import outdone
-from fedunseen.experiment.assemble import load_data, resolve_defaults
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import calibration_folds
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
@@ -210,8 +210,6 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     chosen = done.result["chosen_on_validation"]
     assert chosen["turns"] == len(calibration_folds(load_data(done.experiment, 0), 0)) == 4
     assert done.result["calibration_factor"] == chosen["factor"]
-    from fedunseen.experiment.assemble import assemble, partition_of
-
     experiment = resolve_defaults(Experiment.from_dict(tree), load_data(done.experiment, 0))
     benchmark = load_data(experiment, 0)
     partition, answers = partition_of(experiment, benchmark, 0), []

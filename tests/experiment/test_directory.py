@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedunseen import load_run, run
+from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.tensor_store import TensorStore, read_records
@@ -128,8 +128,6 @@ def test_resume_refuses_another_experiment(make, finished):
 
 
 def test_resume_takes_a_copy_of_the_experiment_under_another_name(make, tree, finished):
-    from fedunseen import Experiment
-
     assert run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result == finished.result
 
 

@@ -10,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 from fedunseen import run
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.federation.run_directory import RunDirectory, load_params
+from fedunseen.methods.clswgan import CLSWGAN
+from fedunseen.report import write_report
 
 SMALL = {
     "method.name": "clswgan", "method.hidden": 16, "method.output": "linear", "method.synthetic": 20,
@@ -75,8 +77,6 @@ def test_a_class_that_is_added_is_generated_too(generative):
 
 
 def test_the_report_has_generated_beside_real_features(generative):
-    from fedunseen.report import write_report
-
     tensors = load_file(generative.path / "evaluation.safetensors")
     unseen = generative.space.unseen
     count = len(tensors["generated_labels"]) // 2
@@ -122,8 +122,6 @@ def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_pat
 
 
 def test_real_features_are_those_that_somebody_holds(make, tmp_path, monkeypatch):
-    from fedunseen.methods.clswgan import CLSWGAN
-
     seen = []
     whole = CLSWGAN.fit_heads
 

@@ -8,7 +8,7 @@ import pytest
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.experiment.tables import compare
+from fedunseen.experiment.tables import compare, write_tables
 from fedunseen.federation.partition import make_partition
 from known_names import DIGITS_MAML
 from processes import TRAINED
@@ -73,8 +73,6 @@ def test_a_few_shot_run_has_its_episodes_classes(tmp_path):
 
 
 def test_the_files_hold_the_tables(done, tmp_path):
-    from fedunseen.experiment.tables import write_tables
-
     paths = write_tables(done, tmp_path / "csv")
     assert [path.stem for path in paths] == list(done.tables())
     for path in paths:

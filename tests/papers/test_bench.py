@@ -12,6 +12,7 @@ from fedunseen import Experiment, FedUnseenError, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.experiment.sweep.schema import read_sweep, select
+from fedunseen.papers import bench as module
 from fedunseen.papers.bench import SHIPPED, interval, lines, number, read_bench, run_bench
 from fedunseen.papers.conditions import halves, measured
 from fedunseen.report.bench_page import write_bench_report
@@ -164,7 +165,6 @@ def test_two_processes_share_a_bench_and_one_is_killed(small, tmp_path):
 
 def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
     sweep, bench, *_ = small
-    from fedunseen.papers import bench as module
 
     def broken(experiment, path, resume=False):
         if experiment.method.name == "gaussian":

@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pytest
+import scipy.stats
 from PIL import Image
 
 from fedunseen import Experiment, run
@@ -81,8 +82,6 @@ def test_the_verdict_agrees_with_the_intervals_themselves():
 
 
 def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
-    import scipy.stats
-
     made = few("seeds")
     page, text = page_of(made, tmp_path)
     table = re.search(r"<h2>3 seeds</h2>.*?</table>", text, re.DOTALL)[0]

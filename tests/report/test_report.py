@@ -4,9 +4,14 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from fedunseen import ClassSpace, load_run
+from fedunseen.core.files import write_tensors
+from fedunseen.data.benchmarks.digit_pairs import DigitPairs
+from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
+from fedunseen.tasks.zero_shot_summary import small as shrunk
 from pages import check_whole, copied, page_of, without_pictures
 
 NUMBERS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
@@ -40,8 +45,6 @@ def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind,
 
 
 def test_images_are_marked_right_and_wrong_as_the_model_answered(made, tmp_path):
-    from fedunseen.federation.run_directory import load_params
-
     run = made()
     page, _ = page_of(run, tmp_path)
     tensors = load_params(run.path / "evaluation.safetensors")
@@ -79,8 +82,6 @@ def test_default_place_and_whole_or_not_at_all(made, tmp_path):
 
 
 def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
-    from fedunseen.core.files import write_tensors
-
     folder, rng = tmp_path / "many", np.random.default_rng(0)
     shutil.copytree(made().path, folder)
     classes, unseen = 300, np.arange(150)  # more unseen classes than are listed openly
@@ -108,11 +109,6 @@ def test_a_page_of_many_classes_and_clients_stays_small(made, tmp_path):
 
 def test_similarities_are_those_of_the_rounds_model(made):
     """The last round's map, made again from the model that was written and the benchmark."""
-    import torch
-
-    from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-    from fedunseen.federation.run_directory import load_params
-
     run = made()
     benchmark = DigitPairs.load(run.experiment.data, 0)
     stored = load_params(run.path / "similarity" / "round-2.safetensors")
@@ -129,8 +125,6 @@ def test_similarities_are_those_of_the_rounds_model(made):
 
 
 def test_large_images_are_shrunk_to_what_is_shown():
-    from fedunseen.tasks.zero_shot_summary import small as shrunk
-
     color = np.zeros((3, 200, 100), dtype=np.uint8)
     color[0, :, :50] = 255
     small = shrunk(color)
