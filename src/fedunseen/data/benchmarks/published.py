@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks import image_benchmark, proposed_split
+from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box, list_images
 from fedunseen.data.names import did_you_mean
 
 
-class PublishedSettings(image_benchmark.ImageSettings):
+class PublishedSettings(ImageSettings):
     """Further settings of the published benchmarks."""
 
     attributes: Literal["att", "original_att"] = "att"
@@ -46,7 +47,7 @@ class Tables:
     split: proposed_split.ClassSplit | None = None
 
 
-class PublishedBenchmark(image_benchmark.ImageBenchmark):
+class PublishedBenchmark(ImageBenchmark):
     """Base of the published data sets of images. A subclass reads its tables in :meth:`tables`."""
 
     dataset: ClassVar[str]

@@ -19,6 +19,7 @@ from fedunseen.core.array_cache import cached_blocks
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmarks import image_benchmark
+from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings
 from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
@@ -26,7 +27,7 @@ from fedunseen.data.io.csv_io import read_lines
 TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
 
 
-class DeepFashion(image_benchmark.ImageBenchmark):
+class DeepFashion(ImageBenchmark):
     """Clothes with attributes."""
 
     title = "DeepFashion (Category and Attribute Prediction)"
@@ -40,7 +41,7 @@ class DeepFashion(image_benchmark.ImageBenchmark):
         "Img/img|img",
     )
 
-    class Settings(image_benchmark.ImageSettings):
+    class Settings(ImageSettings):
         """``[data] name = "deepfashion"``."""
 
         name: Literal["deepfashion"] = "deepfashion"
