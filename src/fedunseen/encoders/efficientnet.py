@@ -61,9 +61,8 @@ class EfficientNetLiteSettings(WeightsSettings):
     """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
     `bilinear`."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), which was 1.3 to 1.75
-    times as fast on two processors, takes some seconds to begin, and runs on the CPU alone. Features agree to five
-    digits, not to the last."""
+    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), on the CPU: it needs some
+    seconds to begin, was 1.3 to 1.75 times as fast on two processors, and agrees to five digits, not to the last."""
 
 
 class EfficientNetLite(FrozenEncoder):
@@ -125,8 +124,7 @@ class EfficientNetLite(FrozenEncoder):
         program = onnx_graph(_Maps(network), [torch.zeros(2, 3, self.side, self.side)], ["images"], "maps", ["count"])
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        graph = program.model_proto.SerializeToString()
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options)
         return lambda images: torch.from_numpy(session.run(None, {"images": images.cpu().contiguous().numpy()})[0])
 
     def _fused(self) -> Callable[[Tensor], Tensor]:
