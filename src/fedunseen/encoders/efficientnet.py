@@ -61,7 +61,7 @@ class EfficientNetLiteSettings(WeightsSettings):
     """How images are brought to the network's side, without keeping their proportions: `bicubic`, as in training, or
     `bilinear`."""
     runtime: Literal["torch", "onnx"] = "torch"
-    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), on the CPU: it needs some
+    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), on the CPU: it takes
     seconds to begin, was 1.3 to 1.75 times as fast on two processors, and agrees to five digits, not to the last."""
 
 
