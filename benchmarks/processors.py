@@ -30,8 +30,8 @@ ZERO_SHOT = ("zsl", "gzsl_harmonic")
 VARIABLES = ("ATEN_CPU_CAPABILITY", "OPENBLAS_CORETYPE", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA")
 CELLS: tuple[tuple[str, ...], ...] = (
     ("method=gaussian", "method=ridge"),
-    ("data=digit-pairs", "method=fedzsl", "method=fedavg"),
-    ("data=AWA1_LAMPERT", "method=fedzsl", "method=fedavg"),
+    ("data=digit-pairs", "method=fedzsl", "method=fedavg", "method=distzsl", "method=clswgan"),
+    ("data=AWA1_LAMPERT", "method=fedzsl", "method=fedavg", "method=distzsl", "method=clswgan"),
 )
 PRESETS = {
     "digit-pairs": ZERO_SHOT,
