@@ -4,8 +4,6 @@ The parties hold classes of their own, and the table of classes describes more o
 training in this process makes one model, which recognizes those too. No folder, no file, no experiment is needed.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping, Sequence

@@ -37,8 +37,6 @@ Example:
     0.4795
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

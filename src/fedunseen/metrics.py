@@ -23,8 +23,6 @@ Example:
     Generalized(unseen=100.0, seen=100.0, harmonic=100.0)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -27,8 +27,6 @@ Example:
     [[0, 2], [3, 5], [1, 4]]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal

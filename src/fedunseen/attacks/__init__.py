@@ -1,7 +1,5 @@
 """Attacks: backdoors and forged updates of malicious clients, and samples recovered from gradients."""
 
-from __future__ import annotations
-
 ATTACKS = {
     "none": "fedunseen.core.settings:Nothing",
     "backdoor": "fedunseen.attacks.backdoor:Backdoor",

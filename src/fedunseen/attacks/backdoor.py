@@ -6,8 +6,6 @@ Triggers (FedZSL Fig. 6) come from a folder or are made of clean images: (n, cha
 of one channel or three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 An attack sees what its client sees: own data, what the server sends, and the update that it is about to send back.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

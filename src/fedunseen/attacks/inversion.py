@@ -7,8 +7,6 @@
 - :func:`critic_inputs`: the real sample behind the gradient of a Wasserstein critic with one hidden layer, likewise.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The classifier that sees images: the smooth LeNet of *Deep leakage from gradients* (Zhu et al. 2019)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 import torch.nn.functional as F

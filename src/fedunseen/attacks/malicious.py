@@ -1,7 +1,5 @@
 """A worker some of whose clients are malicious."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

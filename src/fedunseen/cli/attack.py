@@ -1,7 +1,5 @@
 """``fedunseen attack``: what the gradients of an experiment give away, and what a backdoor does to it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

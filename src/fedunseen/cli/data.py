@@ -1,7 +1,5 @@
 """``fedunseen data``: which benchmarks there are, what a folder holds or lacks, folders for parties."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any

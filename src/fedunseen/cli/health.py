@@ -1,7 +1,5 @@
 """``fedunseen health`` and ``ledger``: is a process at work, and what has a party sent? Nothing heavy is imported."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Write every line on standard error, as text or as JSON: time, level, message, an error's code, a round's numbers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """``fedunseen``: init, run, report, export, predict, compare, sweep, presets, settings, data, attack, host, join ..."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """Arguments and options that mean the same in every command, and what a shell completes: no library of models."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far a run is: a bar or a table of parties on a terminal, elsewhere a line every so often."""
 
-from __future__ import annotations
-
 import logging
 import sys
 import time

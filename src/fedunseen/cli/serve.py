@@ -1,7 +1,5 @@
 """``fedunseen serve``: a run's model behind HTTP, with a page to try it on."""
 
-from __future__ import annotations
-
 import logging
 import signal
 from pathlib import Path

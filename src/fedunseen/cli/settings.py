@@ -1,7 +1,5 @@
 """``fedunseen settings``: every key of an experiment file, from the code that reads it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """``fedunseen doctor``, ``init``, ``new`` and ``estimate``: before a first run."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -4,8 +4,6 @@ The name of a file holds the SHA-256 of all that its content depends on. A file 
 killed while encoding loses one chunk at most; processes that need the same features share the work.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

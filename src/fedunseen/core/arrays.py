@@ -1,7 +1,5 @@
 """Read arrays of ``.npy`` and ``.npz`` files within bounds of memory. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 import math
 import struct
 import tokenize

@@ -5,8 +5,6 @@ Gamma_ii = S_ii and |Gamma_ij - S_ij| <= alpha. scikit-learn often fails where S
 alpha = 0.01 S itself is taken, and above that the alternating direction method of multipliers finds the optimum.
 """
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from contextlib import suppress

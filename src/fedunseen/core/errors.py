@@ -1,7 +1,5 @@
 """The exceptions that users meet: each says in one sentence what is wrong, where, and what to do about it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from typing import Self

@@ -1,7 +1,5 @@
 r"""Tables as LaTeX, in the manner of the package booktabs: ``\input`` the file within a document that loads it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

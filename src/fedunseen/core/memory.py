@@ -4,8 +4,6 @@ A heap that is never trimmed keeps the pages of large gradients from step to ste
 are kept from Python's garbage collection.
 """
 
-from __future__ import annotations
-
 import gc
 import mmap
 import platform

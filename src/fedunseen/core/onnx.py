@@ -1,7 +1,5 @@
 """Networks of PyTorch as ONNX graphs."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Sequence

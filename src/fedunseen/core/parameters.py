@@ -1,7 +1,5 @@
 """Parameters are plain dictionaries of tensors: here is the arithmetic that strategies, merging and checks need."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar

@@ -5,8 +5,6 @@ generator). Losses are pure functions of their arguments, so that the trainer ca
 or, with ``torch.func.vmap``, for all clients of a round at once. Random numbers of a loss arrive in the batch.
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

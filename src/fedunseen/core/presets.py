@@ -1,7 +1,5 @@
 """The files of experiments and sweeps, those of the package among them, found without waiting for PyTorch."""
 
-from __future__ import annotations
-
 import difflib
 import os
 from functools import cache

@@ -4,8 +4,6 @@ Nothing depends on the order of execution, on the number of processes or on the 
 round 7 are the same whether it ran first or last, alone or batched with others.
 """
 
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What can be said of a run directory, and of a question to its model, without waiting for PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

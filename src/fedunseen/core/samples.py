@@ -1,7 +1,5 @@
 """Samples that stay in main memory, or on disk, and go to the device batch by batch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

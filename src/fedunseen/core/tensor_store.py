@@ -4,8 +4,6 @@ A store is a file without a name, gone with the process. What is put there comes
 when it is asked for; once no one holds the mapping any more, its place is used again.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -63,11 +61,11 @@ class TensorStore:
         """The file, made with the first record."""
         return tempfile.TemporaryFile(prefix="fedunseen-")
 
-    def put(self, params: Mapping[str, Tensor]) -> StoredTensors:
+    def put(self, params: Mapping[str, Tensor]) -> "StoredTensors":
         """Keep tensors."""
         return self.put_record(*_record(params))
 
-    def put_record(self, layout: Layout, record: bytes) -> StoredTensors:
+    def put_record(self, layout: Layout, record: bytes) -> "StoredTensors":
         """Keep a record as :meth:`StoredTensors.record` returns it."""
         known = self.free.get(len(record))
         place = known.pop() if known else self.end

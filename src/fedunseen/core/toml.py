@@ -4,8 +4,6 @@ The library tomli-w writes files, not values: a table within a section becomes a
 stand behind ``--set``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

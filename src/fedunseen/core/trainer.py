@@ -5,8 +5,6 @@ of speed alone (:func:`batching_pays`). Batched, the parameters of K clients are
 function is mapped over them with ``torch.func.vmap``.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -4,8 +4,6 @@ A new benchmark is one file with such a class, and one line in ``fedunseen.data.
 another package. The command needs no change: it asks the benchmark's class.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A benchmark: a class space, the samples of its classes, and who may look at which sample."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -96,7 +94,7 @@ class Benchmark:
         groups: Any = None,
         validation: Sequence[Any] | int = (),
         seed: int = 0,
-    ) -> Benchmark:
+    ) -> "Benchmark":
         """Return a benchmark of arrays in memory. Classes that ``labels`` name are seen, all others are unseen.
 
         Images need their shape: ``dataclasses.replace(benchmark, image_shape=(3, 32, 32))``.
@@ -245,7 +243,7 @@ class Benchmark:
                 digest.update(np.ascontiguousarray(block).data)
         return digest.hexdigest()
 
-    def for_selection(self, seed: int) -> Benchmark:
+    def for_selection(self, seed: int) -> "Benchmark":
         """Return the benchmark on which rounds, calibration and settings are chosen.
 
         The validation classes play the unseen ones. The real unseen classes and every test sample vanish from

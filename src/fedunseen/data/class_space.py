@@ -5,8 +5,6 @@ column per attribute. ``group: attribute`` (the first colon and space count) put
 an attribute of a reserved name. All cells of a class that a run has learned from examples alone are empty.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib
@@ -150,7 +148,7 @@ class ClassSpace:
         """A text encoder describes the classes: two processors give the same numbers but for their last bits."""
         return self.attributes > 0 and self.attribute_names == tuple(f"text {i}" for i in range(self.attributes))
 
-    def with_bits_of(self, semantics: NDArray[np.float64]) -> ClassSpace:
+    def with_bits_of(self, semantics: NDArray[np.float64]) -> "ClassSpace":
         """Return this class space with another's description of the same texts, if it differs by rounding alone."""
         if not self.from_texts or semantics.shape != self.semantics.shape or not np.isfinite(semantics).all():
             return self
@@ -173,7 +171,7 @@ class ClassSpace:
         write_csv(Path(path), rows)
 
     @staticmethod
-    def load(path: Path, of_run: bool = False, describe: Describe | None = None) -> ClassSpace:
+    def load(path: Path, of_run: bool = False, describe: Describe | None = None) -> "ClassSpace":
         """Read ``classes.csv`` (see the top of this file).
 
         Args:

@@ -1,7 +1,5 @@
 """Class tables for your own images: names with attributes, or names alone, which a text encoder describes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal

@@ -4,8 +4,6 @@ An episode is N classes with P + Q different samples of each. The first P are th
 the n-th class drawn is answer n, so that a class means another answer in every episode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

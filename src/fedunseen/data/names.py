@@ -1,7 +1,5 @@
 """Names of classes: which two writings are the same name, and which known name a wrong one is near to."""
 
-from __future__ import annotations
-
 import difflib
 import unicodedata
 from collections.abc import Iterable

@@ -10,8 +10,6 @@ FLAME: Nguyen et al. 2022, "FLAME: taming backdoors in federated learning".
 Distances fail where clients hold disjoint classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal

@@ -4,8 +4,6 @@ A frozen encoder replaces a benchmark's images by features before anything else 
 model as its backbone f: the clients' inputs stay images, and every loss calls the backbone on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version

@@ -5,8 +5,6 @@ deep one (Oreshkin et al. 2018, TADAM; Lee et al. 2019, MetaOptNet): no publishe
 parameters, the widths 50-100-200-400 have 4.88 million, 64-160-320-640 (MetaOptNet) 12.4 million.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar, Literal
 
@@ -46,7 +44,7 @@ class Conv(Encoder):
     Settings: ClassVar[type[EncoderSettings]] = ConvSettings
     trained = True
 
-    def backbone(self) -> ConvBackbone:
+    def backbone(self) -> "ConvBackbone":
         """Return the network."""
         return ConvBackbone(self.settings, self.image_shape, self.output)
 
@@ -85,7 +83,7 @@ class ResNet12(Encoder):
     Settings = ResNet12Settings
     trained = True
 
-    def backbone(self) -> ResNet12Backbone:
+    def backbone(self) -> "ResNet12Backbone":
         """Return the network."""
         return ResNet12Backbone(self.settings, self.image_shape, self.output)
 

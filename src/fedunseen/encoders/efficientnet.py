@@ -4,8 +4,6 @@ The authors scale images to the network's side by a bicubic resize and take ``(b
 usual means and deviations the network still answers, only worse.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from importlib import import_module

@@ -5,8 +5,6 @@ twice. The GRU here is written out in elementary operations, so that both work. 
 computed for all steps at once.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -43,7 +41,7 @@ class GRU(Encoder):
         if output == "maps":
             raise ExperimentError("encoder.name = 'gru' makes vectors of sequences, but the method takes feature maps")
 
-    def backbone(self) -> GRUBackbone:
+    def backbone(self) -> "GRUBackbone":
         """Return the network."""
         return GRUBackbone(self.settings, self.image_shape[1:])
 

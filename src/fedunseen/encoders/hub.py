@@ -1,7 +1,5 @@
 """Pretrained weights: a folder in the format of the Hugging Face hub, on this machine or fetched from the hub."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Images to what a network takes: float32 planes of one size; and random changes that do not change their class."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 

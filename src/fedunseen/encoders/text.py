@@ -1,7 +1,5 @@
 """Text to vectors: semantics of classes that only have a name, and word vectors of attributes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

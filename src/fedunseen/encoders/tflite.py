@@ -4,8 +4,6 @@ The features are inside such a model, before its classifier: the last map, and t
 found in the graph as the input and the output of the last operation that pools a map to one cell.
 """
 
-from __future__ import annotations
-
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

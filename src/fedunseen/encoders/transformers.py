@@ -5,8 +5,6 @@ The library's modules are skeletons here: they hold no numbers and are called wi
 torchvision.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -59,7 +57,7 @@ class _NetworkSettings(WeightsSettings):
     """How they are resized: `bilinear` or `bicubic`."""
 
     @model_validator(mode="after")
-    def _check_start(self) -> _NetworkSettings:
+    def _check_start(self) -> "_NetworkSettings":
         if not self.pretrained and not self.trained:
             raise ValueError("pretrained = false leaves random numbers where nothing is trained: set trained = true")
         return self

@@ -4,8 +4,6 @@ Where ``data.text_encoder`` names the weights of the same CLIP or SigLIP, a clas
 ``gaussian`` uses with ``method.prior = "semantics"``. The library's own preparation of images needs torchvision.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 

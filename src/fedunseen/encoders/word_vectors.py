@@ -1,7 +1,5 @@
 """Files of word vectors: GloVe, word2vec as text."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What a model answers, to samples and in episodes, batch by batch; :mod:`fedunseen.metrics` says how good that is."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import numpy as np

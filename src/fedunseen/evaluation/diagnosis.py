@@ -1,7 +1,5 @@
 """Did the run fail? Signs of it, each in words that need no knowledge of the field, with a remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

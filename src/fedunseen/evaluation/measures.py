@@ -1,7 +1,5 @@
 """The numbers of a run by name: what they are called in files, on the console and on pages. Every list starts here."""
 
-from __future__ import annotations
-
 from typing import Literal, NamedTuple, get_args
 
 ZeroShotName = Literal["zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"]

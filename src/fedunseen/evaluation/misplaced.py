@@ -9,8 +9,6 @@ of A's differences, a mixture that has some of B's, and A's alone. Both are Stud
 keep a few odd pictures from counting.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures of samples in the plane: their first principal components, or t-SNE; and how far classes lie apart."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

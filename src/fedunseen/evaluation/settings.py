@@ -1,7 +1,5 @@
 """The section ``[evaluation]`` of an experiment."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """What a run is weak at, what calibration costs and what to do next: for the console, ``result.json`` and the page."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

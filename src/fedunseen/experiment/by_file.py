@@ -1,7 +1,5 @@
 """What parties elsewhere change in a finished run: rounds of unlabelled samples by file, or a removal of samples."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

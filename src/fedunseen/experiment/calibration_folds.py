@@ -5,8 +5,6 @@ are lowered. A method in closed form is solved in no time, so that all seen clas
 there are validation classes, the harmonic mean being averaged over the turns.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

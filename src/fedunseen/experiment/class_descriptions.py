@@ -1,7 +1,5 @@
 """New classes by their names: a run whose classes a text encoder described describes new ones in the same way."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a party of a distributed run trains on: its own folder in a deployment, all data in a simulation."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Find what looks odd in a folder of pictures for each class; the owner looks at it, and nothing is refused."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """What a deployment does by default where a simulation does something else, and the sentences about it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

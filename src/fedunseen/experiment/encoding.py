@@ -6,8 +6,6 @@ they were, or where the user says. Features of other weights mean something else
 used in place of those that a run had.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

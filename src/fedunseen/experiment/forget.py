@@ -5,8 +5,6 @@ an observer of the totals before and after learns exactly what was removed. So s
 in batches (``method.removal_batch``), or with explicit consent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ get a row more. What is made again is what follows from the class space alone: w
 asked for what, and the task that measures it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ What can be found out is found out by looking: how large pictures are, which cla
 them. What is a choice follows fixed rules, each said in a comment of the file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

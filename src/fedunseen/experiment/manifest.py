@@ -5,8 +5,6 @@ directory itself (:func:`bring_home`), from its own settings, files and class ta
 becomes a path here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import time

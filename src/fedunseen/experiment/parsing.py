@@ -4,8 +4,6 @@
 it. Loading them takes seconds, and a misspelled name should be reported before.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

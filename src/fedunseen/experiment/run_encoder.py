@@ -1,7 +1,5 @@
 """A finished run as a frozen encoder: its trained features, for another method on top of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 

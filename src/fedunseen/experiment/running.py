@@ -4,8 +4,6 @@ With ``evaluation.selection = "validation"`` a run in ``selection/`` comes first
 unseen ones: the second training reports its best round, calibration factor and settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial

@@ -1,7 +1,5 @@
 """The experiment: one TOML file, one section a choice; presets are such files shipped in the package."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -126,7 +124,7 @@ class Experiment(BaseModel):
         experiment._check_combination()
         return experiment
 
-    def with_overrides(self, overrides: Mapping[str, Any]) -> Experiment:
+    def with_overrides(self, overrides: Mapping[str, Any]) -> "Experiment":
         """Return this experiment with ``{"section.key": value}`` replaced, checked again."""
         return Experiment.from_dict(self.to_dict(), overrides, name=self.name)
 

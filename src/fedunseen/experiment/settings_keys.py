@@ -1,7 +1,5 @@
 """The keys of a choice's settings, read from its source: importing it would load PyTorch, which takes seconds."""
 
-from __future__ import annotations
-
 import ast
 import functools
 from importlib.util import find_spec

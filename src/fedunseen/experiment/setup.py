@@ -1,7 +1,5 @@
 """What a run works with: the benchmark, who holds what, the federation, and what measures it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,7 +66,7 @@ class Setup:
         progress: Progress,
         benchmark: Benchmark | None = None,
         callbacks: Sequence[Callback] = (),
-    ) -> Setup:
+    ) -> "Setup":
         """Load the data, deal them to clients, and resolve what the experiment leaves to the data; write nothing."""
         whole = load_data(experiment, experiment.run.seed) if benchmark is None else encode(experiment, benchmark)
         whole, partition = dealt(experiment, whole)
@@ -79,7 +77,7 @@ class Setup:
             callbacks=callbacks, rounds=settings.strategy.rounds,
         )  # fmt: skip
 
-    def assembled(self) -> Setup:
+    def assembled(self) -> "Setup":
         """Return the setup with its federation and what measures it; nothing is written."""
         if not self.nested and (growth := growth_of(self.experiment, self.whole, self.partition, self.directory)):
             federation, evaluator = growth.at(0)

@@ -1,7 +1,5 @@
 """The stages of a run, each a function of a setup that returns the setup of the next stage."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Attack and screening of an experiment, made for one benchmark with one partition: triggers, targets, probes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Curves for TensorBoard and MLflow (extra ``track``): the numbers of ``metrics.jsonl``, as a run writes them."""
 
-from __future__ import annotations
-
 import os
 import time
 import warnings

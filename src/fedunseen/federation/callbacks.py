@@ -5,8 +5,6 @@ checkpoint. A resume starts from the newest checkpoint and drops the metrics of 
 between is done again with the same result.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

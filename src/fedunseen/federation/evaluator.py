@@ -1,7 +1,5 @@
 """What measures the rounds of a loop, and which of them is reported."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

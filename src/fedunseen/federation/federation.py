@@ -1,7 +1,5 @@
 """A federation ready to run: a method, a strategy, and clients with their samples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -6,8 +6,6 @@ stays seen when its last holder has left, because the model has learned it. A kn
 **unseen**.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,7 +45,7 @@ class GrowthSettings(Settings):
     """Round ("3", counted from 0) -> CSV of classes that are described again from that round on: name, attributes..."""
 
     @model_validator(mode="after")
-    def _check(self) -> GrowthSettings:
+    def _check(self) -> "GrowthSettings":
         for key in ("arrive", "corrected"):
             if self.name == "none" and getattr(self, key):
                 raise ExperimentError(
@@ -121,7 +119,7 @@ class Version:
         }
 
     @classmethod
-    def from_dict(cls, tree: Mapping[str, Any]) -> Version:
+    def from_dict(cls, tree: Mapping[str, Any]) -> "Version":
         """Read what :meth:`to_dict` gave."""
         semantics = np.array(tree["semantics"], dtype=np.float64).reshape(len(tree["classes"]), -1)
         space = read_space(tree, semantics, tree["validation"])

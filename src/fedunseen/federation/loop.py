@@ -14,8 +14,6 @@
     └── on_end                       of every callback
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

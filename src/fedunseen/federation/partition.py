@@ -4,8 +4,6 @@
 the rounds in which clients come and go (FedZSL, Fig. 14).
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Sequence
@@ -68,7 +66,7 @@ class PartitionSettings(Settings):
     """Clients that never take part, though the samples are dealt as if they did: what `fedunseen forget` sets."""
 
     @model_validator(mode="after")
-    def _check(self) -> PartitionSettings:
+    def _check(self) -> "PartitionSettings":
         pccd, even, drawn = self.kind == "pccd", self.counts == "even", "dirichlet" in (self.kind, self.counts)
         for option, sense, where in (
             ("counts", pccd, 'partition.kind = "pccd"'),
@@ -137,7 +135,7 @@ class Partition:
     remote: bool = False
 
     @classmethod
-    def of(cls, clients: Sequence[ArrayLike]) -> Partition:
+    def of(cls, clients: Sequence[ArrayLike]) -> "Partition":
         """Return a partition whose clients are there in every round, from the ids of each one's samples.
 
         Example:
@@ -159,7 +157,7 @@ class Partition:
         """
         return np.array([np.bincount(labels[ids], minlength=classes) for ids in self.clients], dtype=np.int64)
 
-    def restricted_to(self, sample_ids: Ids) -> Partition:
+    def restricted_to(self, sample_ids: Ids) -> "Partition":
         """Return the same clients with only their samples in ``sample_ids``; some clients may hold none."""
         return replace(self, clients=tuple(ids[np.isin(ids, sample_ids)] for ids in self.clients))
 

@@ -5,8 +5,6 @@ docs/run-directory.md lists the files. A round is made durable in this order: it
 drops lines of later rounds, so what a kill left in between is done again, with the same result.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

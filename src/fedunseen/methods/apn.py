@@ -5,8 +5,6 @@ whose highest cell is where the attribute is. The paper's warm-up of V and P alo
 code's softmax before the cross-entropy's own: its small gradients are made for Adam, and SGD learns more slowly.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -55,7 +53,7 @@ class APNSettings(MapSettings):
     """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
 
     @model_validator(mode="after")
-    def _check_losses(self) -> APNSettings:
+    def _check_losses(self) -> "APNSettings":
         some_weight(self, "sce", "sce_p", "mse", "mse_p")
         return self
 

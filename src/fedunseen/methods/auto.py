@@ -1,7 +1,5 @@
 """What to start with when nothing is known of the data: the closed form that does best on classes left out."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

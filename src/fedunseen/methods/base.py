@@ -1,7 +1,5 @@
 """What a method is: parameters, a schedule of phases, and scores of classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable

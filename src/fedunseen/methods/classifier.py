@@ -1,7 +1,5 @@
 """The baseline that knows no attributes: a classifier with an output for every class, untrained for unseen ones."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

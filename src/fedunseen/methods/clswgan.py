@@ -4,8 +4,6 @@ Critic and generator are trained against each other (FZSL Eq. 1), with beta time
 the client's own classes, trained once and then frozen, has on generated features.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

@@ -4,8 +4,6 @@ Every row of the paper's ablation (Table II) is a setting of the four weights. D
 loss and mu_2 to the divergence, line 17 of Algorithm 1 the other way round; here each weight has its loss's name.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -34,7 +32,7 @@ class DistZSLSettings(AlignmentSettings):
     """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
 
     @model_validator(mode="after")
-    def _check_losses(self) -> DistZSLSettings:
+    def _check_losses(self) -> "DistZSLSettings":
         some_weight(self, "sce", "kl", "bilateral")
         return self
 

@@ -3,8 +3,6 @@
 A batch holds one N-way P-shot Q-query task after the other (:mod:`fedunseen.data.episodes`), class after class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar, Literal
 

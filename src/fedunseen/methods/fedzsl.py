@@ -5,8 +5,6 @@ features. Every row of the paper's ablation (Table 2) is a setting of the losses
 the strategy ``fedavg`` is the paper's FedAvg.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -65,7 +63,7 @@ class FedZSLSettings(AlignmentSettings):
     """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
 
     @model_validator(mode="after")
-    def _check_losses(self) -> FedZSLSettings:
+    def _check_losses(self) -> "FedZSLSettings":
         some_weight(self, "sce", "kl", "consistency")
         return self
 

@@ -5,8 +5,6 @@ see feature, hidden layer and prediction. Unlike in the official code, one step 
 the critic and generator training this network, and classifiers see the mean instead of a draw.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import ClassVar, Literal

@@ -4,8 +4,6 @@ A class's score is the cosine between its semantics and a linear map of the aver
 attend to cells. The paper's gaze loss is missing from its released training loop, and here as well.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -6,8 +6,6 @@ features of classes that no client holds (section 3.2); a noisy text embedding o
 The Wasserstein critic (Gulrajani et al. 2017) is conditional on attributes and has one hidden layer.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from functools import cached_property

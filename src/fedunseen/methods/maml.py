@@ -5,8 +5,6 @@ a client's episodes, Eq. 10 the server's average; with the strategy ``fedprox`` 
 neither how many inner steps there are nor whether they are differentiated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 

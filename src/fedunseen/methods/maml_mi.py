@@ -4,8 +4,6 @@ The loss pulls a client's answers towards a peer's (FedFSL Eq. 12): the merged m
 (FedFSL Eq. 11). The paper does not say which answers; here both adapt to the support set and answer the queries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 

@@ -5,8 +5,6 @@ stage 2 the features so that both agree (FedFSL Eq. 16), after Saito et al. 2018
 ``mi_in_stages`` keeps it. Section 4.2.2 moves away from the central model, the equations and this code from theta'.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What the methods on maps share: their contexts, attribute groups, word vectors and projections of cells."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path

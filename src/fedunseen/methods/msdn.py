@@ -4,8 +4,6 @@ In one sub-network every attribute attends to cells, in the other every cell to 
 their scores alike. Cells have unit length. Word vectors start from those of the attributes' names and are trained.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -48,7 +46,7 @@ class MSDNSettings(MapSettings):
     file (.npy, or word vectors as .txt or .gz)."""
 
     @model_validator(mode="after")
-    def _check_calibration(self) -> MSDNSettings:
+    def _check_calibration(self) -> "MSDNSettings":
         if self.calibration and self.sce_classes != "all":
             raise ValueError(
                 f"calibration = {self.calibration:g} has no effect with sce_classes = {self.sce_classes!r}, a softmax "

@@ -1,7 +1,5 @@
 """Fully connected layers: trained on top of features, or as a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Prototypical networks (Snell et al. 2017), a baseline: a class is the mean of its examples."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

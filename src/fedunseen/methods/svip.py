@@ -5,8 +5,6 @@ second pass adds a vector, made from word vectors, to the others, and a loss mak
 transformer of its own. The official code joins each four of 14 x 14 patches to a block; here each stands by itself.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Literal, Protocol, runtime_checkable
 
@@ -62,7 +60,7 @@ class SVIPSettings(MapSettings):
     or word vectors as .txt or .gz)."""
 
     @model_validator(mode="after")
-    def _check_heads(self) -> SVIPSettings:
+    def _check_heads(self) -> "SVIPSettings":
         if self.width % self.heads:
             raise ValueError(f"{self.heads} heads cannot share a width of {self.width}: choose a multiple of the heads")
         return self

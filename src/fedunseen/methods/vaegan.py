@@ -4,8 +4,6 @@ Sizes and losses follow the code of TF-VAEGAN without its feedback, but the enco
 rates, and the weight of the gradient penalty is fixed, as in the papers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

@@ -6,8 +6,6 @@ seeds train once with what was chosen. A bench's directory has ``cells/`` (a run
 ``measured/`` (what was measured of each) and ``failed/`` (why a cell failed, until it succeeds).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

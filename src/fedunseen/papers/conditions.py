@@ -5,8 +5,6 @@ condition the same. ``gaussian`` takes examples and pools itself. Any other meth
 solved on its class scores (n, C), from sums that the clients send in one further round, and takes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -8,8 +8,6 @@ the sum's L2 sensitivity is :math:`w_{max} C`. q W is a constant, and class coun
 Not defended against: the attack on the lowest bits of floating-point noise (Mironov 2012).
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import secrets
@@ -69,7 +67,7 @@ class PrivacySettings(Settings):
     """masked: the largest number that an update may hold; a party whose update has a larger one does not take part."""
 
     @model_validator(mode="after")
-    def _check(self) -> PrivacySettings:
+    def _check(self) -> "PrivacySettings":
         own = self.model_fields_set - {"name", "aggregation"}
         if self.aggregation == "plain" and (extra := sorted(own & _MASKING)):
             raise ValueError(f"{extra[0]} has no effect with aggregation = 'plain': set aggregation to 'masked'")

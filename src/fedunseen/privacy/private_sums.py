@@ -10,8 +10,6 @@ exp(-(|y| - sigma)^2 / 2 sigma^2). Where a float cannot decide, more digits and 
 float is released (Mironov 2012). Limitation: how long a draw takes depends on what is drawn.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import secrets

@@ -1,7 +1,5 @@
 """An attack in the report of its run, and against each defence as one page: curves by round (FedZSL, Fig. 8), triggers."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Charts: curves by round, curves over a setting, and bars."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -25,7 +23,7 @@ class Curve:
     high: Floats | None = None
     dashed: bool = False
 
-    def at(self, places: NDArray[np.bool_]) -> Curve:
+    def at(self, places: NDArray[np.bool_]) -> "Curve":
         """Return the curve at some of its places."""
         low, high = (None if edge is None else edge[places] for edge in (self.low, self.high))
         return replace(self, y=self.y[places], low=low, high=high)

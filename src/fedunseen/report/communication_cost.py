@@ -1,7 +1,5 @@
 """What travels between the clients and the server (FZSL, Fig. 7)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Maps: matrices of classes, clients and attributes as colored cells, and samples in the plane."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

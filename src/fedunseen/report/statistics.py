@@ -1,7 +1,5 @@
 """What the figures show, computed from what the run directory holds. NaN stands for "not measured" throughout."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 A plotting library's SVG has fixed colors and shows no values when pointed at; its scripts would make a page megabytes.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Sections that only some runs have: unlabelled samples, changing classes, own models, features, what was merged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of a zero-shot run."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """One masked sum from the first key to the opening, over any transport; and with all parties in one process."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -5,8 +5,6 @@ that waits for its opening, and all opened rosters. ``released-PLAN.bin`` holds 
 were released under that plan. Files are whole or absent. Keys and seeds of an attempt are never written.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

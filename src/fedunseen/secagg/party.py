@@ -9,8 +9,6 @@ rho is the digest of the plan, the sum and all signed keys, so that honest parti
 all. Keys of pair masks are never shared. Messages are JSON values with bytes in hexadecimal digits.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from collections.abc import Iterable, Mapping, Sequence

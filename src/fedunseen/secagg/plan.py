@@ -1,7 +1,5 @@
 """The plan of a run's masked sums: every party signs the same one before the first sum."""
 
-from __future__ import annotations
-
 import math
 import secrets
 from collections.abc import Mapping, Sequence
@@ -52,7 +50,7 @@ class Plan:
         return asdict(self) | {"weights": dict(self.weights), "removing": list(self.removing)}
 
     @classmethod
-    def read(cls, content: object) -> Plan:
+    def read(cls, content: object) -> "Plan":
         """Read a plan from a message."""
         names = [one.name for one in fields(cls)]
         if not isinstance(content, dict) or sorted(content) != sorted(names):

@@ -8,8 +8,6 @@ Flower's ``flwr.common.secure_aggregation`` folds a seed of 256 bits into 32 and
 2^32 trials find a mask. Only fresh, full-length seeds are used here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

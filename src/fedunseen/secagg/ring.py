@@ -12,8 +12,6 @@ The last element is a check: the other elements times random ones derived from t
 that masks that do not cancel are detected but for about one time in 2^60.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

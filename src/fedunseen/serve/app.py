@@ -1,7 +1,5 @@
 """The HTTP service: a run's model, asked by other programs and by its own page."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Connections to an HTTP service: how long a request's head may take, and how many connections there are at once."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The live page of a run: read-only, asked by a browser, by monitoring and by health checks."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

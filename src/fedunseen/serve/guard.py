@@ -1,7 +1,5 @@
 """What stands before the service: who may ask, how much may be sent, and how long that may take."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

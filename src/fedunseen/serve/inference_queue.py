@@ -1,7 +1,5 @@
 """The line to a served model, which answers one question after the other."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

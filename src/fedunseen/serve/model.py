@@ -1,7 +1,5 @@
 """A run at work: one thread at a time may ask its model, and classes come and go while it serves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -89,7 +87,7 @@ class _Known:
     method: Method
     growing: Growing | None = None
 
-    def with_class(self, name: str, described: NDArray[np.float32] | None, shown: ClassSum | None) -> _Known:
+    def with_class(self, name: str, described: NDArray[np.float32] | None, shown: ClassSum | None) -> "_Known":
         """Add a class, without solving for the others again; see :class:`~fedunseen.methods.closed_form.growing`."""
         row = self.described.new_zeros(1, self.described.shape[1]) if described is None else torch.from_numpy(described)
         grown = self.growing

@@ -1,7 +1,5 @@
 """What clients send, as samples: untrusted files and numbers."""
 
-from __future__ import annotations
-
 import io
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """The two ends between which a federation lies: every client alone, and all data in one place."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -9,8 +9,6 @@ keep it and a resume can restore it. Neither side sees the other's: the server b
 (``instruct``), and the client completes it with what it keeps (``recall``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal

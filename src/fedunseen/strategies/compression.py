@@ -6,8 +6,6 @@ What a form leaves out is added to the client's next update ("error feedback", K
 and Heafield 2017; ``1-bit``: EF-SignSGD; ``low-rank``: PowerSGD (Vogels et al. 2019), with every client's own factors.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -37,7 +35,7 @@ class CompressionSettings(Settings):
     """low-rank: columns of the two matrices."""
 
     @model_validator(mode="after")
-    def _check(self) -> CompressionSettings:
+    def _check(self) -> "CompressionSettings":
         for name, own in OF_FORM.items():
             if self.name != name and getattr(self, own) != type(self).model_fields[own].default:
                 raise ValueError(f"{own} has no effect with name = {self.name!r}: it is for name = {name!r}")

@@ -4,8 +4,6 @@ FedZSL's Table 1 cites Li et al. 2020 ("On the convergence of FedAvg on non-iid 
 decays the clients' rate; FedZSL describes it as decaying "the learning rate of global aggregation", which is done here.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -5,8 +5,6 @@ s_k and sigma keep the clients together. Where the authors' code and the method 
 done: sigma changes by the sum of the clients' changes over beta N, weighted as the model, and s_k once a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -37,7 +35,7 @@ class FedGloSSSettings(StrategySettings):
     """Rounds over which both radii rise from 0.001, as in the paper (a fifth or more of its rounds)."""
 
     @model_validator(mode="after")
-    def _check_beta(self) -> FedGloSSSettings:
+    def _check_beta(self) -> "FedGloSSSettings":
         usual = FedGloSSSettings.model_fields["beta"].default
         if not self.dual and self.beta != usual:
             raise ValueError(

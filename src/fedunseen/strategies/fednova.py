@@ -4,8 +4,6 @@ A client that takes more steps moves further and so counts for more than its wei
 gradients* of the clients and then takes one step of the average length.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -4,8 +4,6 @@ The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient.
 2019). ``server_lr`` is :math:`\eta`; the adaptive three move every parameter by about :math:`\eta` a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 

@@ -4,8 +4,6 @@ FedZSL calls FedProx a scheme that "assigns higher aggregation rates to the clie
 is ``weights = "samples"``, an option of every strategy. Here is what Li et al. define.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

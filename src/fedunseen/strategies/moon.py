@@ -4,8 +4,6 @@ A zero-shot model has no projection head; what is contrasted is the method's ``c
 attributes, or what a generator makes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -4,8 +4,6 @@ The merged model w^t is what a client is sent anyway. The k-exclusive one (Eq. 1
 w_-k = (w^t - p_k w_k) / (1 - p_k), where p_k and the round of w^t are the two numbers that are sent more.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

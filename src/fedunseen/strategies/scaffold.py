@@ -4,8 +4,6 @@ Steps go along g - c_k + c; both begin at zero. Where the paper divides by (step
 the optimiser goes along a constant gradient is taken: with momentum, the paper's number is too small.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

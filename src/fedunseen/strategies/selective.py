@@ -1,7 +1,5 @@
 """Selective module aggregation (Sun et al. 2024, FZSL section 3.2, Eqs. 4 and 5): only some parameters travel."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ A client that sends again replaces what it has sent; one that is late is added; 
 leaves a total that it was never part of, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch

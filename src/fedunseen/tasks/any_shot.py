@@ -1,7 +1,5 @@
 """Any-shot: classes that are described, shown by examples, or both, at any time after training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A method names its task (``Method.task``). The road of a run asks the task, neve
 file and one line in ``tasks/__init__.py``, or an entry point ``fedunseen.tasks`` of another package.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Few-shot: judged by episodes of validation classes after every round, and by 600 test episodes in the end."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,7 +51,7 @@ class Pool:
     rows: NDArray[np.int64]
     episodes: Episodes
 
-    def first(self, count: int, start: int = 0, step: int = 1) -> Pool:
+    def first(self, count: int, start: int = 0, step: int = 1) -> "Pool":
         """Return some of its first ``count`` episodes: from ``start`` on every ``step``-th."""
         chosen, e = slice(start, count, step), self.episodes
         return Pool(self.rows, Episodes(e.index[chosen], e.classes[chosen], e.quarters[chosen], e.shots))

@@ -1,7 +1,5 @@
 """Zero-shot: judged by ZSL and generalized accuracies of test samples; predicts classes from their descriptions."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A backdoor against each defence: the same experiment run honestly and attacked, without and with each of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import getitem

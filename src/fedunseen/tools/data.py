@@ -1,7 +1,5 @@
 """``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fedunseen data deal``: an experiment's samples in folders, one for each party of a deployment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``fedunseen data encode``: what a frozen encoder makes of a benchmark, as files in the xlsa17 layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

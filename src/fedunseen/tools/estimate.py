@@ -1,7 +1,5 @@
 """What a run will take, from a few batches of it."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass, replace

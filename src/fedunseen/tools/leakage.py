@@ -1,7 +1,5 @@
 """What the gradients of an experiment give away, before its first round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -5,8 +5,6 @@ workspace, and ``docs/federation.md`` lists its keys. What is learned and who is
 and ``join``: the same coordinator and the same party answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import Pipe
 from pathlib import Path

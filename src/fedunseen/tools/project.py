@@ -1,7 +1,5 @@
 """The folder of a new project: an experiment, example data, a method, a test."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from pathlib import Path

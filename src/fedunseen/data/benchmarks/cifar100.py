@@ -9,8 +9,6 @@ in the authors' binary version, or in one sheet a class (``00_apple.webp``, 600 
 the authors' pickles are never read.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

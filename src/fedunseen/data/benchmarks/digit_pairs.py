@@ -5,8 +5,6 @@ source digit serves both training and tests. Among the 20 unseen classes, and am
 digit is twice on the left and twice on the right: no digit is favored, and all of them are trained on.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -5,8 +5,6 @@ FedFSL (section 5.3) the training set's 0-4 are trained on, the test set's 0-4 a
 classes are memorized: a number on ``digits`` says that an experiment runs, not that a method is good.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 import zlib

@@ -5,8 +5,6 @@ and Larochelle (2017). Its images have to be cut out of ImageNet; they become 84
 proportions (Pillow's Lanczos filter), as in that split's own script.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal

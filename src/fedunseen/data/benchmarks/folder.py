@@ -5,8 +5,6 @@ classes, "" for unlabelled samples; ``split``: (n,) "train" or "test". Optional:
 images, bytes or numbers in [0, 1]), ``users`` (n,) and ``answers`` (classes,), both counted from 0.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

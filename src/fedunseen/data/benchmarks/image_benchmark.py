@@ -1,7 +1,5 @@
 """What benchmarks of image files share: how their images are listed, without opening one, and how they are loaded."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +37,7 @@ class ImageSettings(DataSettings):
     """At most so many test images of each class, drawn once for all runs; unset takes all."""
 
     @model_validator(mode="after")
-    def _check(self) -> ImageSettings:
+    def _check(self) -> "ImageSettings":
         if self.resize is not None and self.resize < self.size:
             raise ValueError(f"resize = {self.resize} is less than size = {self.size}: the square would not fit")
         return self

@@ -5,8 +5,6 @@ count. Without ``train`` and ``test`` the run's seed draws test images of seen c
 are for tests. Pictures in a folder ``unlabelled`` have no label; only ``data.unlabelled = true`` reads them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

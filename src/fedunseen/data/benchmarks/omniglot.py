@@ -5,8 +5,6 @@ The drawings of 105 x 105 bits become gray, 28 x 28 by Pillow's Lanczos filter, 
 for validation. Those authors published no draw: ours, as the alphabets, is always the same.
 """
 
-from __future__ import annotations
-
 import re
 import zipfile
 import zlib

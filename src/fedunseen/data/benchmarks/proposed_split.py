@@ -5,8 +5,6 @@ The first numbers the samples, the second names the image of each number. Beware
 trainval alone.
 """
 
-from __future__ import annotations
-
 import struct
 import warnings
 import zlib

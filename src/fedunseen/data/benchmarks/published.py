@@ -4,8 +4,6 @@ A class per data set declares its files and reads its tables; the base joins the
 given or lies beside the data set, else with the data set's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath

@@ -9,8 +9,6 @@ network learns the length. Words are LEAF's (Caldas et al. 2018), in lower case,
 those of MiniLM's own table, offline, or of a GloVe file.
 """
 
-from __future__ import annotations
-
 import csv
 import html
 import re

@@ -5,8 +5,6 @@ A data set is a folder with two MATLAB files (v5): ``res101.mat`` with ``feature
 numbers of the samples of each split, all counted from 1.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Small CSV files and lists of lines: read with errors that name the place, written at once."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Feature files, as ``predict`` takes them: ``.npy``, ``.npz`` or ``.csv``. Nothing is ever unpickled."""
 
-from __future__ import annotations
-
 from array import array as numbers
 from itertools import chain
 from pathlib import Path

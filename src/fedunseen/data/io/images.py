@@ -4,8 +4,6 @@ As usual for ImageNet networks, the shorter side is resized to ``resize`` (bilin
 square of ``size`` is taken: 256 and 224, or 512 and 448 (GEM, MSDN). A benchmark's images are decoded once.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

@@ -5,8 +5,6 @@ A client that is done begins again at once. Its update may be of a model :math:`
 samples over the mean client's. Who is at work, since when and from which model is part of the server's state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """A client's round: what any engine calls where a client's data are. The client is honest."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 ``engine.name = "offline"`` is the engine of such a run: its one round merges what the files hold.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ carries ``federation.json`` and a signature of the header and the tensors. Nothi
 that is larger than its reader expects.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

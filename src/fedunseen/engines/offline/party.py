@@ -5,8 +5,6 @@ parties of the sum. Two answers under the same masks would reveal their differen
 that is ever given, and the same bytes are written again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -7,8 +7,6 @@ the futures of :meth:`Link.ask`. A party computes the answer to a message that c
 (:meth:`~fedunseen.engines.remote.party.Party.answer`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import logging

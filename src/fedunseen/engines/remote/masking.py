@@ -5,8 +5,6 @@ of a sum is the instruction of any round: the party trains, keeps its reply, and
 messages follow: ``shares``, ``masked`` and ``open``.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@
 by ``fedunseen ledger`` and by the site's page.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ Standard library only. This file is also a program, the supervisor. :class:`Chil
 Python's ``-I``, so that it imports nothing of the package and the child's environment does not affect it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

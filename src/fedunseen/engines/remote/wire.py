@@ -5,8 +5,6 @@
 Nothing is unpickled, and nothing that arrives is believed: a reply is checked against what was asked for.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

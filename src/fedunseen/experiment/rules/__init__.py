@@ -5,8 +5,6 @@ The first rule that applies refuses. A single wrong setting is refused by its ow
 method alone needs by that method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rules about what an experiment is put together of: samples, the model, and who takes part when."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

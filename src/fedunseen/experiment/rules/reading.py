@@ -1,7 +1,5 @@
 """Rules about settings alone, asked when an experiment is read and where it is started."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

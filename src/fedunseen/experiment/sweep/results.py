@@ -1,7 +1,5 @@
 """The results of a sweep: a row for each cell, read from its run directory alone."""
 
-from __future__ import annotations
-
 import csv
 import io
 import shlex

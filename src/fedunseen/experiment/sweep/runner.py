@@ -8,8 +8,6 @@ Several sweeps may run in one directory, also on several machines: a worker lock
 cell. The operating system frees the lock of a process that dies, so another one continues with its cell.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ bundle of its data set, what that says of its method, the bundles of its axes in
 keeps fixed, and ``--set``.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

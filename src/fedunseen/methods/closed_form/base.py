@@ -1,7 +1,5 @@
 """Methods in closed form: their parameters follow from sums over samples, without a gradient."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -120,7 +118,7 @@ class ClosedForm(Method):
         """Return which closed form the model is, where the method has a choice: ``form``."""
         return {}
 
-    def quick(self, model: Params) -> ClosedForm:
+    def quick(self, model: Params) -> "ClosedForm":
         """Return the method with the settings that its model has found, so that it solves others at once."""
         return self
 

@@ -4,8 +4,6 @@ A yardstick that costs nothing, and the first sanity check of any features. All 
 that ten parties and one place give the same model.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor

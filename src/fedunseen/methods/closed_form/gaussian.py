@@ -16,8 +16,6 @@ al.'s idea (2017); the shared covariance is that of linear discriminant analysis
   observed semantics; without any sample that is the class with the nearest text (zero-shot CLIP).
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -176,7 +174,7 @@ class Gaussian(ClosedForm):
         """Return the offset from classes left out of the sums."""
         return float(model["offset"]) if "offset" in model else 0.0
 
-    def quick(self, model: Params) -> Gaussian:
+    def quick(self, model: Params) -> "Gaussian":
         """Return the method with the model's kernel and shrinkage."""
         variance, nugget, width, shrinkage = model["kernel"].tolist()
         median = gp.median_distance(self.semantics.double().cpu()[model["count"] > 0])

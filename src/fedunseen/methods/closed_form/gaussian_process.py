@@ -3,8 +3,6 @@
 Pure functions on tensors; :mod:`~.gaussian` says what they are for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache

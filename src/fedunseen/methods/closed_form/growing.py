@@ -5,8 +5,6 @@ that lies r from its prediction changes their coefficients by :math:`-B^{-1} k\,
 :math:`a = r / (K_{cc} + 1 / n_c - k^T B^{-1} k)`. Every prototype then moves along a: weights change by rank one.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -38,7 +36,7 @@ class Growing:
     dual: Tensor
 
     @staticmethod
-    def of(params: Params, semantics: Tensor) -> Growing:
+    def of(params: Params, semantics: Tensor) -> "Growing":
         """Return the model of these classes, in O(C O + O^3)."""
         semantics, observed = semantics.double().cpu(), torch.nonzero(params["count"] > 0)[:, 0]
         cross = covariance_with(_kernel(params), semantics, params["described"], observed)
@@ -47,7 +45,7 @@ class Growing:
         dual = params["dual_coefficients"][observed]
         return Growing(params, semantics, observed, torch.linalg.cholesky(a), cross, dual)
 
-    def add(self, semantics: Tensor | None, count: float, total: Tensor) -> Growing:
+    def add(self, semantics: Tensor | None, count: float, total: Tensor) -> "Growing":
         """Add a class by its description (a,), by ``count`` samples with the sum ``total`` (d,), or by both."""
         p, kernel, described = self.params, _kernel(self.params), float(semantics is not None)
         row = self.semantics.new_zeros(1, self.semantics.shape[1]) if semantics is None else semantics.double()[None]

@@ -5,8 +5,6 @@ r"""Ridge regression from features to semantics; the class whose description poi
 X and s centered on their means over all samples, which are sums too (direct attribute prediction, in closed form).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

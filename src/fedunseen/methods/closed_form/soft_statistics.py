@@ -6,8 +6,6 @@ Weights on a grid of integers below 2^23, exponentials from a table and responsi
 exact integers for 8-bit features: the same in any order, batch or partition.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

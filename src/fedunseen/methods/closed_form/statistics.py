@@ -7,8 +7,6 @@ quantized features (without quantization float64); ``clipped`` (1,) features bey
 the hash of class space and quantization.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Iterator

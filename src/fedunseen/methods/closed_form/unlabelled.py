@@ -14,8 +14,6 @@ median distance to the nearest is at least one standard deviation: with few seen
 coincide, and each sample would be shared equally.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

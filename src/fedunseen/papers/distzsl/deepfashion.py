@@ -5,8 +5,6 @@ for all runs. A class's semantics are how often each attribute was marked in its
 class, in all its images: the marks describe the class, its images are never trained on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal

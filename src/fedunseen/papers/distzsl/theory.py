@@ -5,8 +5,6 @@ fails: u = (0.9, 0.1) and q = (0.1, 0.9) give 0 instead of log 9; :func:`lipschi
 A4 needs equal lengths alone.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -158,7 +156,7 @@ class Decoder:
     epsilon: Floats
     report: dict[str, Any]
 
-    def of(self, samples: NDArray[np.bool_]) -> Decoder:
+    def of(self, samples: NDArray[np.bool_]) -> "Decoder":
         """Return the same for some of the samples; the constants stay those of all."""
         return replace(self, errors=self.errors[samples], epsilon=self.epsilon[samples])
 

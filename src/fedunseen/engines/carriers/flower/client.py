@@ -4,8 +4,6 @@ It does what Flower's SuperNode does, with the same signatures, but passes each 
 app. It never fetches an app, so a coordinator cannot make a party run its code. A party opens no port.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """What both sides of a deployment on Flower agree on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord

@@ -4,8 +4,6 @@ A party trusts the coordinator's certificate, since ``ca.crt`` signed it; the co
 public half lies in its folder under the party's name. The authority's key is not kept unless it is asked for.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import hashlib

@@ -4,8 +4,6 @@ Ray's own processes pickle between each other, on one machine or on a cluster of
 nothing but bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -4,8 +4,6 @@ Flower serves three interfaces at one port: Fleet (for parties), and Control and
 reaches the port may register keys and start code. The gate lets through what a registered party needs of Fleet alone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

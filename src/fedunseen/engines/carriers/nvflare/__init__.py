@@ -5,8 +5,6 @@ that registers. The job (:mod:`~fedunseen.engines.carriers.nvflare.job`) passes 
 process that ends loses nothing, and is replaced. In an existing federation: :mod:`fedunseen.tools.nvflare_job`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import queue

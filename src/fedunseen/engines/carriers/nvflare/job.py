@@ -5,8 +5,6 @@ NVFlare builds these classes from their paths, so a job ships no code. In auxili
 seconds at most; the controller asks again by the question's number), ``taken`` (it has the answer) or ``refuse``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os
@@ -245,7 +243,7 @@ class Place:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, fl_ctx: FLContext, name: str = "") -> Place:
+    def of(cls, fl_ctx: FLContext, name: str = "") -> "Place":
         """Return where this process works; raises FedUnseenError if the site's file is damaged."""
         workspace = fl_ctx.get_engine().get_workspace()
         name, path = name or str(fl_ctx.get_identity_name()), Path(workspace.get_site_config_dir()) / SETTINGS

@@ -1,7 +1,5 @@
 """Files that NVFlare reads: a job, and the workspace of a server or site that this package starts."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
