@@ -1,7 +1,5 @@
 """Whole rounds: batched against one at a time, strategies against what they are by definition."""
 
-import importlib
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +10,7 @@ import torch.nn.functional as F
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.phases import SGD, Step
 from fedunseen.core.random import stream
+from fedunseen.core.registry import find
 from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
@@ -23,6 +22,7 @@ from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.selective import Selective, travelling
 from fedunseen.strategies.summed import Summed
+from same import same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 WIDTH, ATTRIBUTES = 12, 30
@@ -50,19 +50,9 @@ VARIANTS = [  # settings that between them use all that our methods have
 ]
 
 
-def find(registry, name):
-    module, attribute = registry[name].split(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-def others():
-    """Return the trained methods that VARIANTS does not name; few-shot ones are in test_few_shot_rounds.py."""
-    kinds = {name: find(METHODS, name) for name in METHODS}
-    trained = {name for name, kind in kinds.items() if kind.trained and kind.task == "zero-shot"}
-    return sorted(trained - {name for name, _ in VARIANTS})
-
-
-VARIANTS += [(name, {}) for name in others()]
+KINDS = {name: find("method", name) for name in METHODS}
+TRAINED = {name for name, kind in KINDS.items() if kind.trained and kind.task == "zero-shot"}
+VARIANTS += [(name, {}) for name in sorted(TRAINED - {name for name, _ in VARIANTS})]
 
 
 def space():
@@ -89,7 +79,7 @@ class Federation:
     """A federation of five clients, made by hand."""
 
     def __init__(self, method="classifier", settings=None, strategy="fedavg", options=None, pooled=False, **worker):
-        kind, plan = find(METHODS, method), find(STRATEGIES, strategy)
+        kind, plan = KINDS[method], find("strategy", strategy)
         own = {} if not kind.trained else {"lr": 0.05, "batch_size": 8}
         # Adam makes whole steps of gradients that are rounding errors: its two ways only agree in double precision.
         self.dtype = torch.float64 if kind.generates else torch.float32
@@ -137,9 +127,8 @@ def assert_alike(one, other, rtol=1e-4, atol=1e-5):
     assert (result.bytes_down, result.bytes_up) == (result2.bytes_down, result2.bytes_up)
 
 
-def assert_same_bits(params, others):
-    assert set(params) == set(others)
-    assert all(torch.equal(params[name], others[name]) for name in params)
+def start_of(federation):
+    return federation.method.init(np.random.default_rng(7))
 
 
 @pytest.mark.slow
@@ -148,8 +137,7 @@ def assert_same_bits(params, others):
 @pytest.mark.parametrize(("method", "settings"), VARIANTS)
 def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memory):
     one = Federation(method, settings, mode="one-at-a-time").run()
-    together = Federation(method, settings, mode="batched", memory=memory).run()
-    assert_alike(one, together)
+    assert_alike(one, Federation(method, settings, mode="batched", memory=memory).run())
     start = Federation(method, settings).first
     assert any((one[0][name] - start[name]).norm() > 0.01 for name in start)
 
@@ -157,13 +145,13 @@ def test_clients_batched_and_one_at_a_time_learn_the_same(method, settings, memo
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_gives_the_same_batched_and_one_at_a_time(strategy):
     options = {"mu": 0.5} if strategy == "fedprox" else {"rho": 0.3} if strategy == "fedgloss" else {}
-    one = Federation("fedzsl", {}, strategy, options, mode="one-at-a-time").run()
-    together = Federation("fedzsl", {}, strategy, options, mode="batched").run()
-    assert_alike(one, together)
+    assert_alike(
+        *(Federation("fedzsl", {}, strategy, options, mode=mode).run() for mode in ("one-at-a-time", "batched"))
+    )
 
 
 def test_bf16_learns_nearly_the_same():
-    exact, start = Federation("fedzsl").run()[0], Federation("fedzsl").method.init(np.random.default_rng(7))
+    exact, start = Federation("fedzsl").run()[0], start_of(Federation("fedzsl"))
     for mode in ("one-at-a-time", "batched"):
         rough = Federation("fedzsl", mode=mode, bf16=True).run()[0]
         for name, value in rough.items():
@@ -174,7 +162,7 @@ def test_bf16_learns_nearly_the_same():
 
 def test_the_same_seed_gives_the_same_bits():
     for mode in ("one-at-a-time", "batched"):
-        assert_same_bits(Federation("fedzsl", mode=mode).run()[0], Federation("fedzsl", mode=mode).run()[0])
+        assert same(*(Federation("fedzsl", mode=mode).run()[0] for _ in range(2)))
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
@@ -188,7 +176,7 @@ def test_what_is_sent_is_counted_once_and_what_a_client_keeps_not_at_all(strateg
 
 
 def test_fedgloss_takes_running_statistics_from_the_batch_itself_alone():
-    kind = find(STRATEGIES, "fedgloss")
+    kind = find("strategy", "fedgloss")
     made, seen = kind(kind.Settings(dual=False)), []
 
     def gradient(params, step):
@@ -205,25 +193,24 @@ def test_fedgloss_takes_running_statistics_from_the_batch_itself_alone():
 # What strategies are by definition
 
 
-def start_of(federation):
-    return federation.method.init(np.random.default_rng(7))
+FLAT = {"rho": 0.0, "rho_local": 0.0, "dual": False}
+WITHOUT = [("fedprox", {"mu": 0.0}, 0), ("moon", {"mu": 0.0}, 0), ("fedgloss", FLAT, 1e-6)]
 
 
-@pytest.mark.parametrize("strategy", ["fedprox", "moon"])
+@pytest.mark.parametrize(("strategy", "options", "tolerance"), WITHOUT)
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
-def test_without_mu_they_are_fedavg_bit_for_bit(strategy, mode):
-    pulled = Federation("fedzsl", strategy=strategy, options={"mu": 0.0}, mode=mode).run(3)[0]
-    assert_same_bits(pulled, Federation("fedzsl", strategy="fedavg", mode=mode).run(3)[0])
+def test_without_what_they_add_they_are_fedavg(strategy, options, tolerance, mode):
+    other = Federation("fedzsl", strategy=strategy, options=options, mode=mode).run(3)[0]
+    fedavg = Federation("fedzsl", mode=mode).run(3)[0]
+    torch.testing.assert_close(other, fedavg, rtol=tolerance, atol=tolerance / 10)
 
 
 def test_eszsl_is_solved_by_each_client_or_on_all_data():
-    federation = Federation("eszsl", strategy="centralised", pooled=True)
     inputs, labels, samples = data()
+    federation = Federation("eszsl", strategy="centralised", pooled=True)
     torch.testing.assert_close(federation.run(1)[0], federation.method.statistics(inputs, labels))
-    local = Federation("eszsl", strategy="local")
-    states = local.run(1)[1]
-    for k, own in enumerate(samples):
-        torch.testing.assert_close(states[k], local.method.statistics(inputs[own], labels[own]))
+    alone = {k: federation.method.statistics(inputs[own], labels[own]) for k, own in enumerate(samples)}
+    torch.testing.assert_close(Federation("eszsl", strategy="local").run(1)[1], alone)
 
 
 @pytest.mark.parametrize("method", ["eszsl", "ridge", "gaussian"])
@@ -234,45 +221,52 @@ def test_sums_of_five_clients_are_those_of_one_place_and_one_round_is_enough(met
     params = federation.run(1)[0]
     for name in ("count", "total", "square"):
         torch.testing.assert_close(params[name], wanted[name], rtol=1e-13, atol=1e-12)
-    assert_same_bits(params, federation.run(3)[0])
+    assert same(params, federation.run(3)[0])
 
 
 class ByHand:
-    """Federated training of torch's linear classifier; subclasses write out one paper's algorithm each."""
+    """Federated training of torch's linear classifier, a vector; subclasses write out one paper's algorithm each."""
 
     momentum = 0.9
 
     def __init__(self, start):
-        self.start = {name.removeprefix("head."): value for name, value in start.items()}
+        self.start = torch.cat([start["head.weight"].flatten(), start["head.bias"]])
         self.inputs, self.labels, self.samples = data()
         self.shares = [len(held) / 9 for held in COUNTS]
 
-    def loss(self, layer, rows):
-        return F.cross_entropy(layer(self.inputs[rows]), self.labels[rows])
+    def named(self, w):
+        return {"head.weight": w[:-11].reshape(11, WIDTH), "head.bias": w[-11:]}
 
-    def gradient(self, layer, rows):
-        return torch.autograd.grad(self.loss(layer, rows), list(layer.parameters()))
+    def outputs(self, w, rows):
+        return F.linear(self.inputs[rows], *self.named(w).values())
 
-    def train(self, client, round, start, step):
-        """Take two epochs from ``start`` with the gradients ``step(layer, rows)``; return the model and its steps."""
-        layer = torch.nn.Linear(WIDTH, 11)
-        layer.load_state_dict(start)
-        optimiser = torch.optim.SGD(layer.parameters(), lr=0.05, momentum=self.momentum, weight_decay=1e-5)
+    def loss(self, w, rows):
+        return F.cross_entropy(self.outputs(w, rows), self.labels[rows])
+
+    def gradient(self, w, rows):
+        return torch.func.grad(self.loss)(w, rows)
+
+    def train(self, client, round, start, gradient):
+        """Take two epochs from ``start`` with ``gradient(w, rows)``; return the model and the number of its steps."""
+        w = start.clone()
+        optimiser = torch.optim.SGD([w], lr=0.05, momentum=self.momentum, weight_decay=1e-5)
         rng, steps = stream(3, "batches ", round, client), 0
         samples = self.samples[client]
         for order in [rng.permutation(len(samples)) for _ in range(2)]:
             for at in range(0, len(samples), 8):
-                for value, grad in zip(layer.parameters(), step(layer, samples[order[at : at + 8]]), strict=True):
-                    value.grad = grad
+                w.grad = gradient(w, samples[order[at : at + 8]])
                 optimiser.step()
                 steps += 1
-        return {name: value.detach().clone() for name, value in layer.named_parameters()}, steps
+        return w, steps
+
+    def mean(self, ends):
+        return sum(self.shares[k] * end for k, end in ends.items()) / sum(self.shares[k] for k in ends)
 
     def run(self, rounds, clients=range(5)):
         w = self.start
         for round in range(rounds):
             w = self.round(round, w, clients)
-        return {f"head.{name}": value for name, value in w.items()}
+        return self.named(w)
 
 
 class FedAvgByHand(ByHand):
@@ -280,15 +274,11 @@ class FedAvgByHand(ByHand):
 
     mu = 0.0
 
-    def round(self, round, w, clients):
-        share = sum(self.shares[k] for k in clients)
+    def round(self, round, sent, clients):
+        def step(w, rows):
+            return self.gradient(w, rows) + self.mu * (w - sent)
 
-        def step(layer, rows):
-            pulls = [self.mu * (value - w[name]).detach() for name, value in layer.named_parameters()]
-            return [grad + pull for grad, pull in zip(self.gradient(layer, rows), pulls, strict=True)]
-
-        ends = {k: self.train(k, round, w, step)[0] for k in clients}
-        return {name: sum(self.shares[k] / share * ends[k][name] for k in clients) for name in w}
+        return self.mean({k: self.train(k, round, sent, step)[0] for k in clients})
 
 
 class FedProxByHand(FedAvgByHand):
@@ -299,19 +289,15 @@ class FedNovaByHand(ByHand):
     """Wang et al. 2020, with the accumulation vector a_i summed one step after the other."""
 
     def round(self, round, w, clients):
-        share = sum(self.shares[k] for k in clients)
-        length, direction = 0.0, {name: torch.zeros_like(value) for name, value in w.items()}
+        lengths, directions = {}, {}
         for k in clients:
             end, steps = self.train(k, round, w, self.gradient)
             a, velocity = 0.0, 0.0
             for _ in range(steps):  # a constant gradient of one through the optimiser
                 velocity = self.momentum * velocity + 1
                 a += velocity
-            p = self.shares[k] / share
-            length += p * a
-            for name in w:
-                direction[name] += p * (w[name] - end[name]) / (0.05 * a)
-        return {name: w[name] - 0.05 * length * direction[name] for name in w}
+            lengths[k], directions[k] = a, (w - end) / (0.05 * a)
+        return w - 0.05 * self.mean(lengths) * self.mean(directions)
 
 
 class ScaffoldByHand(ByHand):
@@ -321,27 +307,19 @@ class ScaffoldByHand(ByHand):
 
     def __init__(self, start):
         super().__init__(start)
-        self.c = [torch.zeros_like(value) for value in self.start.values()]
-        self.own = {k: [torch.zeros_like(value) for value in self.start.values()] for k in range(5)}
+        self.c, self.own = torch.zeros_like(self.start), dict.fromkeys(range(5), torch.zeros_like(self.start))
 
     def round(self, round, w, clients):
-        ends, changes = [], []
+        ends, change = [], 0
         for k in clients:
-
-            def step(layer, rows, k=k):
-                grads = self.gradient(layer, rows)
-                return [g - own + c for g, own, c in zip(grads, self.own[k], self.c, strict=True)]
-
-            end, steps = self.train(k, round, w, step)
-            new = [
-                own - c + (w[name] - end[name]) / (steps * 0.05)
-                for name, own, c in zip(w, self.own[k], self.c, strict=True)
-            ]
-            changes.append([n - own for n, own in zip(new, self.own[k], strict=True)])
+            correction = self.c - self.own[k]
+            end, steps = self.train(k, round, w, lambda w, rows, c=correction: self.gradient(w, rows) + c)
+            new = (w - end) / (steps * 0.05) - correction
+            change = change + new - self.own[k]
             self.own[k] = new
             ends.append(end)
-        self.c = [c + sum(change[i] for change in changes) / 5 for i, c in enumerate(self.c)]
-        return {name: sum(end[name] for end in ends) / len(ends) for name in w}
+        self.c = self.c + change / 5
+        return sum(ends) / len(ends)
 
 
 class MoonByHand(ByHand):
@@ -353,23 +331,22 @@ class MoonByHand(ByHand):
         super().__init__(start)
         self.previous = {}
 
-    def round(self, round, w, clients):
+    def contrast(self, w, rows, sent, previous):
+        z, frozen = self.outputs(w, rows), [self.outputs(model, rows) for model in (sent, previous)]
+        logits = torch.stack([torch.cosine_similarity(z, other) for other in frozen], 1) / self.temperature
+        return F.cross_entropy(logits, torch.zeros(len(rows), dtype=torch.int64))
+
+    def round(self, round, sent, clients):
+        def step(w, rows):
+            if k not in self.previous:
+                return self.gradient(w, rows)
+            return self.gradient(w, rows) + self.mu * torch.func.grad(self.contrast)(w, rows, sent, self.previous[k])
+
         ends = {}
         for k in clients:
-
-            def step(layer, rows, k=k):
-                loss, x = self.loss(layer, rows), self.inputs[rows]
-                if k in self.previous:
-                    z = layer(x)
-                    frozen = [F.linear(x, model["weight"], model["bias"]) for model in (w, self.previous[k])]
-                    logits = torch.stack([torch.cosine_similarity(z, other) for other in frozen], 1) / self.temperature
-                    loss = loss + self.mu * F.cross_entropy(logits, torch.zeros(len(rows), dtype=torch.int64))
-                return torch.autograd.grad(loss, list(layer.parameters()))
-
-            ends[k], _ = self.train(k, round, w, step)
+            ends[k], _ = self.train(k, round, sent, step)
         self.previous |= ends
-        share = sum(self.shares[k] for k in clients)
-        return {name: sum(self.shares[k] / share * ends[k][name] for k in clients) for name in w}
+        return self.mean(ends)
 
 
 class FedGloSSByHand(ByHand):
@@ -380,46 +357,27 @@ class FedGloSSByHand(ByHand):
 
     def __init__(self, start):
         super().__init__(start)
-        self.g, self.sigma = None, {name: torch.zeros_like(value) for name, value in self.start.items()}
-        self.dual = {k: [torch.zeros_like(value) for value in self.start.values()] for k in range(5)}
-
-    @staticmethod
-    def length(tensors):
-        return torch.cat([value.flatten() for value in tensors]).norm()
+        zero = torch.zeros_like(self.start)
+        self.g, self.sigma, self.dual = None, zero, dict.fromkeys(range(5), zero)
 
     def radius(self, full, round):
         return min(full, 0.001 + (full - 0.001) * round / self.rise)
 
     def round(self, round, w, clients):
-        sent = w
-        if self.g is not None:
-            size = self.radius(self.rho, round) / self.length(self.g.values())
-            sent = {name: w[name] + size * self.g[name] for name in w}
+        sent = w if self.g is None else w + self.radius(self.rho, round) * self.g / self.g.norm()
+
+        def step(w, rows):
+            climb = self.gradient(w, rows)
+            risen = w + self.radius(self.rho_local, round) * climb / climb.norm()
+            return self.gradient(risen, rows) - self.dual[k] + (w - sent) / self.beta
+
         moves = {}
         for k in clients:
-
-            def step(layer, rows, k=k):
-                grads = self.gradient(layer, rows)
-                climb = [self.radius(self.rho_local, round) / self.length(grads) * g for g in grads]
-                with torch.no_grad():
-                    for value, up in zip(layer.parameters(), climb, strict=True):
-                        value += up
-                grads = self.gradient(layer, rows)
-                with torch.no_grad():
-                    for value, up in zip(layer.parameters(), climb, strict=True):
-                        value -= up
-                return [
-                    g - s + (value.detach() - centre) / self.beta
-                    for g, s, value, centre in zip(grads, self.dual[k], layer.parameters(), sent.values(), strict=True)
-                ]
-
-            end, _ = self.train(k, round, sent, step)
-            moves[k] = {name: end[name] - sent[name] for name in w}
-            self.dual[k] = [s - move / self.beta for s, move in zip(self.dual[k], moves[k].values(), strict=True)]
-        self.g = {name: -sum(moves[k][name] for k in clients) / len(clients) for name in w}
-        for name in w:
-            self.sigma[name] = self.sigma[name] - sum(moves[k][name] for k in clients) / (self.beta * 5)
-        return {name: w[name] - self.g[name] - self.beta * self.sigma[name] for name in w}
+            moves[k] = self.train(k, round, sent, step)[0] - sent
+            self.dual[k] = self.dual[k] - moves[k] / self.beta
+        self.g = -sum(moves.values()) / len(moves)
+        self.sigma = self.sigma - sum(moves.values()) / (self.beta * 5)
+        return w - self.g - self.beta * self.sigma
 
 
 SHARP = {"rho": 0.3, "rho_local": 0.2, "beta": 4.0, "warmup_rounds": 2, "weights": "uniform"}
@@ -457,31 +415,23 @@ def test_local_and_centralised_are_plain_training_continued(strategy, mode):
         for round in range(3):
             model, _ = hand.train(client, round, model, hand.gradient)
         ours = params if strategy == "centralised" else states[client]
-        expected = {f"head.{name}": value for name, value in model.items()}
-        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours, hand.named(model), rtol=1e-4, atol=1e-5)
     assert federation.strategy.pools == (strategy == "centralised")
     if strategy == "local":
-        assert_same_bits(params, start_of(federation))
+        assert same(params, start_of(federation))
         assert all(reply.update == {} for reply in result.replies)
 
 
 def test_moon_has_nothing_to_contrast_in_its_first_round():
-    moon, avg = (Federation("fedzsl", strategy=strategy).run(1) for strategy in ("moon", "fedavg"))
-    torch.testing.assert_close(moon[0], avg[0])
-    assert all(reply.terms["contrast"] == 0 for reply in moon[2].replies)
-    again = Federation("fedzsl", strategy="moon").run(2)[2]
-    assert all(reply.terms["contrast"] > 0 for reply in again.replies)
-
-
-def test_fedgloss_without_sharpness_and_dual_variables_is_fedavg():
-    options = {"rho": 0.0, "rho_local": 0.0, "dual": False}
-    gloss = Federation("fedzsl", strategy="fedgloss", options=options).run(3)[0]
-    torch.testing.assert_close(gloss, Federation("fedzsl").run(3)[0], rtol=1e-6, atol=1e-7)
+    params, _, first = Federation("fedzsl", strategy="moon").run(1)
+    torch.testing.assert_close(params, Federation("fedzsl").run(1)[0])
+    assert all(reply.terms["contrast"] == 0 for reply in first.replies)
+    assert all(reply.terms["contrast"] > 0 for reply in Federation("fedzsl", strategy="moon").run(2)[2].replies)
 
 
 def test_scaffold_estimates_mean_gradients_also_with_momentum():
     # Along a constant gradient, the control variate is that gradient.
-    scaffold = find(STRATEGIES, "scaffold")
+    scaffold = find("strategy", "scaffold")
     made, sgd, w = scaffold(scaffold.Settings()), SGD(0.1, momentum=0.9), torch.zeros(3)
     instruction = made.recall(made.instruct(made.init({"w": w}, 4), {"w": w}, 0), {}, 0)
     end, constant = [w.clone()], torch.tensor([1.0, -2.0, 0.5])
@@ -499,22 +449,19 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
 def test_training_that_diverges_says_what_to_do(strategy):
     federation = Federation("fedzsl", {"lr": 1e30}, strategy)
     params = start_of(federation)
-    sentence = (
-        "training diverged: the update of client 0 in round 5 is not finite; "
-        "lower method.lr or scale the features (data.features)"
+    why = (
+        r"^training diverged: the update of client 0 in round 5 is not finite; lower method\.lr or scale the features "
     )
-    with pytest.raises(FedUnseenError, match=f"^{re.escape(sentence)}$"):
+    with pytest.raises(FedUnseenError, match=why + r"\(data\.features\)$"):
         federation.engine.round(4, {}, params, {}, [0, 1])
 
 
 def test_auto_takes_the_way_that_pays(monkeypatch):
-    taken = []
-    federation = Federation("fedzsl", mode="auto")
+    taken, federation = [], Federation("fedzsl", mode="auto")
+    trainer = type(federation.worker.trainer)
     for way in ("one", "together"):
-        real = getattr(type(federation.worker.trainer), way)
-        monkeypatch.setattr(
-            type(federation.worker.trainer), way, lambda *a, way=way, real=real: taken.append(way) or real(*a)
-        )
+        real = getattr(trainer, way)
+        monkeypatch.setattr(trainer, way, lambda *a, way=way, real=real: taken.append(way) or real(*a))
     federation.run(1)
     federation.run(1, [2])
     assert taken == ["together", "one"]
@@ -568,9 +515,9 @@ def test_selective_sharing_combines_with_every_strategy(strategy):
     options = {"fedprox": {"mu": 0.5}, "fedgloss": {"rho": 0.3}}.get(strategy, {})
     one = Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="one-at-a-time").run()
     assert_alike(one, Federation("clswgan", SMALL, strategy, options | GENERATOR, mode="batched").run())
-    assert all(name.startswith("generator.") for name in one[0])
     plain = Federation("clswgan", SMALL, strategy, options, mode="one-at-a-time").run()[0]
-    assert {name.split(".")[0] for name in plain} == {"generator", "critic"}  # the softmax never travels
+    sent, sent_plain = ({name.split(".")[0] for name in params} for params in (one[0], plain))
+    assert (sent, sent_plain) == ({"generator"}, {"generator", "critic"})  # the softmax never travels
     assert any(not torch.equal(plain[name], value) for name, value in one[0].items())
 
 
@@ -606,32 +553,20 @@ def test_a_client_that_joins_late_trains_its_softmax_then():
 )  # fmt: skip
 def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, options):
     """Updates and states on disk, one client at a time, instead of in memory."""
-    few = Federation(method, None, strategy, options, mode="one-at-a-time")
-    in_memory = few.run(3)
+    in_memory = Federation(method, None, strategy, options, mode="one-at-a-time").run(3)
     monkeypatch.setattr(in_process, "_MANY", 2)
     monkeypatch.setattr(in_process, "_PART", 2**60)  # a part of the clients is a single one
-    many = Federation(method, None, strategy, options, mode="one-at-a-time")
-    on_disk = many.run(3)
-    assert not isinstance(on_disk[2].replies[0].update, dict)
-    assert_alike(
-        in_memory,
-        (on_disk[0], {k: dict(own) for k, own in on_disk[1].items()}, replaced(on_disk[2])),
-        rtol=0, atol=0,
-    )  # fmt: skip
+    params, states, result = Federation(method, None, strategy, options, mode="one-at-a-time").run(3)
+    assert not isinstance(result.replies[0].update, dict)
+    result = replace(result, replies=[replace(reply, update=dict(reply.update)) for reply in result.replies])
+    assert_alike(in_memory, (params, {k: dict(own) for k, own in states.items()}, result), rtol=0, atol=0)
 
 
 def test_few_of_many_clients_in_a_round_keep_their_updates_in_memory_and_their_states_on_disk(monkeypatch):
     monkeypatch.setattr(in_process, "_MANY", 2)
-    federation = Federation("fedzsl", None, "scaffold")
-    state = federation.strategy.init(federation.first, 5)
-    result = federation.engine.round(0, state, federation.first, {}, [1, 3])
+    _, _, result = Federation("fedzsl", None, "scaffold").run(1, [1, 3])
     assert [type(reply.update) for reply in result.replies] == [dict, dict]
     assert {client: type(own) for client, own in result.client_states.items()} == {1: StoredTensors, 3: StoredTensors}
-
-
-def replaced(result):
-    """Read all updates into memory."""
-    return replace(result, replies=[replace(reply, update=dict(reply.update)) for reply in result.replies])
 
 
 def test_of_many_clients_a_part_trains_at_once(monkeypatch):
