@@ -43,17 +43,22 @@ class Parties:
         }  # fmt: skip
         return Plan(**{**settings, **changes})
 
-    def agree(self, plan, names=None):
-        signatures = {name: self.clients[name].sign(plan, self.samples[name]) for name in names or self.names}
-        for name in signatures:
-            self.clients[name].accept(plan, signatures)
+    def sign(self, name, plan):
+        """Sign a plan for all own samples; one that removes none of them names none."""
+        return self.clients[name].sign(plan, self.samples[name] if name in (plan.removing or self.names) else ())
 
-    def restart(self, name):
-        """End a party's process: what is in memory is lost."""
-        if self.folder is not None:
-            self.ledgers[name] = self.ledger(name)
-        self.clients[name] = SecAggClient(self.credentials[name], self.ledgers[name], self.consent)
-        self.clients[name].sign(self.plan, self.samples[name])
+    def agree(self, plan):
+        signatures = {name: self.sign(name, plan) for name in self.names}
+        for client in self.clients.values():
+            client.accept(plan, signatures)
+
+    def restart(self, *names):
+        """End the processes of some parties, or of all: what is in memory is lost."""
+        for name in names or self.names:
+            if self.folder is not None:
+                self.ledgers[name] = self.ledger(name)
+            self.clients[name] = SecAggClient(self.credentials[name], self.ledgers[name], self.consent)
+            self.sign(name, self.plan)
 
     def encode(self, name, rho, extra=()):
         return self.layout.encode(self.values[name], rho)
@@ -83,14 +88,15 @@ class Parties:
         elements = self.layout.encode(values or self.values[name], bytes.fromhex(client.rho))
         return client.masked(request, elements)
 
-    def up_to_masked(self, k=0, attempt=0, names=None):
+    def up_to_masked(self, k=0, attempt=0, names=None, plan=None):
         """Return rho and the masked elements of an honest attempt."""
-        shares = self.shares(self.keys(k, attempt, names))
+        shares = self.shares(self.keys(k, attempt, names, plan=plan))
         masked = {name: self.mask(name, self.masked_request(name, shares)) for name in shares}
         return next(iter(shares.values()))["rho"], masked
 
-    def open(self, rho, k=0, names=None):
-        return {n: self.clients[n].open({"plan": self.plan.digest, "k": k, "rho": rho}) for n in names or self.names}
+    def open(self, rho, k=0, names=None, plan=None):
+        request = {"plan": (plan or self.plan).digest, "k": k, "rho": rho}
+        return {name: self.clients[name].open(request) for name in names or self.names}
 
 
 def refusal(call, *given, **named):
