@@ -1,6 +1,7 @@
 """A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
 
 import shutil
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -56,19 +57,17 @@ class Killed(Exception):
 
 
 class Inline:
-    """Calls the parties; keeps what they answered."""
+    """Calls the parties; keeps what they were asked and answered. A message that is ``lost`` does not arrive."""
 
-    def __init__(self, parties, stop=lambda name, header: None):
-        self.there, self.stop, self.heard = parties, stop, []
-        self.messages = {}
+    def __init__(self, parties, lost=lambda name, header: False):
+        self.there, self.lost, self.heard, self.messages = parties, lost, [], defaultdict(list)
 
     def present(self):
         return {name: str(id(party)) for name, party in self.there.items()}
 
     def ask(self, name, message):
-        self.stop(name, unpack(message)[0])
-        self.messages.setdefault(name, []).append(message)
-        answer = self.there[name].answer(message)
+        self.messages[name].append(message)
+        answer = None if self.lost(name, unpack(message)[0]) else self.there[name].answer(message)
         self.heard.append((name, answer))
         return answered(answer)
 
@@ -95,28 +94,33 @@ def joined(folder, state, home=None):
 
 
 def members(folders, tmp_path, names=NAMES, homes=None):
-    places = {name: homes and homes / name for name in names}
-    return {name: joined(folders / name, tmp_path / "state" / name, home) for name, home in places.items()}
+    return {name: joined(folders / name, tmp_path / "state" / name, homes and homes / name) for name in names}
 
 
-def hosted(chosen, link, out, resume=False):
-    deployed = chosen.with_overrides(DEPLOYED)
-    return run(deployed, out, resume, meeting=lambda: nullcontext(Session(link, [PartyStatus(name) for name in NAMES])))
+def own_data(folder):
+    """The settings of a coordinator whose own samples are in this folder."""
+    return {"data.name": "folder", "data.root": str(folder), "data.part": True}
 
 
+def hosted(chosen, link, out, resume=False, names=NAMES):
+    session = Session(link, [PartyStatus(name) for name in names])
+    return run(chosen.with_overrides(DEPLOYED), out, resume, meeting=lambda: nullcontext(session))
+
+
+def as_in_process(chosen, tmp_path):
+    """Run an experiment in one process; check that the deployment's model has the same bits."""
+    here = run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    assert same(tmp_path / "run", here)
+    return here
+
+
+CLSWGAN = {"name": "clswgan", "hidden": 32, "synthetic": 10, "head_epochs": 1, "critic_steps": 1}
 SETTINGS = [
     {},
     {"strategy__name": "scaffold"},
     {"strategy__name": "moon"},
     {"strategy__name": "fedgloss"},
-    {
-        "method__name": "clswgan",
-        "method__hidden": 32,
-        "method__synthetic": 10,
-        "method__head_epochs": 1,
-        "method__critic_steps": 1,
-        "strategy__shared": ["generator.*"],
-    },
+    {**{f"method__{key}": value for key, value in CLSWGAN.items()}, "strategy__shared": ["generator.*"]},
     {"data__features": ["centre", "l2"]},
     {"defence__name": "median"},
     {"compression__name": "8-bit"},
@@ -137,17 +141,13 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     with pytest.raises(Killed):
         hosted(chosen, Inline(parties, kill), tmp_path / "run")
     parties["west"] = joined(folders / "west", tmp_path / "state" / "west")  # killed too
-    link = Inline(parties)
-    hosted(chosen, link, tmp_path / "run", resume=True)
-    run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
-    assert same(tmp_path / "run", tmp_path / "here")
+    hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
+    as_in_process(chosen, tmp_path)
     assert all(party.done.is_set() and party.error is None for party in parties.values())
 
 
 def test_a_message_that_comes_again_is_answered_from_memory(folders, tmp_path):
-    """A carrier that lost it, or its answer, sends it again; a failure is tried again."""
-    parties = members(folders, tmp_path)
-    link = Inline(parties)
+    link = Inline(members(folders, tmp_path))
     hosted(experiment(strategy__rounds=2), link, tmp_path / "run")
     party, lines = joined(folders / "north", tmp_path / "state" / "north"), []
     party.say = lines.append
@@ -173,39 +173,32 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
 ):
     """The coordinator has samples of validation classes; it is killed and continues, and nothing shows."""
     chosen, whole, heard = chosen_rounds
-    result, killed = [], []
+    asked = []
 
-    def listen(name, header):
-        result.append(header)
-        stages = sum(one["kind"] == "hello" for one in result) // len(NAMES)  # each begins with a greeting
+    def kill(name, header):
+        asked.append(header["kind"])
+        stages = asked.count("hello") // len(NAMES)  # each begins with a greeting
         if header.get("round") == 1 and name == "west" and stages == (1 if stage == "selection" else 2):
-            killed.append(name)
             raise Killed
 
     parties = members(folders, tmp_path)
     with pytest.raises(Killed):
-        hosted(chosen, Inline(parties, listen), tmp_path / "killed")
-    assert killed
+        hosted(chosen, Inline(parties, kill), tmp_path / "killed")
     resumed = hosted(chosen, Inline(parties), tmp_path / "killed", resume=True)
     for name in ("rounds", "stopped", "chosen_on_validation", "gzsl_harmonic"):
         assert resumed.result[name] == whole.result[name]
     assert same(tmp_path / "killed", whole)
     stopped = whole.result["stopped"]
     assert whole.result["rounds"] == whole.result["selected_round"] == stopped["round"] - 2
-    hellos = [one for one in heard if "samples" in one and "client" not in one]
-    without, everything = hellos[: len(NAMES)], hellos[len(NAMES) :]
-    assert sum(one["classes"] for one in without) == len(whole.space.train)
-    assert sum(one["classes"] for one in everything) == len(whole.space.seen)
+    classes = [one["classes"] for one in heard if "samples" in one and "client" not in one]  # answers to greetings
+    assert sum(classes[: len(NAMES)]) == len(whole.space.train)
+    assert sum(classes[len(NAMES) :]) == len(whole.space.seen)
 
 
-def test_a_coordinator_without_samples_of_validation_classes_cannot_choose(folders, tmp_path):
-    data = {"data.name": "folder", "data.root": str(folders / "coordinator"), "data.part": True}
-    more = {"evaluation.selection": "validation", "strategy.stop_after": 2, **DEPLOYED}
+def test_choosing_needs_samples_of_the_coordinator_s_validation_classes_and_of_parties_other_classes(folders, tmp_path):
+    settings = {"evaluation.selection": "validation", "strategy.stop_after": 2, **own_data(folders / "coordinator")}
     with pytest.raises(DataError, match="folder/coordinator has no sample of its validation classes to choose on:"):
-        hosted(experiment().with_overrides({**data, **more}), Inline({}), tmp_path / "run")
-
-
-def test_a_party_of_nothing_but_validation_classes_cannot_take_part_in_choosing(folders, tmp_path):
+        hosted(experiment().with_overrides(settings), Inline({}), tmp_path / "run")
     data = PartyData(folders / "north")
     held = np.unique(data.benchmark.labels).tolist()
     with pytest.raises(RefusedError, match=": all samples to train on are of the coordinator's validation classes:"):
@@ -230,32 +223,21 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
     monkeypatch.setattr(safetensors.torch, "save_file", crowded)
     chosen = experiment(strategy__name="scaffold", method__kl=0.0)
     link = Inline(members(folders, tmp_path))
-    with pytest.raises(RunDirectoryError) as said:
+    start = rf"^{tmp_path}/run cannot be written \(.*No space left on device.*"
+    with pytest.raises(
+        RunDirectoryError, match=start + "choose another --out, or fix that and continue with --resume$"
+    ):
         hosted(chosen, link, tmp_path / "run")
-    assert str(said.value).startswith(f"{tmp_path / 'run'} cannot be written (")
-    assert "No space left on device" in str(said.value)
-    assert str(said.value).endswith("choose another --out, or fix that and continue with --resume")
     assert set(full.values()) == {0}
     heard = [unpack(answer)[0].get("error", "") for name, answer in link.heard if name == "north"]
     assert sum("No space left on device" in one for one in heard) == 2  # told, and asked again
     assert not any(str(tmp_path) in one for one in heard)
     assert not list((tmp_path / "state").rglob(".*.tmp"))
     hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run", resume=True)
-    run(chosen.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
-    assert same(tmp_path / "run", tmp_path / "here")
+    as_in_process(chosen, tmp_path)
 
 
-def test_nothing_but_updates_counts_and_losses_leaves_a_party(folders, tmp_path):
-    link = Inline(members(folders, tmp_path))
-    hosted(experiment(strategy__name="scaffold", strategy__rounds=1), link, tmp_path / "run")
-    keys = {"client", "round", "classes", "samples", "terms", "step_lengths", "notes", "seconds"}
-    for name, answer in link.heard:
-        header, tensors = unpack(answer)
-        assert header.keys() in (keys, {"classes", "samples"}, set()), name
-        assert {key.split("/")[0] for key in tensors} <= {"update"}
-
-
-def test_a_party_that_lost_its_state_says_so_and_begins_anew(folders, tmp_path):
+def test_a_party_that_lost_its_state_says_so_and_nothing_but_updates_counts_and_losses_leaves_it(folders, tmp_path):
     parties, said = members(folders, tmp_path), []
 
     def lose(name, header):
@@ -264,25 +246,31 @@ def test_a_party_that_lost_its_state_says_so_and_begins_anew(folders, tmp_path):
                 path.unlink()
 
     parties["north"].say = said.append
-    hosted(experiment(strategy__name="scaffold"), Inline(parties, lose), tmp_path / "run")
+    link = Inline(parties, lose)
+    hosted(experiment(strategy__name="scaffold"), link, tmp_path / "run")
     assert [line for line in said if "starts again" in line]
     held = sorted(path.name for path in (tmp_path / "state" / "south").rglob("after-*"))
     assert held == [f"after-{round:06d}.safetensors" for round in range(3)]
+    keys = {"client", "round", "classes", "samples", "terms", "step_lengths", "notes", "seconds"}
+    for name, answer in link.heard:
+        header, tensors = unpack(answer)
+        assert header.keys() - {"forgot"} in (keys, {"classes", "samples"}, set()), name
+        assert ("forgot" in header) == (name == "north" and header.get("round") == 1)
+        assert {key.split("/")[0] for key in tensors} <= {"update"}
 
 
-def refused(folders, tmp_path, change, **settings):
-    """Return what a party says to a greeting that is changed, and the error that it ends with."""
+def refused(folders, tmp_path, change):
+    """Return the error of a party whose greeting is changed; it answers with it too."""
     party = joined(folders / "north", tmp_path / "state")
-    link = Inline({"north": party})
-    hello = []
-    link.ask = lambda name, message: hello.append(message) or answered(None)
+    link = Inline({"north": party}, lost=lambda name, header: True)
     with pytest.raises(QuorumError):
-        hosted(experiment(**settings), link, tmp_path / "run")
-    header, tensors = unpack(hello[0])
-    answer, _ = unpack(party.answer(pack(change(header) or header, tensors)))
+        hosted(experiment(), link, tmp_path / "run")
+    header, tensors = unpack(link.messages["north"][0])
+    change(header)
+    answer, _ = unpack(party.answer(pack(header, tensors)))
     assert party.done.is_set()
     assert answer == {"error": str(party.error).replace(str(folders / "north"), "DATA")}
-    return party.error
+    return str(party.error)
 
 
 def named(section, key, value):
@@ -305,45 +293,47 @@ def named(section, key, value):
     ],
 )
 def test_a_greeting_that_does_not_fit_is_refused(change, sentence, folders, tmp_path):
-    assert sentence in str(refused(folders, tmp_path, change))
+    assert sentence in refused(folders, tmp_path, change)
 
 
 def test_another_class_space_is_refused(folders, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "north").mkdir()
-    text = (folders / "north" / "classes.csv").read_text().splitlines(keepends=True)
-    text[3] = text[3].replace(text[3].split(",")[0], "owl", 1)
-    (other / "north" / "classes.csv").write_text("".join(text))
-    arrays = dict(np.load(folders / "north" / "features.npz"))
-    arrays["labels"] = np.where(arrays["labels"] == text[3].split(",")[0], "owl", arrays["labels"])
-    np.savez(other / "north" / "features.npz", **arrays)
-    error = refused(other, tmp_path, lambda header: None)
-    assert "is not the coordinator's class space: they differ in the names of the classes: copy" in str(error)
+    other = tmp_path / "other" / "north"
+    shutil.copytree(folders / "north", other)
+    text = (other / "classes.csv").read_text().splitlines(keepends=True)
+    name, rest = text[3].split(",", 1)
+    text[3] = f"owl,{rest}"
+    (other / "classes.csv").write_text("".join(text))
+    arrays = dict(np.load(other / "features.npz"))
+    arrays["labels"] = np.where(arrays["labels"] == name, "owl", arrays["labels"])
+    np.savez(other / "features.npz", **arrays)
+    error = refused(other.parent, tmp_path, lambda header: None)
+    assert "is not the coordinator's class space: they differ in the names of the classes: copy" in error
+
+
+def write_pictures(folder, name, pictures, table):
+    """Write a class's pictures and the table of the classes."""
+    (folder / name).mkdir()
+    for i, pixels in enumerate(pictures):
+        Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    (folder / "classes.csv").write_text(table, "utf-8")
 
 
 def test_a_party_reads_its_pictures_as_the_coordinator_does(tmp_path):
     """Cut out of a larger picture, they would have other features than the coordinator tests with."""
-    (tmp_path / "red").mkdir()
     pixels = np.random.default_rng(0).integers(256, size=(12, 12, 3)).astype(np.uint8)
-    for i in range(2):
-        Image.fromarray(pixels).save(tmp_path / "red" / f"{i}.png")
-    (tmp_path / "classes.csv").write_text("name,split,r\nred,seen,1\ngreen,unseen,0.5\n", "utf-8")
+    write_pictures(tmp_path, "red", [pixels] * 2, "name,split,r\nred,seen,1\ngreen,unseen,0.5\n")
     result = PartyData(tmp_path, settings={"size": 12, "resize": 12}).benchmark
     np.testing.assert_array_equal(result.images()[0], pixels.transpose(2, 0, 1))
 
 
 def as_texts(folders, out, apart):
     """Copy parties' folders as if a text encoder had described the classes, each time ``apart`` a little otherwise."""
-    for k, folder in enumerate(sorted(folders.iterdir())):
-        (out / folder.name).mkdir(parents=True)
-        shutil.copy(folder / "features.npz", out / folder.name)
-        space = ClassSpace.load(folder / "classes.csv")
-        noise = np.random.default_rng(k).normal(size=space.semantics.shape) * apart
+    shutil.copytree(folders, out)
+    for k, table in enumerate(sorted(out.glob("*/classes.csv"))):
+        space = ClassSpace.load(table)
+        texts = space.semantics + np.random.default_rng(k).normal(size=space.semantics.shape) * apart
         columns = tuple(f"text {i}" for i in range(space.attributes))
-        replace(space, semantics=space.semantics + noise, attribute_names=columns, attribute_groups={}).save(
-            out / folder.name / "classes.csv"
-        )
+        replace(space, semantics=texts, attribute_names=columns, attribute_groups={}).save(table)
     return out
 
 
@@ -351,14 +341,11 @@ def as_texts(folders, out, apart):
 def test_text_encoders_of_processors_that_round_otherwise_give_the_coordinator_s_bits(method, folders, tmp_path):
     """Sums of class spaces of other bits would be refused, and updates would not be those of one process."""
     own = as_texts(folders, tmp_path / "rounded", 1e-6)
-    data = {"data.name": "folder", "data.root": str(own / "coordinator"), "data.part": True, "method.name": method}
-    chosen = experiment(strategy__rounds=1).with_overrides(data)
-    for name in ("rounded", "same"):
-        if name == "same":
-            for party in NAMES:
-                shutil.copy(own / "coordinator" / "classes.csv", own / party)
-        hosted(chosen, Inline(members(own, tmp_path / name)), tmp_path / name / "run")
-    assert same(tmp_path / "rounded" / "run", tmp_path / "same" / "run")
+    chosen = experiment(strategy__rounds=1, method__name=method).with_overrides(own_data(own / "coordinator"))
+    rounded = hosted(chosen, Inline(members(own, tmp_path / "a")), tmp_path / "a" / "run")
+    for party in NAMES:
+        shutil.copy(own / "coordinator" / "classes.csv", own / party)
+    assert same(rounded, hosted(chosen, Inline(members(own, tmp_path / "b")), tmp_path / "b" / "run"))
 
 
 def test_other_texts_are_refused(folders, tmp_path):
@@ -390,32 +377,27 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     small |= {"evaluation.episodes": 6, "method.inner_steps": 2, "method.test_steps": 3}
     few = Experiment.load(DIGITS_MAML, {**small, "partition.kind": "iid"})
     deal(few, tmp_path / "data", ("north", "south"))
-    parties = members(tmp_path / "data", tmp_path, NAMES[:2])
-    deployed = few.with_overrides(DEPLOYED)
-    met = Session(Inline(parties), [PartyStatus(name) for name in parties])
-    done = run(deployed, tmp_path / "run", meeting=lambda: nullcontext(met))
-    here = run(few.with_overrides({"engine.mode": "one-at-a-time"}), tmp_path / "here")
-    assert same(tmp_path / "run", tmp_path / "here")
-    assert done.result["few_shot"] == here.result["few_shot"]
+    link = Inline(members(tmp_path / "data", tmp_path, NAMES[:2]))
+    done = hosted(few, link, tmp_path / "run", names=NAMES[:2])
+    assert done.result["few_shot"] == as_in_process(few, tmp_path).result["few_shot"]
 
 
 @pytest.mark.parametrize("quorum", [1, 0.5])
 def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     """A client's state is that of its last merged round, whatever it has computed since: as in a simulation."""
     lost = {("north", 1), ("south", 2), ("west", 2), ("south", 3)}
-    chosen = experiment(strategy__name="scaffold", strategy__rounds=6, strategy__fraction=0.7, engine__name="nvflare")
+    settings = {"strategy__name": "scaffold", "strategy__rounds": 6, "strategy__fraction": 0.7}
+    chosen = experiment(**settings, engine__name="nvflare", engine__quorum=quorum, engine__patience=0.2)
 
     class Lossy(Inline):
         def ask(self, name, message):
-            header, _ = unpack(message)
             answer = self.there[name].answer(message)
-            key = (NAMES[int(name)] if name.isdigit() else name, header.get("round"))
+            key = (NAMES[int(name)] if name.isdigit() else name, unpack(message)[0].get("round"))
             return answered(None if key in lost else answer)
 
     near = Lossy({str(k): SimpleNamespace(answer=partial(simulated(), str(k))) for k in range(3)})
-    hosted(chosen.with_overrides({"engine.quorum": quorum}), Lossy(members(folders, tmp_path)), tmp_path / "apart")
-    elsewhere(chosen.with_overrides({"engine.quorum": quorum, "engine.patience": 0.2}), tmp_path / "near", near)
-    assert same(tmp_path / "apart", tmp_path / "near")
+    apart = hosted(chosen, Lossy(members(folders, tmp_path)), tmp_path / "apart")
+    assert same(apart, elsewhere(chosen, tmp_path / "near", near))
 
 
 def taking_home(folders, tmp_path):
@@ -441,15 +423,12 @@ def test_every_party_takes_the_model_home(settings, folders, tmp_path):
             home.metrics  # noqa: B018
 
 
-def test_a_setting_keeps_the_model_at_the_coordinator(folders, tmp_path):
-    parties = taking_home(folders, tmp_path)
-    hosted(experiment(engine__name="nvflare", engine__deliver=False), Inline(parties), tmp_path / "run")
+def test_a_setting_keeps_the_model_here_and_a_party_that_comes_when_all_is_over_takes_it_home(folders, tmp_path):
+    chosen, parties = experiment(strategy__rounds=1), taking_home(folders, tmp_path)
+    kept = chosen.with_overrides({"engine.name": "nvflare", "engine.deliver": False})
+    hosted(kept, Inline(parties), tmp_path / "kept")
     assert [party.home for party in parties.values()] == [None] * 3
     assert not (tmp_path / "homes").exists()
-
-
-def test_a_party_that_comes_when_all_is_over_takes_the_model_home_and_adds_a_class(folders, tmp_path):
-    chosen = experiment(strategy__rounds=1)
     hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run")
     parties = taking_home(folders, tmp_path)
     done = hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
@@ -463,10 +442,7 @@ def test_a_party_that_comes_when_all_is_over_takes_the_model_home_and_adds_a_cla
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda result, model: (result, {**model, next(iter(model)): torch.zeros(3)}),
-            "of its model has the shape (3,)",
-        ),
+        (lambda result, model: (result, dict.fromkeys(model, torch.zeros(3))), "of its model has the shape (3,)"),
         (lambda result, model: (result, dict(list(model.items())[1:])), "its model lacks"),
         (lambda result, model: (result, {k: v * torch.nan for k, v in model.items()}), "its model is not finite"),
         (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is not a finite number"),
@@ -476,27 +452,16 @@ def test_a_party_that_comes_when_all_is_over_takes_the_model_home_and_adds_a_cla
     ],
 )
 def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, message, folders, tmp_path):
-    party = joined(folders / "north", tmp_path / "state", tmp_path / "home")
-    sent = []
-    link = Inline({name: party if name == "north" else joined(folders / name, tmp_path / name) for name in NAMES})
-    link.stop = lambda name, header: None
-
-    def ask(name, message, real=link.ask):
-        if unpack(message)[0]["kind"] != "stop":
-            return real(name, message)
-        if name == "north":
-            sent.append(message)
-        return answered(None)
-
-    link.ask = ask
+    parties = taking_home(folders, tmp_path)
+    link = Inline(parties, lost=lambda name, header: header["kind"] == "stop")
     hosted(experiment(strategy__rounds=1), link, tmp_path / "run")
-    header, model = unpack(sent[0])
+    party, (header, model) = parties["north"], unpack(link.messages["north"][-1])
     result, model = change(header["result"], model)
     answer, _ = unpack(party.answer(pack({**header, "result": result}, model)))
     assert message in answer["error"]
     assert str(party.error) == f"the run is over, but its model is not here: {answer['error']}"
     assert party.done.is_set()
-    assert not (tmp_path / "home").exists()
+    assert not (tmp_path / "homes").exists()
 
 
 def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
@@ -508,10 +473,8 @@ def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monke
         return np.eye(len(texts), dtype=np.float32)
 
     monkeypatch.setattr(text, "embed_texts", embed)
-    (tmp_path / "classes.csv").write_text("name,split\ncat,seen\ndog,seen\nfox,unseen\n")
-    (tmp_path / "cat").mkdir()
-    for number in range(4):
-        Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(tmp_path / "cat" / f"{number}.png")
+    pictures = [np.full((8, 8, 3), 60 * number, np.uint8) for number in range(4)]
+    write_pictures(tmp_path, "cat", pictures, "name,split\ncat,seen\ndog,seen\nfox,unseen\n")
     assert len(PartyData(tmp_path).benchmark.train) == 4
     PartyData(tmp_path, {"data.text_encoder": "another"})
     assert asked == ["minilm", "another"]
@@ -527,10 +490,10 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
     seen = np.isin(arrays["labels"], np.array(space.names)[space.seen])
     arrays["split"] = np.where(seen, "train", "test")
     np.savez(place / "features.npz", **arrays)
-    data = {"data.name": "folder", "data.root": str(place), "data.part": True}
-    variant = experiment().with_overrides({**data, "method.name": form, "strategy.rounds": 1, "partition.clients": 3})
+    asked = experiment(method__name=form, strategy__rounds=1, evaluation__selection="validation")
+    asked = asked.with_overrides(own_data(place))
     for steps, left in (([], 0), (["centre"], seen.sum() / 5)):
-        default = variant.with_overrides({"evaluation.selection": "validation", "data.features": steps})
+        default = asked.with_overrides({"data.features": steps})
         done = hosted(deployed(default, {}), Inline(members(folders, tmp_path / form)), tmp_path / f"run{len(steps)}")
         assert done.result["selection"] == "last"
         assert ("left_out_offset" in done.result) == (form == "gaussian")
@@ -541,7 +504,6 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
         labels = load_file(done.path / "evaluation.safetensors")["labels"]
         assert len(arrays["labels"]) - len(labels) == pytest.approx(left, abs=len(space.seen) / 2)
         assert done.result["notes"][0].split(";")[0] in write_report(done).read_text()
-    asked = variant.with_overrides({"evaluation.selection": "validation"})
     assert deployed(asked, {"evaluation.selection": "validation"}) is asked
 
 
