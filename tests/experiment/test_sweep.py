@@ -74,7 +74,7 @@ def refused(write):
     return call
 
 
-def test_cells_are_the_product_of_the_axes_in_the_file_s_order(write):
+def test_cells_are_the_product_of_the_axes_in_the_file_s_order_and_overrides_reach_them_all(write):
     sweep = read_sweep(write())
     assert sweep.name == "small"
     assert sweep.axes == {"lr": ("0.05", "0.5"), "losses": ("sce alone", "+ con")}
@@ -83,22 +83,22 @@ def test_cells_are_the_product_of_the_axes_in_the_file_s_order(write):
     ]  # fmt: skip
     assert [cell.folder for cell in sweep.cells] == ["0.05--sce-alone", "0.05--+-con", "0.5--sce-alone", "0.5--+-con"]
     for cell in sweep.cells:
-        experiment = cell.experiment
-        assert (experiment.strategy.rounds, experiment.run.seeds, experiment.evaluation.selection) == (3, 2, "last")
-        assert experiment.method.lr == float(cell.values["lr"])
-        assert experiment.method.consistency == (0.1 if cell.values["losses"] == "+ con" else 0.0)
-        assert experiment.name == "small"
+        made, method = cell.experiment, cell.experiment.method
+        assert (made.name, made.strategy.rounds, made.run.seeds, made.evaluation.selection) == ("small", 3, 2, "last")
+        expected = float(cell.values["lr"]), 0.1 if cell.values["losses"] == "+ con" else 0.0
+        assert (method.lr, method.consistency) == expected
+    sweep = read_sweep(write(), overrides={"strategy.rounds": 7, "partition.join": {"1": 2}})
+    assert {cell.experiment.strategy.rounds for cell in sweep.cells} == {7}
+    assert sweep.command == f"fedunseen sweep {write()} --set strategy.rounds=7 --set 'partition.join={{ 1 = 2 }}'"
 
 
 def test_a_value_of_an_axis_may_change_method_and_strategy(write):
-    text = (
-        SMALL + '"plain" = { method = { name = "classifier", hidden = [4] }, strategy = { name = "fedprox", mu = 1 } }'
-    )
-    cell = read_sweep(write(text)).cells[-1]
-    assert (cell.values["losses"], cell.experiment.method.name) == ("plain", "classifier")
-    assert cell.experiment.method.hidden == (4,)
-    assert (cell.experiment.method.lr, cell.experiment.method.batch_size) == (0.5, 8)  # what both methods know is kept
-    assert (cell.experiment.strategy.mu, cell.experiment.strategy.rounds) == (1.0, 3)
+    plain = 'plain.method = { name = "classifier", hidden = [4] }\nplain.strategy = { name = "fedprox", mu = 1 }'
+    cell = read_sweep(write(SMALL + plain)).cells[-1]
+    method, strategy = cell.experiment.method, cell.experiment.strategy
+    assert (cell.values["losses"], method.name, method.hidden) == ("plain", "classifier", (4,))
+    assert (method.lr, method.batch_size) == (0.5, 8)  # what both methods know is kept
+    assert (strategy.mu, strategy.rounds) == (1.0, 3)
 
 
 def test_an_axis_may_be_named_by_its_setting_and_base_may_be_left_out(write, tree):
@@ -113,15 +113,9 @@ method.name = "fedzsl"
 "partition.join" = [{{ 1 = 2 }}]
 """
     sweep = read_sweep(write(text))
-    assert [cell.experiment.partition.clients for cell in sweep.cells] == [2, 4]
+    partitions = [cell.experiment.partition for cell in sweep.cells]
+    assert [(one.clients, one.join) for one in partitions] == [(2, {"1": 2}), (4, {"1": 2})]
     assert sweep.cells[0].values == {"partition.clients": "2", "partition.join": '{"1": 2}'}
-    assert sweep.cells[0].experiment.partition.join == {"1": 2}
-
-
-def test_overrides_reach_every_cell(write):
-    sweep = read_sweep(write(), overrides={"strategy.rounds": 7, "partition.join": {"1": 2}})
-    assert {cell.experiment.strategy.rounds for cell in sweep.cells} == {7}
-    assert sweep.command == f"fedunseen sweep {write()} --set strategy.rounds=7 --set 'partition.join={{ 1 = 2 }}'"
 
 
 def test_only_takes_parts_of_the_grid(write):
@@ -158,23 +152,21 @@ def test_data_sets_are_an_axis_of_their_own(write, tmp_path):
         paper = paper.replace(numbers, f"{{ birds = {numbers} }}")
     path = write('data = ["birds"]\n' + SMALL + SETS + paper)
     sweep = read_sweep(path)
-    assert list(sweep.axes) == ["data", "lr", "losses"]
-    assert sweep.axes["data"] == ("birds",)
-    assert sweep.cells[1].paper == {"zsl": 12.5}
-    assert sweep.notes == {"birds": "twelve birds"}
+    assert sweep.axes == {"data": ("birds",), "lr": ("0.05", "0.5"), "losses": ("sce alone", "+ con")}
+    assert next(iter(sweep.axes)) == "data"
+    assert (sweep.cells[1].paper, sweep.notes) == ({"zsl": 12.5}, {"birds": "twelve birds"})
     sweep = read_sweep(path, data=["fish", "eels"])
     assert sweep.axes["data"] == ("fish", "eels")
     assert sweep.beside == {"fish": "birds", "eels": "eels"}  # the paper has no eels
     by_key = {cell.key: cell for cell in sweep.cells}
-    assert by_key["fish / 0.5 / + con"].paper == {"zsl": 1.0, "gzsl_seen": 2.25}
-    assert by_key["eels / 0.5 / + con"].paper == {}
-    assert by_key["fish / 0.5 / + con"].experiment.method.lr == 1.5  # no axis changes what is fixed
-    assert by_key["fish / 0.5 / + con"].experiment.method.scale == 2.0  # what the data set says of this method
-    assert by_key["fish / 0.5 / + con"].experiment.method.hidden == (16,)
+    fish, eels = by_key["fish / 0.5 / + con"], by_key["eels / 0.5 / + con"]
+    assert (fish.paper, eels.paper) == ({"zsl": 1.0, "gzsl_seen": 2.25}, {})
+    method = fish.experiment.method
+    assert method.lr == 1.5  # no axis changes what is fixed
+    assert (method.scale, method.hidden) == (2.0, (16,))  # what the data set says of this method
     assert by_key["fish / 0.5 / sce alone"].experiment.method.consistency == 3.0
-    assert by_key["fish / 0.5 / + con"].experiment.method.consistency == 0.1  # the axis says so
-    assert by_key["eels / 0.5 / + con"].experiment.method.lr == 0.5
-    assert by_key["eels / 0.5 / + con"].experiment.data.root == tmp_path / "elsewhere"
+    assert method.consistency == 0.1  # the axis says so
+    assert (eels.experiment.method.lr, eels.experiment.data.root) == (0.5, tmp_path / "elsewhere")
     assert sweep.command.endswith("--data fish --data eels")
 
 
@@ -239,12 +231,9 @@ def test_what_is_wrong_is_one_sentence(refused, text, start):
 
 def test_wrong_arguments_are_one_sentence(refused, tmp_path):
     small = tmp_path / "small.toml"
+    set_twice = "--set method.lr: the axis 'lr' sets it, so all its values would be "
     for text, more, start in (
-        (
-            SMALL,
-            {"overrides": {"method.lr": 1.0}},
-            "--set method.lr: the axis 'lr' sets it, so all its values would be ",
-        ),
+        (SMALL, {"overrides": {"method.lr": 1.0}}, set_twice),
         (SMALL, {"data": ["birds"]}, f"--data birds: {small} names no data sets: leave it out"),
         ('data_sets = "none.toml"\n' + SMALL, {}, f"{tmp_path / 'none.toml'} is missing: fix data_sets in {small}"),
         (SMALL + SETS, {"data": ["bird"]}, "--data: unknown data set 'bird': did you mean 'birds'?"),
@@ -260,13 +249,13 @@ def test_wrong_arguments_are_one_sentence(refused, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sweep_names())
 def test_every_cell_of_every_shipped_sweep_is_read(name):
+    seeds = {"digit-pairs-grid": 1, "fzsl-fig7": 1, "fedfsl-fig6": 5}.get(name, 3)
     for data in [(), *((one,) for one in read_file(name)[1])]:
-        sweep = read_sweep(name, data)
-        assert [cell.refused for cell in sweep.cells if cell.refused] == []
-        seeds = {"digit-pairs-grid": 1, "fzsl-fig7": 1, "fedfsl-fig6": 5}.get(name, 3)
-        assert all(cell.experiment.run.seeds == seeds for cell in sweep.cells)
-        assert len({cell.folder for cell in sweep.cells}) == len(sweep.cells)
-        assert len({json.dumps(cell.experiment.to_dict()) for cell in sweep.cells}) == len(sweep.cells)
+        cells = read_sweep(name, data).cells
+        assert [cell.refused for cell in cells if cell.refused] == []
+        assert {cell.experiment.run.seeds for cell in cells} == {seeds}
+        folders, experiments = zip(*((c.folder, json.dumps(c.experiment.to_dict())) for c in cells), strict=True)
+        assert len(set(folders)) == len(set(experiments)) == len(cells)
 
 
 def printed(name, columns=("AWA2", "AWA1", "APY", "CUB", "SUN")):
@@ -285,7 +274,7 @@ def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
     assert two["+ SMA"] == three["none"] == four["+ SMA"]
     assert one["ours (LM)"] == two["+ SMA + SKA (LM)"] == three["RoBERTa"]
     assert one["ours (VLM)"] == two["+ SMA + SKA (VLM)"] == three["CLIP"] == four["ours (VLM)"]
-    assert one["ours (VLM)"] == six["even / ours (VLM)"]
+    assert six["even / ours (VLM)"] == one["ours (VLM)"]
     assert one["centralised CLSWGAN"] == four["centralised"]
     some = ("AWA2", "CUB", "SUN")
     five, shorter = printed("fzsl-table5", some), printed("fzsl-table1", some)
@@ -300,15 +289,16 @@ def test_what_fzsl_prints_in_several_tables_is_the_same_everywhere():
 
 def test_fzsl_s_cells_say_what_travels_and_what_the_generator_is_told():
     cells = {cell.key: cell.experiment for cell in read_sweep("fzsl-table1").cells}
-    assert cells["CUB / CLSWGAN + FedAvg"].strategy.shared == ("*",)
-    assert cells["CUB / ours (VLM)"].strategy.shared == ("generator.*",)
+    shared = [cells[f"CUB / {row}"].strategy.shared for row in ("CLSWGAN + FedAvg", "ours (VLM)")]
+    assert shared == [("*",), ("generator.*",)]
     assert cells["CUB / ours (LM)"].method.text == "roberta-base"
     assert (cells["CUB / FL-FREE"].method.margin, cells["AWA1 / FL-FREE"].method.balance) == (200.0, 0.1)
     assert (cells["SUN / FL-FREE"].method.batch_size, cells["SUN / FL-VAEGAN"].method.lr) == (512, 1e-3)
     assert (cells["SUN / FL-FREE"].method.lr, cells["SUN / ours (VLM)"].method.synthetic) == (2e-4, 400)
     for key, experiment in cells.items():
-        assert (experiment.strategy.rounds, experiment.strategy.local_epochs) == (100, 1)
-        assert (experiment.partition.clients, experiment.strategy.weights) == (4, "uniform")
+        strategy = experiment.strategy
+        assert (strategy.rounds, strategy.local_epochs, strategy.weights) == (100, 1, "uniform")
+        assert experiment.partition.clients == 4
         one_to_one = ("min-max",) if experiment.method.name in ("vaegan", "free") else ("l2",)
         assert experiment.data.features == one_to_one, key
     # what is at hand runs without any download
@@ -323,8 +313,7 @@ def test_printed_harmonic_means_follow_from_the_accuracies_beside_them():
     """A wrong digit would show: H is 2US / (U + S) of rounded U and S, but for what the papers themselves misprint."""
     wrong = set()
     for name in sweep_names():
-        sweep = read_sweep(name)
-        for cell in sweep.cells:
+        for cell in read_sweep(name).cells:
             u, s, h = (cell.paper.get(f"gzsl_{part}", math.nan) for part in ("unseen", "seen", "harmonic"))
             if not math.isnan(u + s + h) and abs(2 * u * s / (u + s) - h) > 0.16:
                 wrong.add(cell.key)
@@ -343,35 +332,31 @@ def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     record = {"problem": 'it, "broke"', "refused": False}
     (out / "failed" / f"{sweep.cells[2].folder}.json").write_text(json.dumps(record))
     found = rows(sweep, out)
-    assert [row.status for row in found] == ["not run", "done", "failed", "not run"]
+    statuses, row = ["not run", "done", "failed", "not run"], found[1]
+    assert [one.status for one in found] == statuses
     seeds = [json.loads((out / "cells" / done.folder / f"seed-{s}" / "result.json").read_text()) for s in (0, 1)]
     for name in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"):
         values = [seed[name] for seed in seeds]
-        assert found[1].mean[name] == pytest.approx(np.mean(values))
-        assert found[1].sd[name] == pytest.approx(
-            math.sqrt(sum((v - np.mean(values)) ** 2 for v in values))
-        )  # n - 1 = 1
-    assert found[1].mean["bytes_up"] == np.mean([seed["bytes_up"] for seed in seeds])
+        deviation = math.sqrt(sum((v - np.mean(values)) ** 2 for v in values))  # n - 1 = 1
+        assert (row.mean[name], row.sd[name]) == pytest.approx((np.mean(values), deviation))
+    assert row.mean["bytes_up"] == np.mean([seed["bytes_up"] for seed in seeds])
     write_csv(sweep, found, out / "results.csv")
     with open(out / "results.csv", newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    assert [(line["lr"], line["losses"], line["status"]) for line in lines] == [
-        ("0.05", "sce alone", "not run"), ("0.05", "+ con", "done"), ("0.5", "sce alone", "failed"),
-        ("0.5", "+ con", "not run"),
-    ]  # fmt: skip
-    assert float(lines[1]["zsl"]) == found[1].mean["zsl"]
-    assert float(lines[1]["zsl_sd"]) == found[1].sd["zsl"]
-    assert (lines[1]["zsl_paper"], lines[1]["gzsl_seen_paper"], lines[0]["zsl_paper"]) == ("12.5", "", "")
-    assert (lines[1]["seeds"], lines[1]["selection"], lines[1]["run"]) == ("2", "last", "cells/0.05--+-con")
+    assert [line["status"] for line in lines] == statuses
+    assert [(line["lr"], line["losses"]) for line in lines] == [tuple(cell.values.values()) for cell in sweep.cells]
+    line, mean, sd = lines[1], row.mean["zsl"], row.sd["zsl"]
+    assert (float(line["zsl"]), float(line["zsl_sd"])) == (mean, sd)
+    assert (line["zsl_paper"], line["gzsl_seen_paper"], lines[0]["zsl_paper"]) == ("12.5", "", "")
+    assert (line["seeds"], line["selection"], line["run"]) == ("2", "last", "cells/0.05--+-con")
     assert lines[2]["problem"] == 'it, "broke"'
-    assert lines[1]["command"] == f"fedunseen sweep {tmp_path / 'small.toml'} --only lr=0.05 --only 'losses=+ con'"
+    assert line["command"] == f"fedunseen sweep {tmp_path / 'small.toml'} --only lr=0.05 --only 'losses=+ con'"
 
 
 def test_shipped_files_are_in_the_package():
-    package = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-    assert {"sweeps/*.toml", "sweeps/data/*.toml", "experiment/rules/*.toml"} <= set(
-        package["tool"]["setuptools"]["package-data"]["fedunseen"]
-    )
+    tool = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["tool"]
+    files = set(tool["setuptools"]["package-data"]["fedunseen"])
+    assert {"sweeps/*.toml", "sweeps/data/*.toml", "experiment/rules/*.toml"} <= files
 
 
 @pytest.mark.parametrize("data", ["APY", "DeepFashion"])
@@ -379,9 +364,8 @@ def test_every_network_of_table_1_fits_attributes_without_published_groups(tmp_p
     """The class space is that of the published layout; a small network stands for ResNet-101."""
     own = {"encoder.name": "conv", "data.size": 8}
     if data == "APY":
-        objects = write_apy(tmp_path)
-        labels = np.array([c for _, _, c, *_ in objects])
-        write_splits(tmp_path, THINGS, [picture for _, picture, *_ in objects], labels, [1, 4])
+        _, pictures, labels, *_ = zip(*write_apy(tmp_path), strict=True)
+        write_splits(tmp_path, THINGS, list(pictures), np.array(labels), [1, 4])
     else:
         write_deepfashion(tmp_path)
         own["data.unseen_classes"] = 2
