@@ -23,12 +23,8 @@ from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from processes import command
 from same import same
 
-LATE = {
-    "evaluation.selection": "last",
-    "evaluation.embedding": False,
-    "data.features": ["l2"],
-    "partition.join": {"2": 2},
-}
+LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
+LATE = {**LAST, "data.features": ["l2"], "partition.join": {"2": 2}}
 
 
 @pytest.fixture(scope="module")
@@ -37,38 +33,34 @@ def late(make, tmp_path_factory):
     return run(make({**LATE, "run.forgettable": True}), tmp_path_factory.mktemp("late") / "run")
 
 
-def test_a_client_that_came_late_is_forgotten_from_there_on(late, make, tmp_path):
-    left = forget(late, "2", tmp_path / "left")
-    anew = run(make({**LATE, "partition.without": [2]}), tmp_path / "anew")
+@pytest.mark.parametrize(("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])])
+def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again, others, late, make, tmp_path):
+    left = forget(late, str(client), tmp_path / "left")
+    anew = run(make({**LATE, "partition.without": [client]}), tmp_path / "anew")
     assert same(left, anew)
     assert not same(left, late)
-    assert left.result["rounds_trained_again"] == 2
-    assert [line["participants"] for line in left.metrics] == [[0, 1]] * 4
-    assert left.result["forgotten"] == ["2"] == left.manifest["forgotten"]
-    assert left.metrics[0]["seconds"] == late.metrics[0]["seconds"]  # the first two rounds are those of the run
+    assert left.result["rounds_trained_again"] == again
+    assert [line["participants"] for line in left.metrics] == others
+    assert left.result["forgotten"] == [str(client)] == left.manifest["forgotten"]
+    if client == 2:
+        assert left.metrics[0]["seconds"] == late.metrics[0]["seconds"]  # the first two rounds are those of the run
 
-
-def test_a_client_of_the_first_round_is_forgotten_from_the_start(late, make, tmp_path):
-    left = forget(late, "0", tmp_path / "left")
-    assert left.result["rounds_trained_again"] == 4
-    assert same(left, run(make({**LATE, "partition.without": [0]}), tmp_path / "anew"))
-    again = forget(left, "2", tmp_path / "less")
-    assert again.result["forgotten"] == ["0", "2"]
+    else:
+        assert forget(left, "2", tmp_path / "less").result["forgotten"] == ["0", "2"]
 
 
 def test_states_are_kept_before_somebody_comes_and_only_if_asked_for(late, make, tmp_path):
-    assert [path.name for path in sorted((late.path / "checkpoints").glob("before-*"))] == ["before-000003.safetensors"]
     plain = run(make(LATE), tmp_path / "plain")
-    assert not list((plain.path / "checkpoints").glob("before-*"))
+    kept = [[path.name for path in (one.path / "checkpoints").glob("before-*")] for one in (late, plain)]
+    assert kept == [["before-000003.safetensors"], []]
     assert same(plain, late)
 
 
-def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
+def test_what_cannot_be_forgotten_is_one_sentence(make, tmp_path):
     with pytest.raises(ExperimentError, match=r"partition\.without: there is no client 7: the 3 clients are"):
         make({**LATE, "partition.without": [7]})
-    alone = run(
-        make({**LATE, "strategy.name": "local", "strategy.rounds": 1, "partition.join": {}}), tmp_path / "local"
-    )
+    settings = {**LATE, "strategy.name": "local", "strategy.rounds": 1, "partition.join": {}}
+    alone = run(make(settings), tmp_path / "local")
     with pytest.raises(ExperimentError, match=r"under strategy\.name = 'local' no party's updates are merged: run"):
         forget(alone, "0", tmp_path / "left")
     manifest = json.loads((alone.path / "manifest.json").read_text())
@@ -79,16 +71,17 @@ def test_what_cannot_be_forgotten_is_one_sentence(late, make, tmp_path):
     assert not (tmp_path / "left").exists()
 
 
-SUMS = {
-    **{"data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "evaluation.selection": "last"},
-    **{"evaluation.embedding": False, "method.shrinkage": 0.1},
-}
+SUMS = {"data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "method.shrinkage": 0.1, **LAST}
+
+
+def gaussian(settings):
+    return Experiment.load("digit-pairs-gaussian", settings)
 
 
 @pytest.mark.parametrize("options", [{}, {"method.retention": "total"}, {"privacy.aggregation": "masked"}])
 def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
-    done = run(Experiment.load("digit-pairs-gaussian", {**SUMS, **options}), tmp_path / "run")
-    never = run(Experiment.load("digit-pairs-gaussian", {**SUMS, "partition.without": [1]}), tmp_path / "never")
+    done = run(gaussian({**SUMS, **options}), tmp_path / "run")
+    never = run(gaussian({**SUMS, "partition.without": [1]}), tmp_path / "never")
     left = forget(done, "1", tmp_path / "left")
     assert left.result["sums_sha256"] == never.result["sums_sha256"] != done.result["sums_sha256"]
     assert same(left, never)
@@ -126,14 +119,8 @@ def test_a_party_writes_what_is_to_be_removed(tmp_path):
         np.savez(folder / "features.npz", features=rows[held], labels=labels[held], split=split[held])
         lines = [f"c{c},{'seen' if c < 4 else 'unseen'},{c % 3},{c // 3},1" for c in range(6)]
         (folder / "classes.csv").write_text("\n".join(["name,split,a,b,c", *lines]) + "\n")
-    tree = {
-        "data": {"name": "folder", "root": str(tables["all"])},
-        "method": {"name": "gaussian", "shrinkage": 0.1},
-        "partition": {"kind": "pccd", "clients": 2},
-        "privacy": {"aggregation": "masked"},
-        "evaluation": {"selection": "last", "embedding": False},
-    }
-    done = run(Experiment.from_dict({**tree, "partition": {**tree["partition"], "clients": 4}}), tmp_path / "run")
+    data = {"data.name": "folder", "data.root": str(tables["all"]), "method.shrinkage": 0.1, "partition.kind": "pccd"}
+    done = run(gaussian({**LAST, **data, "partition.clients": 4, "privacy.aggregation": "masked"}), tmp_path / "run")
     file = tmp_path / "removal.safetensors"
     assert write_removal(done, tables["party"], file, range(10, 32)) == 22
     left = forget(done, "1", tmp_path / "left", removal=file)
@@ -143,14 +130,13 @@ def test_a_party_writes_what_is_to_be_removed(tmp_path):
         forget(done, "1", tmp_path / "no", removal=tables["party"] / "classes.csv")
 
 
-FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "evaluation.embedding": False, "data.features": ["centre"]}
+FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "data.features": ["centre"], **LAST}
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """Give a run of Gaussian classes on digit-pairs, its features scaled."""
-    settings = {**FEW, "evaluation.selection": "last"}
-    return run(Experiment.load("digit-pairs-gaussian", settings), tmp_path_factory.mktemp("sums") / "run")
+    return run(gaussian(FEW), tmp_path_factory.mktemp("sums") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -162,16 +148,11 @@ def party(done, tmp_path_factory):
     names = (*done.space.names, "okapi")
     new = len(names) - 1
     rows = [whole.features[whole.labels == c] for c in (old, other)]
-    space = replace(
-        done.space,
-        names=names,
-        semantics=np.concatenate([done.space.semantics, description[None]]),
-        seen=np.sort(np.append(done.space.seen, [old, new])),
-        unseen=np.setdiff1d(done.space.unseen, [old]),
-    )
+    semantics = np.concatenate([done.space.semantics, description[None]])
+    seen, unseen = np.union1d(done.space.seen, [old, new]), np.setdiff1d(done.space.unseen, [old])
+    space = replace(done.space, names=names, semantics=semantics, seen=seen, unseen=unseen)
     labels = np.repeat([old, new], [len(rows[0]), len(rows[1])])
-    everyone = np.arange(len(labels))
-    nobody = np.zeros(0, dtype=np.int64)
+    everyone, nobody = np.arange(len(labels)), np.zeros(0, dtype=np.int64)
     benchmark = Benchmark("party", space, np.concatenate(rows), labels, everyone, nobody, nobody, part=True)
     folder = tmp_path_factory.mktemp("party")
     write_folder(folder, benchmark, everyone, "train")
@@ -191,11 +172,8 @@ def test_a_party_s_sums_teach_what_its_samples_would(done, party, tmp_path):
     assert learnt.predict(rows, among="unseen") == wanted.predict(rows, among="unseen")
     assert "okapi" in {one[0].name for one in learnt.predict(rows)}
     # What travels: one row for each class, whatever the number of samples.
-    assert {name: tuple(value.shape) for name, value in load_file(file).items()} == {
-        "count": (2,),
-        "total": (2, 128),
-        "semantics": (2, done.space.attributes),
-    }
+    shapes = {name: tuple(value.shape) for name, value in load_file(file).items()}
+    assert shapes == {"count": (2,), "total": (2, 128), "semantics": (2, done.space.attributes)}
     with pytest.raises(ExperimentError, match="exists already: name another file with --out"):
         write_class_sums(done, folder, file)
 
@@ -210,6 +188,15 @@ def put(name, place, value):
 
 def cut(name, place):
     return lambda tensors, about: tensors.update({name: tensors[name][place].contiguous()})
+
+
+@pytest.fixture
+def sums(done, party, tmp_path):
+    """A party's file of sums, its tensors and what it says of them."""
+    file = tmp_path / "sums.safetensors"
+    write_class_sums(done, party[0], file)
+    with safe_open(file, "pt") as written:
+        return file, load_file(file), written.metadata()
 
 
 @pytest.mark.parametrize(
@@ -230,12 +217,9 @@ def cut(name, place):
         ("text", DAMAGED),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(done, party, tmp_path, change, sentence):
-    file = tmp_path / "sums.safetensors"
-    write_class_sums(done, party[0], file)
-    tensors = load_file(file)
-    with safe_open(file, "pt") as written:
-        about = {key: json.loads(value) for key, value in written.metadata().items()}
+def test_what_does_not_fit_is_one_sentence(done, party, sums, change, sentence):
+    file, tensors, about = sums
+    about = {key: json.loads(value) for key, value in about.items()}
     if change == "spelling":
         done = done.learn({"Okapi": party[2]["okapi"]})
     elif change != "text":
@@ -262,40 +246,29 @@ def test_a_trained_method_takes_no_sums(finished, party, tmp_path):
         ("other classes", "the seen classes"),
     ],
 )
-def test_sums_of_another_run_are_refused(done, party, tmp_path, change, what):
-    file = tmp_path / "sums.safetensors"
-    write_class_sums(done, party[0], file)
+def test_sums_of_another_run_are_refused(done, sums, tmp_path, change, what):
     if change == "other classes":
         other = replace(done)
         space = replace(done.space, seen=done.space.seen[1:], unseen=np.sort(np.append(done.space.unseen, 0)))
-        other.__dict__["space"] = space
-        other.__dict__["scaler"] = done.scaler
+        other.__dict__.update(space=space, scaler=done.scaler)
     else:
-        settings = {**FEW, "evaluation.selection": "last", **change}
-        other = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
+        other = run(gaussian({**FEW, **change}), tmp_path / "run")
     with pytest.raises(DataError, match=f"made with another run: it differs in {what}: "):
-        read_class_sums(other, file)
+        read_class_sums(other, sums[0])
 
 
-def test_sums_made_before_a_run_learnt_classes_still_fit(done, party, tmp_path):
-    file = tmp_path / "sums.safetensors"
-    write_class_sums(done, party[0], file)
+def test_sums_made_before_a_run_learnt_classes_still_fit(done, sums):
     expanded = done.learn({"unicorn": done.space.semantics[5] + done.space.semantics[62]})
-    assert set(read_class_sums(expanded, file)[0]) == {"okapi"}
+    assert set(read_class_sums(expanded, sums[0])[0]) == {"okapi"}
 
 
-def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, tmp_path):
-    folder, samples, described = party
-    whole, halves = tmp_path / "whole.safetensors", [tmp_path / f"{name}.safetensors" for name in "ab"]
-    write_class_sums(done, folder, whole)
-    with safe_open(whole, "pt") as file:
-        about = file.metadata()
-    tensors = load_file(whole)
+def test_the_files_of_two_parties_teach_what_one_of_both_would(done, party, sums, tmp_path):
+    _, samples, described = party
+    (whole, tensors, about), halves = sums, [tmp_path / f"{name}.safetensors" for name in "ab"]
     for path, share in zip(halves, (0.25, 0.75), strict=True):
         part = {name: value * (1 if name == "semantics" else share) for name, value in tensors.items()}
         save_file(part, path, about)
-    words = ["learn", done.path, "--out", tmp_path / "new", *(word for path in halves for word in ("--sums", path))]
-    command(*words)
+    command("learn", done.path, "--out", tmp_path / "new", "--sums", halves[0], "--sums", halves[1])
     learnt, wanted = load_run(tmp_path / "new"), done.learn(described, samples)
     for name, value in wanted.params.items():
         assert torch.allclose(learnt.params[name], value, rtol=1e-9, atol=1e-12), name
