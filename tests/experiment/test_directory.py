@@ -12,7 +12,6 @@ from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.tensor_store import TensorStore, read_records
 from fedunseen.federation import State
-from fedunseen.federation import run_directory as directory_module
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
 from known_names import refuses
 from same import content
@@ -22,16 +21,25 @@ class Killed(BaseException):
     """What no code of the package catches."""
 
 
+LAST = {"evaluation.selection": "last"}
+ONE = {**LAST, "strategy.rounds": 1}
+
+
 @pytest.fixture
 def copy(finished, tmp_path):
     """A finished run that a test may damage."""
     return Path(shutil.copytree(finished.path, tmp_path / "copy"))
 
 
+@pytest.fixture
 def heal(make, copy, finished):
-    """Resume a damaged copy: it becomes what it was."""
-    run(make(), copy, resume=True)
-    assert content(copy) == content(finished.path)
+    """Resume the damaged copy: it becomes what it was."""
+
+    def call():
+        run(make(), copy, resume=True)
+        assert content(copy) == content(finished.path)
+
+    return call
 
 
 def kill_at(monkeypatch, moment):
@@ -69,8 +77,8 @@ def kill_at(monkeypatch, moment):
     "settings",
     [
         {},
-        {"strategy.name": "local", "evaluation.selection": "last"},
-        {"run.seeds": 2, "evaluation.selection": "last"},
+        {"strategy.name": "local", **LAST},
+        {"run.seeds": 2, **LAST},
         {"strategy.rounds": 6, "strategy.stop_after": 1, "method.lr": 0.5},
     ],
 )
@@ -101,20 +109,23 @@ def test_leftovers_of_a_kill_are_swept(make, tmp_path, cut_short):
     for name in [*names, "checkpoints/.tmpzzzzzz"]:
         (out / name).write_bytes(b"half")
     run(experiment, out, resume=True)
-    hidden = sorted(str(file.relative_to(out)) for file in out.rglob(".*"))
-    assert hidden == [".lock"]
+    assert [file for file in out.rglob(".*") if file != out / ".lock"] == []
 
 
-def test_without_resume_a_run_is_not_written_over(make, finished):
+def test_without_resume_or_for_another_experiment_a_run_is_not_written_over(make, tree, finished):
     before = content(finished.path)
     with pytest.raises(RunDirectoryError, match="already holds a run: add --resume to continue with it, or choose"):
         run(make(), finished.path)
+    with pytest.raises(RunDirectoryError, match=r"holds a run of another experiment \(method\.lr was 0\.05, is"):
+        run(make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
+    renamed = Experiment.from_dict({**tree, "name": "copy"})
+    assert run(renamed, finished.path, resume=True).result == finished.result
     assert content(finished.path) == before
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_finished_run_is_given_back_at_once(seeds, make, tmp_path, monkeypatch):
-    experiment = make({"run.seeds": seeds, "strategy.rounds": 1, "evaluation.selection": "last"})
+    experiment = make({**ONE, "run.seeds": seeds})
     done = run(experiment, tmp_path / "run")
     monkeypatch.setattr("fedunseen.experiment.setup.assemble", None)  # which prepares training
     before = {file: file.stat().st_mtime_ns for file in done.path.rglob("*")}
@@ -122,18 +133,8 @@ def test_a_finished_run_is_given_back_at_once(seeds, make, tmp_path, monkeypatch
     assert {file: file.stat().st_mtime_ns for file in done.path.rglob("*")} == before
 
 
-def test_resume_refuses_another_experiment(make, finished):
-    with pytest.raises(RunDirectoryError, match=r"holds a run of another experiment \(method\.lr was 0\.05, is"):
-        run(make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
-
-
-def test_resume_takes_a_copy_of_the_experiment_under_another_name(make, tree, finished):
-    assert run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result == finished.result
-
-
 def test_resume_refuses_other_data(make, make_folder, tmp_path):
-    root = make_folder(tmp_path / "data")
-    experiment = make({"data.root": str(root), "strategy.rounds": 1, "evaluation.selection": "last"})
+    experiment = make({**ONE, "data.root": str(make_folder(tmp_path / "data"))})
     run(experiment, tmp_path / "run")
 
     def change(rows, arrays):
@@ -149,16 +150,13 @@ def test_resume_refuses_other_data(make, make_folder, tmp_path):
 def test_a_directory_with_something_else_is_left_alone(make, tmp_path, name, resume):
     out = tmp_path / "out"
     out.mkdir()
-    if name.endswith("/"):
-        (out / name).mkdir()
-    else:
-        (out / name).write_text("mine")
+    (out / name).mkdir() if name.endswith("/") else (out / name).write_text("mine")
     with pytest.raises(RunDirectoryError, match="exists and is not a run directory: choose another --out"):
         run(make(), out, resume=resume)
     assert [file.name for file in out.iterdir()] == [name.rstrip("/")]
 
 
-def test_a_file_is_no_directory(make, tmp_path):
+def test_a_file_is_no_directory_but_an_empty_one_and_missing_folders_above_are_fine(make, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RunDirectoryError, match="exists and is not a run directory"):
         run(make(), tmp_path / "file")
@@ -166,46 +164,40 @@ def test_a_file_is_no_directory(make, tmp_path):
         with pytest.raises(RunDirectoryError, match=r"below cannot be written \("):
             run(make({"run.seeds": seeds}), tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_an_empty_directory_and_missing_folders_above_are_fine(make, tmp_path):
-    settings = {"strategy.rounds": 1, "evaluation.selection": "last"}
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "a" / "b" / "ü c"):
-        assert load_run(run(make(settings), out).path).result["rounds"] == 1
+        assert load_run(run(make(ONE), out).path).result["rounds"] == 1
 
 
 def test_a_second_process_is_kept_out(make, tmp_path):
-    experiment = make({"strategy.rounds": 2, "evaluation.selection": "last"})
+    experiment = make({**LAST, "strategy.rounds": 2})
     heard = []
 
     def intrude(stage, round, rounds, line):
         if round == 1:
-            with pytest.raises(RunDirectoryError) as error:
+            sentence = f"{tmp_path / 'run'} is in use by another process: wait for it, or choose another --out"
+            with refuses(sentence, RunDirectoryError):
                 run(experiment, tmp_path / "run", resume=True)
-            heard.append(str(error.value))
+            heard.append(round)
 
     done = run(experiment, tmp_path / "run", progress=intrude)
-    assert heard == [f"{done.path} is in use by another process: wait for it, or choose another --out"]
+    assert heard == [1]
     with holding(done.path) as free:
         assert free
 
 
 def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(make, tmp_path, monkeypatch):
     """Both have looked and found nothing; then the other one runs from start to end."""
-    experiment = make({"strategy.rounds": 1, "evaluation.selection": "last"})
-    real = directory_module.RunDirectory.locked
-    first = []
+    real = RunDirectory.locked
 
     def locked(self):
-        if not first:
-            first.append(True)
-            run(make({"strategy.rounds": 2, "evaluation.selection": "last"}), self.path)
+        monkeypatch.setattr(RunDirectory, "locked", real)
+        run(make({**LAST, "strategy.rounds": 2}), self.path)
         return real(self)
 
-    monkeypatch.setattr(directory_module.RunDirectory, "locked", locked)
+    monkeypatch.setattr(RunDirectory, "locked", locked)
     with pytest.raises(RunDirectoryError, match="already holds a run"):
-        run(experiment, tmp_path / "run")
+        run(make(ONE), tmp_path / "run")
     assert load_run(tmp_path / "run").result["rounds"] == 2
 
 
@@ -226,7 +218,7 @@ def test_a_damaged_file_is_one_sentence(make, copy, name, text):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "scaling.safetensors", "evaluation.safetensors", "classes.csv"])
 @pytest.mark.parametrize("damage", ["missing", "cut short", "empty"])
-def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, name, damage):
+def test_resume_makes_again_what_a_finished_run_has_lost(heal, copy, name, damage):
     if damage == "missing":
         (copy / name).unlink()
     else:
@@ -235,7 +227,7 @@ def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, n
     if name == "model.safetensors":
         with pytest.raises(RunDirectoryError, match="resume the run to make it again"):
             _ = load_run(copy).params
-    heal(make, copy, finished)
+    heal()
 
 
 @pytest.mark.parametrize(
@@ -248,56 +240,59 @@ def test_resume_makes_again_what_a_finished_run_has_lost(make, finished, copy, n
         (lambda text: "3\n", 0),
     ],
 )
-def test_damaged_metrics_are_noticed_and_made_again(make, finished, copy, damage, kept):
+def test_damaged_metrics_are_noticed_and_made_again(heal, copy, damage, kept):
     metrics = copy / "metrics.jsonl"
     metrics.write_text(damage(metrics.read_text()))
     assert len(RunDirectory(copy).metrics()) == kept
     with pytest.raises(RunDirectoryError, match="is damaged: resume the run to make it again"):
         _ = load_run(copy).metrics
-    heal(make, copy, finished)
+    heal()
 
 
 @pytest.mark.parametrize("newest", ["cut short", "missing"])
 @pytest.mark.parametrize("before", ["whole", "cut short"])
-def test_a_damaged_checkpoint_costs_rounds_not_the_result(make, finished, copy, newest, before):
+def test_a_damaged_checkpoint_or_a_lost_selection_costs_rounds_not_the_result(
+    make, finished, heal, copy, newest, before
+):
     (copy / "result.json").unlink()
+    checkpoints = copy / "checkpoints"
     for name, damage in (("000004", newest), ("000003", before)):
-        path = copy / "checkpoints" / f"{name}.safetensors"
+        path = checkpoints / f"{name}.safetensors"
         if damage == "missing":
             path.unlink()
         elif damage == "cut short":
             path.write_bytes(path.read_bytes()[:-5])
-    (copy / "checkpoints" / "notes.safetensors").write_bytes(b"no checkpoint")
+    (checkpoints / "notes.safetensors").write_bytes(b"no checkpoint")
     heard = []
     run(make(), copy, resume=True, progress=lambda stage, round, rounds, line: heard.append(round))
     assert heard[0] == (3 if before == "whole" else 0)
-    (copy / "checkpoints" / "notes.safetensors").unlink()
+    (checkpoints / "notes.safetensors").unlink()
     assert content(copy) == content(finished.path)
-
-
-def test_a_lost_selection_is_made_again(make, finished, copy):
     shutil.rmtree(copy / "selection")
     (copy / "result.json").unlink()
-    heal(make, copy, finished)
+    heal()
 
 
-def test_checkpoints_come_back_with_every_state(tmp_path, monkeypatch):
-    directory = RunDirectory(tmp_path)
-    monkeypatch.setattr(directory, "metrics", lambda: range(1_000_000))
+@pytest.fixture
+def directory(tmp_path, monkeypatch):
+    """A run directory that takes any checkpoint: the metrics of all rounds are there."""
+    monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000_000))
+    return RunDirectory(tmp_path)
+
+
+def test_checkpoints_come_back_with_every_state(directory, tmp_path):
     params, own = {"a/b": torch.arange(3.0)}, {"w": torch.ones(2)}
     for rounds in (999_998, 999_999, 1_000_000):  # more digits than the name has room for
         directory.save_checkpoint(State(rounds, {"momentum/x": params["a/b"]}, params, {11: own, 2: {}}))
     found = directory.newest_checkpoint(torch.device("cpu"))
     assert found.round == 1_000_000
-    assert found.params["a/b"].tolist() == [0, 1, 2]
-    assert found.server["momentum/x"].tolist() == [0, 1, 2]
+    assert found.params["a/b"].tolist() == found.server["momentum/x"].tolist() == [0, 1, 2]
     assert found.clients[11]["w"].tolist() == [1, 1]
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
-def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_path, monkeypatch):
-    directory, store = RunDirectory(tmp_path), TensorStore()
-    monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
+def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(directory, tmp_path):
+    store = TensorStore()
     states, written = {k: store.put({"w": torch.full((3,), float(k))}) for k in range(10)}, []
     for rounds in range(1, 9):
         if rounds > 1:
@@ -308,8 +303,7 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_
         if rounds == 3:
             directory.keep_checkpoint(3)
             kept = expected
-        own = tmp_path / "checkpoints" / f"{rounds:06d}.clients"
-        written.append(len(read_records(own, TensorStore())))
+        written.append(len(read_records(tmp_path / "checkpoints" / f"{rounds:06d}.clients", TensorStore())))
         again = RunDirectory(tmp_path)
         found = again.newest_checkpoint(torch.device("cpu"))
         assert {k: next(iter(one.values())).tolist() for k, one in found.clients.items()} == expected
@@ -320,15 +314,13 @@ def test_of_what_many_clients_remember_a_checkpoint_writes_what_has_changed(tmp_
     parts = {path.name for path in (tmp_path / "checkpoints").glob("*.clients")}
     assert parts == {"000001.clients", "000002.clients", "000003.clients", "000007.clients", "000008.clients"}
     _, path = directory.kept_checkpoint(3)  # the state kept for good still has all its parts
-    found = {}
-    for part in parts_of(path):
-        found |= read_records(part, TensorStore())
-    assert {k: own["w"].tolist() for k, own in found.items()} == {k: v for k, v in kept.items() if k != 99}
+    found = [record for part in parts_of(path) for record in read_records(part, TensorStore()).items()]
+    del kept[99]
+    assert {k: own["w"].tolist() for k, own in found} == kept
 
 
-def test_a_lost_part_of_a_checkpoint_costs_a_round(tmp_path, monkeypatch):
-    directory, store = RunDirectory(tmp_path), TensorStore()
-    monkeypatch.setattr(RunDirectory, "metrics", lambda self: range(1_000))
+def test_a_lost_part_of_a_checkpoint_costs_a_round(directory, tmp_path):
+    store = TensorStore()
     for rounds in (1, 2):
         own = {k: store.put({"w": torch.full((3,), float(rounds))}) for k in range(3)}
         directory.save_checkpoint(State(rounds, {}, {"a": torch.ones(1)}, own))
