@@ -19,9 +19,10 @@ import pytest
 
 from fedunseen.engines.remote.link import PartyGone
 from fedunseen.engines.remote.supervisor import descendants
-from fedunseen.experiment import Experiment, run
+from fedunseen.experiment import run
 from fedunseen.tools.deal import deal
-from processes import command, environment, free_port, until
+from links import CLOSED, experiment
+from processes import Machine, command, environment, free_port, until
 from same import same
 
 needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
@@ -32,23 +33,15 @@ pytestmark = [
 ]
 APP = Path(__file__).parents[2] / "deploy" / "flower"
 NAMES = ("north", "south", "west")
-FEW = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.selection": "last",
-    "evaluation.theory": False, "evaluation.embedding": False,
-}  # fmt: skip
-TRAINED = {"strategy.rounds": 4, "strategy.name": "scaffold", "method.hidden": "[16]"}
-WORDS = " ".join(f"{key}={str(value).lower()}" for key, value in FEW.items())
+WORDS = " ".join(f"{key}={str(value).lower()}" for key, value in CLOSED.items() if not key.startswith("partition"))
 
 
-def chosen(preset, **more):
-    return Experiment.load(preset, {**FEW, "partition.clients": 3, "engine.mode": "one-at-a-time", **more})
-
-
-class Federation:
+class Federation(Machine):
     """Flower's own processes in a folder; whatever still runs is killed at the end."""
 
     def __init__(self, folder, variables=None):
-        self.folder, self.port, self.running = folder, free_port(), {}
+        super().__init__(folder)
+        self.port, self.named = free_port(), {}
         self.environment = {
             **environment(), **(variables or {}), "FLWR_HOME": str(folder / "flwr"), "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
@@ -60,15 +53,16 @@ class Federation:
             process = subprocess.Popen(
                 [str(word) for word in line], cwd=self.folder, env=self.environment, stdout=out, stderr=out
             )
-        self.running[log] = process
+        self.running.append(process)
+        self.named[log] = process
         return process
 
-    def call(self, *line, check=True):
-        done = subprocess.run(
-            [str(word) for word in line], cwd=self.folder, env=self.environment, capture_output=True, text=True
-        )
-        assert not check or done.returncode == 0, (line, done.stdout, done.stderr)
-        return done.stdout + done.stderr
+    def end(self, name):
+        self.named[name].terminate()
+        self.named[name].wait()
+
+    def call(self, *line):
+        assert self.ended(self.start("call", *line)) == 0, self.said("call.log")
 
     def connection(self, *lines):
         text = "\n".join(["[superlink]", 'default = "here"', "[superlink.here]", *lines])
@@ -77,7 +71,7 @@ class Federation:
     def superlink(self, *more):
         place = ("--host", "127.0.0.1", "--port", self.port, "--disable-runtime-dependency-installation")
         self.start("superlink", "flower-superlink", *place, *more)
-        until(lambda: "startup complete" in self.log("superlink"), self.folder, [self.running["superlink"]])
+        self.until(lambda: "startup complete" in self.said("superlink.log"), self.named["superlink"])
 
     def node(self, name, *more, **config):
         settings = {"name": name, "data": f"data/{name}", "state": f"state-{name}", "out": f"model-{name}"}
@@ -87,9 +81,6 @@ class Federation:
         place = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", free_port())
         self.start(name, "flower-supernode", *place, *keys, "--node-config", text, *more)
 
-    def log(self, name):
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     def run(self, out, preset="digit-pairs-gaussian", settings="", app=APP, credentials="kits/coordinator"):
         config = {"experiment": preset, "out": out, "credentials": credentials, "set": f"{WORDS} {settings}".strip()}
         text = " ".join(f'{key}="{value}"' for key, value in config.items())
@@ -97,21 +88,19 @@ class Federation:
 
     def finished(self, out):
         """Wait for the end of a run, and return its result."""
-        process = self.running[f"run-{out}"]
-        until(lambda: process.poll() is not None, self.folder, [self.running["superlink"]])
+        self.ended(self.named[f"run-{out}"], self.named["superlink"])
         path = self.folder / out / "result.json"
-        assert path.exists(), "\n".join(self.log(name) for name in (f"run-{out}", *NAMES) if name in self.running)
+        assert path.exists(), "\n".join(map(self.said, (f"run-{out}.log", *(f"{name}.log" for name in NAMES))))
         return json.loads(path.read_bytes())
 
+    def participants(self, out):
+        """Wait for the end of a run of one round, and return the clients that took part."""
+        self.finished(out)
+        return json.loads((self.folder / out / "metrics.jsonl").read_text())["participants"]
+
     def stop(self):
-        below = [pid for process in self.running.values() for pid in descendants(process.pid)]
-        for process in self.running.values():
-            process.terminate()
-        for process in self.running.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        below = [pid for process in self.running for pid in descendants(process.pid)]
+        super().stop()
         for pid in below:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -140,19 +129,13 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def hub():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, hub):
+def nodes(tmp_path_factory):
     """Three hospitals: data, credentials, experiments, and Flower's processes with TLS and authentication."""
+    hub = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=hub.serve_forever, daemon=True).start()
     folder = tmp_path_factory.mktemp("flower")
-    made = Federation(folder, {"FLWR_SUPERGRID_API_URL": hub})
-    deal(chosen("digit-pairs-gaussian"), folder / "data", NAMES)
+    made = Federation(folder, {"FLWR_SUPERGRID_API_URL": f"http://127.0.0.1:{hub.server_port}"})
+    deal(experiment("digit-pairs-gaussian"), folder / "data", NAMES)
     command("certs", "--engine", "flower", "--parties", ",".join(NAMES), "--out", folder / "kits")
     kit = "kits/coordinator"
     made.connection(f'root-certificates = "{folder}/{kit}/ca.crt"')
@@ -161,21 +144,16 @@ def place(tmp_path_factory, hub):
         made.superlink(*files, "--ssl-keyfile", f"{kit}/server.key", "--enable-supernode-auth")
         for name in NAMES:
             made.call("flwr", "supernode", "register", f"{kit}/{name}.pub", "here", "--name", name)
+            made.node(name)
         yield made
     finally:
         made.stop()
-
-
-@pytest.fixture(scope="module")
-def nodes(place):
-    for name in NAMES:
-        place.node(name)
-    return place
+        hub.shutdown()
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory):
-    return run(chosen("digit-pairs-gaussian"), tmp_path_factory.mktemp("here") / "run").result["sums_sha256"]
+    return run(experiment("digit-pairs-gaussian"), tmp_path_factory.mktemp("here") / "run").result["sums_sha256"]
 
 
 @pytest.mark.parametrize("settings", ["", "privacy.aggregation=masked"], ids=["plain", "masked"])
@@ -188,33 +166,28 @@ def test_a_closed_form_ends_with_the_sums_of_one_process(settings, nodes, closed
 
 
 def test_a_new_job_continues_where_the_last_was_killed(nodes, tmp_path):
-    settings = " ".join(f"{key}={value}" for key, value in TRAINED.items())
+    settings = "strategy.rounds=4 strategy.name=scaffold method.hidden=[16]"
     first, metrics = nodes.run("killed", "digit-pairs", settings), nodes.folder / "killed" / "metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_text(), nodes.folder, [first])
-    for pid in descendants(nodes.running["superlink"].pid):
+    nodes.until(lambda: metrics.exists() and metrics.read_text(), first)
+    for pid in descendants(nodes.named["superlink"].pid):
         if "flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_text():
             os.kill(pid, signal.SIGKILL)
     first.kill()
-    before = len(metrics.read_text().splitlines())
-    assert 1 <= before < 4
+    assert 1 <= len(metrics.read_text().splitlines()) < 4
     nodes.run("killed", "digit-pairs", settings)
     nodes.finished("killed")
-    assert same(
-        nodes.folder / "killed", run(chosen("digit-pairs", **{**TRAINED, "method.hidden": [16]}), tmp_path / "a")
-    )
+    whole = experiment(engine__mode="one-at-a-time", strategy__rounds=4, strategy__name="scaffold")
+    assert same(nodes.folder / "killed", run(whole, tmp_path / "whole"))
 
 
 def test_a_party_with_bad_data_is_left_to_the_quorum(nodes):
-    nodes.running["west"].terminate()
-    nodes.running["west"].wait()
+    nodes.end("west")
     nodes.node("west", data="data/nowhere")
     nodes.run("quorum", settings="engine.quorum=2")
-    nodes.finished("quorum")
-    assert json.loads((nodes.folder / "quorum" / "metrics.jsonl").read_text())["participants"] == [0, 1]
-    assert "data/nowhere" in nodes.log("west")
-    assert "data/nowhere" not in nodes.log("run-quorum")
-    nodes.running["west"].terminate()
-    nodes.running["west"].wait()
+    assert nodes.participants("quorum") == [0, 1]
+    assert "data/nowhere" in nodes.said("west.log")
+    assert "data/nowhere" not in nodes.said("run-quorum.log")
+    nodes.end("west")
 
 
 def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_path):
@@ -232,17 +205,13 @@ def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_p
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     trusted = tmp_path / "trusted.yaml"
     trusted.write_text(f"fpk_reviewer: {public}\n")
-    nodes.running["north"].terminate()
-    nodes.running["north"].wait()
+    nodes.end("north")
     nodes.node("north", "--trusted-entities", trusted)
-    local = "engine.quorum=1 engine.patience=30"
     for app, participants in ((APP, [1]), ("@fedunseen/fedunseen-flower==1.0.0", [0, 1])):
-        out = f"signed-{len(participants)}"
-        nodes.run(out, app=app, settings=local.replace("quorum=1", f"quorum={len(participants)}"))
-        nodes.finished(out)
-        line = json.loads((nodes.folder / out / "metrics.jsonl").read_text())
-        assert line["participants"] == participants
-    assert "could not be verified" in nodes.log("north")
+        quorum = len(participants)
+        nodes.run(f"signed-{quorum}", app=app, settings=f"engine.quorum={quorum} engine.patience=30")
+        assert nodes.participants(f"signed-{quorum}") == participants
+    assert "could not be verified" in nodes.said("north.log")
 
 
 def test_the_same_app_runs_in_flowers_simulation(closed, tmp_path):
@@ -263,10 +232,9 @@ class Grid:
     """Nodes that a test describes; answers come when the test says so."""
 
     def __init__(self, **nodes):
-        self.nodes = {
-            number: SimpleNamespace(node_id=number, name=name, last_activated_at="1") for name, number in nodes.items()
-        }
-        self.sent, self.replies = {}, []
+        self.nodes, self.sent, self.replies = {}, {}, []
+        for name, number in nodes.items():
+            self.nodes[number] = SimpleNamespace(node_id=number, name=name, last_activated_at="1")
 
     def get_nodes(self):
         return list(self.nodes.values())
@@ -283,9 +251,8 @@ class Grid:
 
     def reply(self, number, content=None, error=None):
         metadata, found = SimpleNamespace(reply_to_message_id=number), SimpleNamespace(reason=error)
-        self.replies.append(
-            SimpleNamespace(metadata=metadata, content=content, error=found, has_error=lambda: error is not None)
-        )
+        reply = SimpleNamespace(metadata=metadata, content=content, error=found, has_error=lambda: error is not None)
+        self.replies.append(reply)
 
 
 @pytest.fixture
@@ -293,10 +260,11 @@ def app(monkeypatch):
     module = pytest.importorskip("fedunseen.engines.carriers.flower.app")
     monkeypatch.setattr(module, "LOOK", 0.0)
     monkeypatch.setattr(module, "POLL", 0.01)
-    # Flower's own needs a run.
-    monkeypatch.setattr(
-        module, "Message", lambda content, node, kind: SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node))
-    )
+
+    def message(content, node, kind):
+        return SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node))
+
+    monkeypatch.setattr(module, "Message", message)  # Flower's own needs a run
     return module
 
 
