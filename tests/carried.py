@@ -1,15 +1,17 @@
 """A coordinator's place on a carrier, and parties in threads of this process that answer with their name."""
 
 import contextlib
+import datetime
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.link import Host, Join
-from processes import GUARD, free_port
+from processes import GUARD, free_port, until
 
 HERE = "127.0.0.1"
 
@@ -63,6 +65,14 @@ class Place:
         self.joined.append(Joined(self.engine, self._at(name, **how), answer))
         return self.joined[-1]
 
+    @contextlib.contextmanager
+    def hosting(self, name, answer=None):
+        """Host, with one party that has joined."""
+        with self.host() as link:
+            self.join(name, answer)
+            until(link.present)
+            yield link
+
     def end(self):
         """End all parties; how they end is of no interest any more."""
         for party in self.joined:
@@ -74,6 +84,12 @@ class Place:
         with pytest.raises(FedUnseenError) as error:
             carrier(self.engine).join(self._at(name, patience=patience, **how), bytes, threading.Event())
         return f"{type(error.value).__name__}: {error.value}"
+
+
+def days_ago(days):
+    """Return what a carrier needs of ``datetime``, on a machine whose clock is behind."""
+    past = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) - datetime.timedelta(days=days))
+    return SimpleNamespace(**{**vars(datetime), "datetime": past})
 
 
 def working(folder, module=""):

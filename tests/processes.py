@@ -168,10 +168,6 @@ class Forked:
         self.process.start()
         self.pid = self.process.pid
 
-    @property
-    def returncode(self):
-        return self.process.exitcode
-
     def poll(self):
         return self.process.exitcode
 
@@ -246,7 +242,7 @@ class Machine:
     def ended(self, process, *needed):
         """Wait until a process ends and return its exit status."""
         self.until(lambda: process.poll() is not None, *needed)
-        return process.returncode
+        return process.poll()
 
     def stop(self):
         for process in self.running:

@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import Experiment, run
+import links
+from fedunseen import run
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings, durations
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.strategies import FedAvg, Reply
 from same import same
-
-FEW = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 4, "strategy.rounds": 6,
-    "method.kl": 0.0, "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False,
-    "evaluation.embedding": False, "evaluation.clients": False,
-}  # fmt: skip
 
 
 class Pulling:
@@ -84,15 +79,17 @@ def test_durations_are_of_the_seed_and_have_mean_one():
 
 
 def experiment(**more):
-    return Experiment.load("digit-pairs", {**FEW, **{key.replace("__", "."): value for key, value in more.items()}})
+    few = {"partition__clients": 4, "strategy__rounds": 6, "method__kl": 0.0, "evaluation__clients": False}
+    return links.experiment(**few, **more)
 
 
 def test_with_equal_clients_and_a_buffer_for_all_it_is_a_synchronous_round(tmp_path):
     late = run(experiment(engine__name="buffered", engine__buffer=4, engine__speeds="equal"), tmp_path / "late")
     here = run(experiment(engine__mode="one-at-a-time"), tmp_path / "here")
     assert same(late, here)
-    assert [line["clock"]["time"] for line in late.metrics] == pytest.approx([1, 2, 3, 4, 5, 6])
-    assert all(line["clock"]["ages"] == [0, 0, 0, 0] for line in late.metrics)
+    clocks = [line["clock"] for line in late.metrics]
+    assert [clock["time"] for clock in clocks] == pytest.approx([1, 2, 3, 4, 5, 6])
+    assert [clock["ages"] for clock in clocks] == [[0, 0, 0, 0]] * 6
     assert late.result["bytes_up"] == here.result["bytes_up"]
 
 

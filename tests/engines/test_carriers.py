@@ -46,8 +46,8 @@ def sent(body, names=NAMES):
     return dict.fromkeys(names, body)
 
 
-def answers(body, names=NAMES):
-    return {name: f"{name}:".encode() + body for name in names}
+def answers(body):
+    return {name: f"{name}:".encode() + body for name in NAMES}
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
@@ -58,10 +58,8 @@ def test_messages_of_any_size_arrive(engine, secure, tmp_path):
         until(lambda: len(link.present()) == 3)
         for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
             assert dict(exchange(link, sent(body), GUARD)) == answers(body)
-        assert dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD)) == {
-            "south": b"south:only",
-            "nobody": None,
-        }
+        found = dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD))
+        assert found == {"south": b"south:only", "nobody": None}
         assert dict(exchange(link, sent(b"last"), GUARD)) == answers(b"last")
         assert [party.ended() for party in parties] == [None] * 3
         until(lambda: not link.present())
@@ -83,10 +81,8 @@ def test_a_killed_party_is_left_out_and_comes_back(engine, tmp_path):
         first = link.present()
         threading.Timer(0.5, killed.kill).start()
         begin = time.monotonic()
-        assert list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD)) == [
-            ("south", b"south:now"),
-            ("north", None),
-        ]
+        found = list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD))
+        assert found == [("south", b"south:now"), ("north", None)]
         assert time.monotonic() - begin < GUARD  # no one waited until the exchange was over
         until(lambda: list(link.present()) == ["south"])
         assert dict(exchange(link, {"north": b"gone?"}, GUARD)) == {"north": None}
@@ -125,10 +121,9 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
         assert tuple(first) == names
         assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
         body = os.urandom(3_000_000)
+        said = {name: f"{name} says ".encode() + body for name in names}
         for _ in range(2):
-            assert dict(exchange(link, sent(body, names), GUARD)) == {
-                name: f"{name} says ".encode() + body for name in names
-            }
+            assert dict(exchange(link, sent(body, names), GUARD)) == said
         processes = {int(process) for _, process in exchange(link, sent(b"who?", names), GUARD)}
         assert len(processes) == 2 if engine == "nvflare" else len(processes) <= 2  # Ray may leave one idle
         assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}

@@ -1,24 +1,29 @@
 """Flower carries the messages of `host` and `join`: who is let in, what is lost on its way, keys and their end."""
 
 import datetime
-import importlib.util
 import shutil
 import socket
 import ssl
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
-from carried import Place
-from fedunseen.cli.main import app
+from carried import Place, days_ago
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, RefusedError
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.link import Join, Simulate, exchange
-from processes import GUARD, free_port, until
+from processes import GUARD, command, free_port, until
 
-needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
-pytestmark = [pytest.mark.slow, needed]
+pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
+
+import httpx
+from flwr.app import Array
+
+from fedunseen.engines.carriers.flower import client, private, superlink
+from fedunseen.engines.carriers.flower import kit as kits
+from fedunseen.engines.carriers.flower.content import TOKEN
+
+pytestmark = pytest.mark.slow
 NAMES = ("north", "south", "west")
 
 
@@ -32,9 +37,7 @@ def place(tmp_path, request):
 
 def test_late_answers_are_thrown_away(place):
     over = threading.Event()
-    with place.host() as link:
-        place.join("north", lambda message: over.wait() and message)
-        until(link.present)
+    with place.hosting("north", lambda message: over.wait() and message) as link:
         assert list(exchange(link, {"north": b"slowly"}, 0.5)) == [("north", None)]
         state = link.state
         until(lambda: not link.open)
@@ -45,15 +48,11 @@ def test_late_answers_are_thrown_away(place):
 @pytest.mark.parametrize("place", [False], indirect=True)
 def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
     """A call has done its work at the coordinator when its connection breaks, and so does the connection after it."""
-    import httpx
-
-    from fedunseen.engines.carriers.flower.private import FleetHttpClient
-
     calls = ("PullMessages", "PullObject", "PushMessages", "PushObject")
     breaks = dict.fromkeys(calls, 0)
 
     def breaking(name):
-        real = getattr(FleetHttpClient, name)
+        real = getattr(private.FleetHttpClient, name)
 
         def call(self, request):
             response = real(self, request)
@@ -65,11 +64,9 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
         return call
 
     for name in calls:
-        monkeypatch.setattr(FleetHttpClient, name, breaking(name))
+        monkeypatch.setattr(private.FleetHttpClient, name, breaking(name))
     asked = []
-    with place.host() as link:
-        place.join("north", lambda body: asked.append(body) or b"north:" + body)
-        until(link.present)
+    with place.hosting("north", lambda body: asked.append(body) or b"north:" + body) as link:
         for name in calls:
             for times in (1, 2):
                 body = f"{name} {times}".encode()
@@ -82,9 +79,7 @@ def test_what_is_lost_with_its_connection_is_said_again(place, monkeypatch):
 
 
 def test_the_second_process_of_a_party_is_refused(place):
-    with place.host() as link:
-        place.join("north")
-        until(link.present)
+    with place.hosting("north") as link:
         assert place.refused("north", folder="second") == (
             f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
             "under another name and with its key"
@@ -112,8 +107,6 @@ def test_strangers_are_refused(place, tmp_path):
 
 def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
     """As at a coordinator that is ending, or a proxy whose coordinator has not started; what speaks no TLS ends it."""
-    from fedunseen.engines.carriers.flower import client
-
     came = []
 
     def listen():
@@ -135,11 +128,9 @@ def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
 
 def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
     """No one else needs a new kit; the old keys, and whoever has them, stay outside."""
-    change = ["certs", "--authority", str(tmp_path / "authority")]
-    for words in (["--renew", "south", "--out", "new"], ["--revoke", "west", "--out", "gone"]):
-        done = CliRunner().invoke(app, [*change, *words[:-1], str(tmp_path / words[-1])])
-        assert done.exit_code == 0, done.output
-        for file in (tmp_path / words[-1] / "coordinator").iterdir():
+    for how, name, out in (("--renew", "south", tmp_path / "new"), ("--revoke", "west", tmp_path / "gone")):
+        command("certs", "--authority", tmp_path / "authority", how, name, "--out", out)
+        for file in (out / "coordinator").iterdir():
             shutil.copy(file, place.kit / "coordinator")
     with place.host() as link:
         place.join("north")
@@ -154,27 +145,26 @@ def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
 
 
 def test_only_what_parties_need_is_served(place):
-    import httpx
-
     with place.host():
         context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
-        client = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
-        for path in ("/v1/control/register-node", "/v1/control/start-run", "/v1/runtime/acquire-task", "/docs"):
-            assert client.post(path).status_code == 404
-        for path in ("/v1/fleet/get-fab", "/v1/fleet/register-node"):
-            assert client.post(path).status_code == 404
-        assert client.post("/v1/fleet/pull-messages").status_code == 403
-        again = place.host()
-        with pytest.raises(ConnectionLost, match=f"cannot listen at 127.0.0.1:{place.port} .*choose another"):
-            again.__enter__()
+        outsider = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
+        for path, status in (
+            ("/v1/control/register-node", 404), ("/v1/control/start-run", 404), ("/v1/runtime/acquire-task", 404),
+            ("/docs", 404), ("/v1/fleet/get-fab", 404), ("/v1/fleet/register-node", 404),
+            ("/v1/fleet/pull-messages", 403),
+        ):  # fmt: skip
+            assert outsider.post(path).status_code == status
+        why = f"cannot listen at 127.0.0.1:{place.port} .*choose another"
+        with pytest.raises(ConnectionLost, match=why), place.host():
+            pass
 
 
 @pytest.mark.parametrize("place", [False], indirect=True)
 def test_nobody_there(place):
     where, nowhere = f"127.0.0.1:{place.port}", "no-such-host.invalid"
     assert place.refused("north") == f"ConnectionLost: no coordinator at {where}: Connection refused"
-    found = place.refused("north", address=nowhere)
-    assert found.startswith(f"ConnectionLost: no coordinator at {nowhere}:{place.port}: ")
+    why = f"ConnectionLost: no coordinator at {nowhere}:{place.port}: "
+    assert place.refused("north", address=nowhere).startswith(why)
     with place.host():
         assert place.refused("east").startswith(f"RefusedError: the coordinator at {where} has no party 'east': take")
 
@@ -197,18 +187,9 @@ def test_damaged_kits(place):
 
 
 def test_an_expired_certificate(place, monkeypatch, tmp_path):
-    from fedunseen.engines.carriers.flower import kit as kits
-
-    today = datetime.datetime.now(datetime.UTC)
-
-    class Earlier(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return today - datetime.timedelta(days=9)
-
     place.kit = tmp_path / "old"
     with monkeypatch.context() as patch:
-        patch.setattr(kits.datetime, "datetime", Earlier)
+        patch.setattr(kits, "datetime", days_ago(9))
         flower.certificates(place.kit, "127.0.0.1", NAMES, days=2)
     with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
         pass
@@ -229,50 +210,28 @@ def test_the_coordinator_shuts_out_an_expired_certificate(place):
 
 
 def test_a_clock_that_goes_back_a_day(place, monkeypatch):
-    from fedunseen.engines.carriers.flower import client
-
-    behind = [datetime.timedelta()]
-
-    class Behind(datetime.datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.datetime.now(tz) - behind[0]
-
-    monkeypatch.setattr(client, "datetime", Behind)
-    with place.host() as link:
-        place.join("north")
-        until(link.present)
-        for _ in range(2):
+    with place.hosting("north") as link:
+        for days in (0, 1):
+            monkeypatch.setattr(client, "datetime", days_ago(days).datetime)
             assert dict(exchange(link, {"north": b"x"}, GUARD)) == {"north": b"north:x"}
-            behind[0] = datetime.timedelta(days=1)
 
 
 def test_an_outsider_charges_no_budget(place):
     """Only what is signed by a party's key, and comes from its process, counts as the party's."""
-    import httpx
-
-    from fedunseen.engines.carriers.flower.content import TOKEN
-    from fedunseen.engines.carriers.flower.private import (
-        FLEET_HTTP_PUBLIC_KEY_HEADER,
-        FLEET_HTTP_SIGNATURE_HEADER,
-        TIMESTAMP_HEADER,
-    )
-
     with place.host() as link:
         key = next(key for key, name in link.gate.keys.items() if name == "north").decode()
         context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
         outsider = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
         link.gate.budget["north"] = 1000
-        for more in ({}, {FLEET_HTTP_SIGNATURE_HEADER: "AAAA", TIMESTAMP_HEADER: "2026-01-01T00:00:00+00:00"}):
-            head = {FLEET_HTTP_PUBLIC_KEY_HEADER: key, TOKEN: "guessed", **more}
+        signed = {private.FLEET_HTTP_SIGNATURE_HEADER: "AAAA", private.TIMESTAMP_HEADER: "2026-01-01T00:00:00+00:00"}
+        for more in ({}, signed):
+            head = {private.FLEET_HTTP_PUBLIC_KEY_HEADER: key, TOKEN: "guessed", **more}
             assert outsider.post("/v1/fleet/push-object", headers=head, content=b"x" * 999).status_code == 401
         assert link.gate.budget["north"] == 1000
 
 
 def test_a_party_that_is_asked_again_has_no_more_budget(place):
-    with place.host() as link:
-        place.join("north")
-        until(link.present)
+    with place.hosting("north") as link:
         link.ask("north", b"x").result()
         link.gate.budget["north"] = 500_000
         link.ask("north", b"x").result()
@@ -282,13 +241,8 @@ def test_a_party_that_is_asked_again_has_no_more_budget(place):
 
 
 def test_an_array_that_names_one_piece_many_times():
-    from flwr.app import Array
-
-    from fedunseen.engines.carriers.flower import superlink
-    from fedunseen.engines.carriers.flower.private import get_all_nested_objects
-
     array = Array("uint8", (1000,), "bytes", b"x" * 1000)
-    pieces = {number: one.deflate() for number, one in get_all_nested_objects(array).items()}
+    pieces = {number: one.deflate() for number, one in private.get_all_nested_objects(array).items()}
     superlink._check_inflated(pieces, 3000)
     (whole,) = (number for number, content in pieces.items() if content.startswith(b"Array "))
     pieces[whole] = pieces[whole].replace(b'"arraychunk_ids": [0]', b'"arraychunk_ids": [' + b"0, " * 999 + b"0]")

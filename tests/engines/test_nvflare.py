@@ -1,6 +1,5 @@
 """NVFlare carries the messages of `host` and `join`: what dies is replaced, who is let in, what a site never runs."""
 
-import datetime
 import io
 import os
 import shutil
@@ -11,10 +10,11 @@ import uuid
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from carried import Place, working
+from carried import Place, days_ago, working
 from fedunseen.core.errors import ConnectionLost, FedUnseenError, MissingDependencyError, RefusedError
 from fedunseen.engines.carriers import nvflare as engine
 from fedunseen.engines.carriers.nvflare.workspace import JOB, submission
@@ -37,22 +37,16 @@ def place(tmp_path):
 
 
 def test_processes_of_nvflare_that_die_are_replaced(place, tmp_path):
-    with place.host() as link:
-        party = place.join("a")
-        until(link.present)
+    runs = (("a", "client_train"), ("host", "server_train"), ("a", "worker_process"), ("host", "runner_process"))
+    with place.hosting("a") as link:
         tokens = dict(link.present())
-        for side, module in (
-            ("a", "client_train"),
-            ("host", "server_train"),
-            ("a", "worker_process"),
-            ("host", "runner_process"),
-        ):
+        for side, module in runs:
             for process in working(tmp_path / side, module):
                 os.kill(process, signal.SIGKILL)
             until(lambda: not link.present())
             until(lambda: dict(link.present()) == tokens)
             assert dict(exchange(link, {"a": b"hello"}, GUARD)) == {"a": b"a:hello"}
-    assert party.thread.is_alive()  # it waits for another coordinator
+    assert place.joined[0].thread.is_alive()  # it waits for another coordinator
 
 
 def test_a_party_does_not_wait_for_a_coordinator_that_has_ended_to_take_its_last_answer(place, monkeypatch):
@@ -62,16 +56,14 @@ def test_a_party_does_not_wait_for_a_coordinator_that_has_ended_to_take_its_last
     def answer(message):
         asked.set()
         assert over.wait(GUARD)
-        party.done.set()
+        place.joined[0].done.set()
         return b"late"
 
-    with place.host() as link:
-        party = place.join("a", answer)
-        until(link.present)
+    with place.hosting("a", answer) as link:
         link.ask("a", b"last")
         until(asked.is_set)
     over.set()
-    assert party.ended() is None
+    assert place.joined[0].ended() is None
 
 
 def test_of_two_parties_of_one_name_the_first_is_told(place):
@@ -89,10 +81,8 @@ def test_who_does_not_belong_is_refused(place, tmp_path, monkeypatch):
     import nvflare.lighter.utils as lighter
 
     engine.certificates(tmp_path / "foreign", "127.0.0.1", ["a"], 30)
-    past = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) - datetime.timedelta(days=9))
-    then = SimpleNamespace(datetime=past, timezone=datetime.timezone, timedelta=datetime.timedelta)
     with monkeypatch.context() as patch:
-        patch.setattr(lighter, "datetime", then)
+        patch.setattr(lighter, "datetime", days_ago(9))
         engine.certificates(tmp_path / "old", "127.0.0.1", ["a"], 5)
     mixed = shutil.copytree(place.kit / "a", tmp_path / "mixed")
     assert "not today; make a new kit" in place.refused("a", kit=tmp_path / "old" / "a")
@@ -123,12 +113,7 @@ def test_nobody_at_the_address(place, caplog):
 @pytest.mark.parametrize(("met", "error"), [(True, ConnectionLost), (False, RefusedError)])
 def test_who_hangs_up_is_waited_for(met, error, tmp_path, monkeypatch):
     """As a proxy does before a coordinator that starts again. Where none was there yet it may be a refusal."""
-    probes = []
-
-    def probe(place):
-        probes.append(place)
-        raise engine._Cut("what listens there is no coordinator")
-
+    probe = Mock(side_effect=engine._Cut("what listens there is no coordinator"))
     monkeypatch.setattr(engine, "_probe", probe)
     site = engine._Site(Join(tmp_path, "127.0.0.1", 1, None, "a", 1.5), tmp_path, SimpleNamespace(environment={}))
     site.met, begun = met, time.monotonic()
@@ -140,7 +125,7 @@ def test_who_hangs_up_is_waited_for(met, error, tmp_path, monkeypatch):
     with pytest.raises(error, match=r"\(it hangs up\)" if met else "no coordinator"):
         wait()
     assert time.monotonic() - begun > 1.4
-    assert len(probes) > 2
+    assert probe.call_count > 2
 
 
 def test_a_party_whose_last_answer_is_not_confirmed_says_so_and_does_not_look_for_its_coordinator(
@@ -157,10 +142,7 @@ def test_a_party_whose_last_answer_is_not_confirmed_says_so_and_does_not_look_fo
         "the run is over; up to 60 s are left for the coordinator to confirm the last answer"
     ]
 
-    def ended(place):
-        raise OSError("Connection refused")
-
-    monkeypatch.setattr(engine, "_probe", ended)
+    monkeypatch.setattr(engine, "_probe", Mock(side_effect=OSError("Connection refused")))
     assert not site.closing()
 
 
@@ -170,32 +152,30 @@ def test_the_coordinator_listens_at_its_address_alone(tmp_path):
 
         def listening():
             lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
-            places = [line.split()[1] for line in lines if " 0A " in line]
-            return [found[:-5] for found in places if found.endswith(f":{place.port:04X}")]
+            places = [line.split()[1].split(":") for line in lines if " 0A " in line]
+            return [host[-8:] for host, port in places if port == f"{place.port:04X}"]
 
         until(listening)
-        assert [found[-8:] for found in listening()] == ["0200007F"]  # not 00000000, which is everywhere
+        assert listening() == ["0200007F"]  # not 00000000, which is everywhere
 
 
 def test_a_party_builds_no_other_class_and_takes_no_code(place, tmp_path):
     def said():
         return "".join(path.read_text() for path in tmp_path.rglob("log.txt"))
 
-    with place.host() as link:
-        place.join("a")
-        until(link.present)
+    with place.hosting("a") as link:
         for executor, code in (("nvflare.app_common.np.np_trainer.NPTrainer", ""), (f"{JOB}.Party", "import os")):
             meta, archive = submission(str(uuid.uuid4()), ["a"])
-            job = tmp_path / "job"
-            zipfile.ZipFile(io.BytesIO(archive)).extractall(job)
-            config = job / "fedunseen" / "app" / "config" / "config_fed_client.json"
+            zipfile.ZipFile(io.BytesIO(archive)).extractall(tmp_path / "job")
+            job = tmp_path / "job" / "fedunseen" / "app"
+            config = job / "config" / "config_fed_client.json"
             config.write_text(config.read_text().replace(f"{JOB}.Party", executor))
             if code:  # for the site alone: the server refuses it too
-                shutil.copytree(job / "fedunseen" / "app", job / "fedunseen" / "plain")
+                shutil.copytree(job, job.with_name("plain"))
                 meta["deploy_map"] = {"plain": ["server"], "app": ["a"]}
-                (job / "fedunseen" / "app" / "custom").mkdir()
-                (job / "fedunseen" / "app" / "custom" / "own.py").write_text(code)
-            changed = shutil.make_archive(str(tmp_path / "archive"), "zip", job)
+                (job / "custom").mkdir()
+                (job / "custom" / "own.py").write_text(code)
+            changed = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path / "job")
             link.registry.send(meta, Path(changed).read_bytes())
             why = "BYOC not permitted" if code else "is not in allow_list"
             until(lambda why=why: why in said())

@@ -110,24 +110,23 @@ class Engine:
 
 
 @pytest.fixture
-def coordinator(tmp_path):
+def coordinator(board):
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
     from fedunseen.engines.carriers.nvflare.job import Coordinator
 
-    board = RelayServer()
-    with Port(tmp_path, board.serve) as port:
-        made = Coordinator()
-        made.engine, made.channel = Engine(), dial(port.environment)
-        made._now("a", "token")
-        until(board.present)
+    board, channel = board
+    made = Coordinator()
+    made.engine, made.channel = Engine(), channel
+    made._now("a", "token")
+    until(lambda: board.present() == {"a": "token"})
 
-        def listen():
-            with contextlib.suppress(*ENDED):
-                while True:
-                    made._take(*made.channel.receive())
+    def listen():
+        with contextlib.suppress(*ENDED):
+            while True:
+                made._take(*channel.receive())
 
-        threading.Thread(target=listen, daemon=True).start()
-        yield board, made
+    threading.Thread(target=listen, daemon=True).start()
+    return board, made
 
 
 def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):

@@ -3,6 +3,7 @@
 import json
 import math
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,22 +14,16 @@ from fedunseen.engines.remote.wire import failure, pack
 from fedunseen.privacy.client_level import plan_cost
 from fedunseen.serve.run_monitor import SiteMonitor
 
-PRIVATE = {
-    "privacy": {"name": "sample-level", "clip": 1.0, "epsilon": 3.0},
-    "strategy": {"rounds": 1, "name": "fedavg"},
-}
+NOISE = {"name": "sample-level", "clip": 1.0, "epsilon": 3.0}
+PRIVATE = {"privacy": NOISE, "strategy": {"rounds": 1, "name": "fedavg"}}
 
 
 class Answers:
     """Stands for a party: gives one answer, and keeps what it was asked."""
 
     def __init__(self, reply=None):
-        self.reply, self.asked, self.error, self.done = (
-            reply or {"classes": 2, "samples": 7},
-            [],
-            None,
-            threading.Event(),
-        )
+        self.reply = reply or {"classes": 2, "samples": 7}
+        self.asked, self.error, self.done = [], None, threading.Event()
 
     def answer(self, message):
         self.asked.append(header_of(message))
@@ -54,16 +49,16 @@ def test_a_release_is_on_disk_before_it_leaves_and_only_once(tmp_path):
     assert party.answer(round_of(0)) == first  # lost on its way, and sent again
     lines = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text().splitlines()]
     assert [line["kind"] for line in lines] == ["budget", "hello", "round"]
-    assert lines[-1]["bytes"] == len(first)
-    assert party.sent == 3 * len(first)
+    assert (lines[-1]["bytes"], party.sent) == (len(first), 3 * len(first))
     assert party.received == len(hello()) + 2 * len(round_of(0))
     assert party.events[0]["losses"] == {"loss": 0.5}
 
 
-def test_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
-    party = site(tmp_path)
+def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
+    party = site(tmp_path, reply=failure("out of range"))
     party.answer(hello())
-    monkeypatch.setattr("os.fsync", lambda file: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    assert party.releases.lines[-1]["kind"] == "refusal"
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
     assert "No space left on device" in header_of(party.answer(round_of(0)))["error"]
 
 
@@ -72,13 +67,11 @@ def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
     site(tmp_path, 7.0).answer(hello())  # the same run after a restart costs nothing more
     assert Releases(tmp_path).spent(site(tmp_path).data) == (3.0, 1e-05)
     changed = site(tmp_path, 7.0)
-    changed.answer(hello(privacy={**PRIVATE["privacy"], "epsilon": 4.0}))  # the same name, another plan
+    changed.answer(hello(privacy={**NOISE, "epsilon": 4.0}))  # the same name, another plan
     assert changed.party.error is None
     third = site(tmp_path, 7.0)
     assert "epsilon of 3 after 7" in header_of(third.answer(hello("b" * 16)))["error"]
-    assert third.party.error.code == "epsilon-limit"
-    assert third.party.asked == []
-    assert third.party.done.is_set()
+    assert (third.party.error.code, third.party.asked, third.party.done.is_set()) == ("epsilon-limit", [], True)
     other = site(tmp_path, 7.0, data="other")
     other.answer(hello("b" * 16))
     assert other.party.error is None  # other data have a budget of their own
@@ -114,12 +107,6 @@ def test_a_budget_covers_a_noise_multiplier():
     assert 0 < few < many < math.inf
 
 
-def test_refusals_are_releases_too(tmp_path):
-    party = site(tmp_path, reply=failure("out of range"))
-    party.answer(hello())
-    assert party.releases.lines[-1]["kind"] == "refusal"
-
-
 def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(tmp_path):
     party = site(tmp_path)
     party.answer(hello())
@@ -141,8 +128,7 @@ def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(
 def test_a_message_without_a_header_reaches_the_party(tmp_path, message):
     party = site(tmp_path)
     party.answer(message)
-    assert party.party.asked == [{}]
-    assert party.releases.lines == []
+    assert (party.party.asked, party.releases.lines) == ([{}], [])
 
 
 def test_the_page_shows_what_the_site_sent(tmp_path):
@@ -154,8 +140,7 @@ def test_the_page_shows_what_the_site_sent(tmp_path):
     party.answer(pack({"kind": "stop", "result": {"zsl": 40.0, "seconds": 3.0}}))
     shown = monitor.state()
     assert (shown["phase"], shown["round"], shown["budget"]) == ("training", 1, 8.0)
-    assert shown["site"]["epsilon"] == 3.0
-    assert shown["site"]["result"] == {"ZSL": 40.0}
+    assert (shown["site"]["epsilon"], shown["site"]["result"]) == (3.0, {"ZSL": 40.0})
     assert [line["kind"] for line in shown["site"]["releases"]] == ["budget", "hello", "round"]
     assert [event["losses"] for event in shown["events"]] == [{"loss": 0.5}]
     assert monitor.state(shown["seq"])["events"] == []

@@ -14,6 +14,7 @@ from safetensors.torch import save
 from fedunseen.core.parameters import wire_size
 from fedunseen.engines.remote.wire import Expected, WireError, pack, read_reply, reply_message, unpack
 from fedunseen.strategies import Reply
+from same import same
 
 PARAMS = {"f.weight": torch.ones(3, 2), "f.bias": torch.zeros(3)}
 EXPECTED = Expected(1, 4, PARAMS, frozenset(PARAMS), classes=20, notes=frozenset(["clean"]), counts=(2, 30))
@@ -27,16 +28,21 @@ def message(header=None, tensors=None, **changes):
     return pack({**content, **changes} if header is None else header, body if tensors is None else tensors)
 
 
+def update(weight=PARAMS["f.weight"], bias=PARAMS["f.bias"], **more):
+    """Return a good reply's message with another update."""
+    return message(tensors={"update/f.weight": weight, "update/f.bias": bias, **more})
+
+
 def test_a_reply_comes_back():
     reply, state, seconds, forgot = read_reply(reply_message(GOOD, None, 4, 1.25), EXPECTED)
     assert (reply.client, reply.classes, reply.samples, seconds, state, forgot) == (1, 2, 30, 1.25, {}, False)
     assert (reply.terms, reply.step_lengths, reply.notes) == ({"loss": 0.25}, LENGTHS, {"clean": 3.0})
-    assert all(torch.equal(reply.update[name], value) for name, value in GOOD.update.items())
+    assert same(reply.update, GOOD.update)
 
 
 def test_a_state_comes_back_where_it_is_asked_for():
     sent = reply_message(GOOD, {"own/c": torch.arange(4.0)}, 4, 0.0)
-    _, state, _, _ = read_reply(sent, replace(EXPECTED, state=True, counts=None))
+    state = read_reply(sent, replace(EXPECTED, state=True, counts=None))[1]
     assert torch.equal(state["own/c"], torch.arange(4.0))
     with pytest.raises(WireError, match="tensors that no one asked for"):
         read_reply(sent, EXPECTED)
@@ -46,58 +52,41 @@ def test_a_tensor_of_two_names_travels_once():
     big = torch.rand(1000)
     sent = pack({}, {"params/w": big, "extras/start/w": big})
     assert len(sent) < 2 * 4000
-    _, back = unpack(sent)
-    assert back.keys() == {"params/w", "extras/start/w"}
-    assert torch.equal(back["extras/start/w"], big)
+    assert same(unpack(sent)[1], {"params/w": big, "extras/start/w": big})
 
 
 def test_views_of_the_same_numbers_can_be_packed():
     both = torch.arange(6.0)
-    _, back = unpack(pack({}, {"a": both[:4], "b": both[2:], "c": both.view(2, 3).T}))
-    assert back["b"].tolist() == [2, 3, 4, 5]
-    assert torch.equal(back["c"], both.view(2, 3).T)
+    views = {"a": both[:4], "b": both[2:], "c": both.view(2, 3).T}
+    assert same(unpack(pack({}, views))[1], views)
 
 
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
         (message(tensors={"update/f.weight": torch.ones(3, 2)}), "its update lacks 'f.bias'"),
-        (
-            message(tensors={f"update/{k}": v for k, v in {**PARAMS, "g": torch.ones(1)}.items()}),
-            "its update holds 'g', which is not a shared parameter",
-        ),
-        (
-            message(tensors={"update/f.weight": torch.ones(2, 3), "update/f.bias": torch.ones(3)}),
-            "'f.weight' of its update has the shape (2, 3), not (3, 2)",
-        ),
-        (
-            message(tensors={"update/f.weight": torch.ones(3, 2), "update/f.bias": torch.ones(3).double()}),
-            "'f.bias' of its update is of type torch.float64, not torch.float32",
-        ),
-        (
-            message(tensors={"update/f.weight": torch.full((3, 2), torch.nan), "update/f.bias": torch.ones(3)}),
-            "the update is not finite",
-        ),
-        (message(tensors={**{f"update/{k}": v for k, v in PARAMS.items()}, "x": torch.ones(1)}), "no one asked for"),
+        (update(**{"update/g": torch.ones(1)}), "its update holds 'g', which is not a shared parameter"),
+        (update(weight=torch.ones(2, 3)), "'f.weight' of its update has the shape (2, 3), not (3, 2)"),
+        (update(bias=torch.ones(3).double()), "'f.bias' of its update is of type torch.float64, not torch.float32"),
+        (update(weight=torch.full((3, 2), torch.nan)), "the update is not finite"),
+        (update(x=torch.ones(1)), "no one asked for"),
         (message(samples=31), "it claims 31 samples of 2 classes, after the party has joined with 30 samples"),
         (message(classes=21, samples=99), "it claims 99 samples of 21 classes, and there are 20"),
         (message(classes=2, samples=1), "it claims 1 samples of 2 classes"),
-        (message(samples=-3), "it claims -3 samples"),
-        (message(samples=1.5), "it claims 1.5 samples"),
-        (message(samples=True), "it claims True samples"),
-        (message(samples=2**70), "it claims 1180591620717411303424 samples"),
-        (message(terms={"loss": float("nan")}), "its terms 'loss' is not a finite number"),
-        (message(terms={"loss": 10**400}), "its terms 'loss' is not a finite number"),
-        (message(terms={"loss": "low"}), "its terms 'loss' is not a finite number"),
+        *((message(samples=count), f"it claims {count} samples") for count in (-3, 1.5, True, 2**70)),
+        *(
+            (message(terms={"loss": loss}), "its terms 'loss' is not a finite number")
+            for loss in (float("nan"), 10**400, "low")
+        ),
         (message(terms=[1.0]), "its terms are not a table of numbers"),
         (message(terms={str(i): 0.0 for i in range(1000)}), "its terms are not a table of numbers"),
         (message(terms={"a|b": 1.0}), "its terms have an impossible name, 'a|b'"),
         (message(terms={"bad\x1b[2J": 1.0}), "its terms have an impossible name, 'bad?[2J'"),
         (message(notes={"threshold": 1.0}), "it has fields that no one asked for"),
-        (message(step_lengths={}), "its step lengths are not those of the model"),
-        (message(step_lengths={"f.weight": 0.0, "f.bias": 1.0}), "its step lengths are not those of the model"),
-        (message(step_lengths={"h.weight": 1.0}), "its step lengths are not those of the model"),
-        (message(step_lengths={"f.weight": -1.0}), "its step lengths are not those of the model"),
+        *(
+            (message(step_lengths=lengths), "its step lengths are not those of the model")
+            for lengths in ({}, {"f.weight": 0.0, "f.bias": 1.0}, {"h.weight": 1.0}, {"f.weight": -1.0})
+        ),
         (message(seconds=float("inf")), "its seconds is not a finite number"),
         (message(round=3), "it answers another question"),
         (message(client=0), "it answers another question"),
@@ -125,12 +114,11 @@ def test_no_bytes_raise_anything_else(noise):
             read_reply(sent, EXPECTED)
 
 
+LEAVES = st.none() | st.booleans() | st.floats() | st.text()
+
+
 @pytest.mark.slow
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(), lambda s: st.lists(s) | st.dictionaries(st.text(), s)
-    )
-)
+@given(st.recursive(LEAVES, lambda s: st.lists(s) | st.dictionaries(st.text(), s)))
 def test_no_header_raises_anything_else(value):
     for key in ("client", "classes", "samples", "terms", "step_lengths", "notes", "seconds", "same", "error"):
         header, body = unpack(reply_message(GOOD, None, 4, 1.25))
@@ -146,7 +134,7 @@ def test_whole_numbers_travel_in_32_bits_where_they_fit(largest):
     header, found = unpack(sent)
     assert header == {}
     assert {name: value.dtype for name, value in found.items()} == {"total": torch.int64, "tags": torch.int32}
-    assert all(torch.equal(found[name], value) for name, value in sums.items())
+    assert same(found, sums)
     assert wire_size(sums) == 12 + (4 if abs(largest + 0.5) < 2**31 else 8) * 3000 < len(sent) < wire_size(sums) + 500
 
 
