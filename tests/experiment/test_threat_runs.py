@@ -1,18 +1,18 @@
 """Runs with malicious clients, screening, a defence or private merging."""
 
+import importlib.util
 import json
-import warnings
+import re
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.registry import find
 from fedunseen.engines.local import in_process
-from fedunseen.experiment.assemble import assemble
-from fedunseen.federation.partition import make_partition
+from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from pages import without_pictures
@@ -25,8 +25,12 @@ DIGITS = {**LAST, "strategy.rounds": 3, "data.train_per_class": 10, "data.test_p
 
 
 def federation(experiment):
-    benchmark = find("data", experiment.data.name).load(experiment.data, 0)
-    return assemble(experiment, benchmark, make_partition(experiment.partition, benchmark, 0))
+    benchmark = load_data(experiment, 0)
+    return assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
+
+
+def digits(settings):
+    return Experiment.load("digit-pairs", {**DIGITS, **settings})
 
 
 def after(experiment, rounds, mode="auto"):
@@ -39,38 +43,29 @@ def after(experiment, rounds, mode="auto"):
     return results
 
 
-@pytest.fixture(scope="module")
-def honest(make, tmp_path_factory):
-    """The small experiment without an attacker."""
-    return run(make(LAST), tmp_path_factory.mktemp("honest") / "run")
-
-
-HARMLESS = {
-    "no poison": {**BACKDOOR, "attack.scale": 1, "attack.probability": 0},
-    "a threshold below all": {**FMD, "screening.threshold": -1e9},
-}
-
-
-@pytest.mark.parametrize("what", HARMLESS)
-def test_what_poisons_or_drops_nothing_changes_no_bit(what, honest, make, tmp_path):
-    assert same(run(make(HARMLESS[what]), tmp_path / "run"), honest)
+def test_what_poisons_or_drops_nothing_changes_no_bit(make, tmp_path):
+    no_poison = {**BACKDOOR, "attack.scale": 1, "attack.probability": 0}
+    low_threshold = {**FMD, "screening.threshold": -1e9}
+    honest, *others = (
+        run(make(settings), tmp_path / str(number)) for number, settings in enumerate((LAST, no_poison, low_threshold))
+    )
+    assert [same(other, honest) for other in others] == [True, True]
 
 
 def test_what_a_run_says_of_an_attack(make, tmp_path):
     done = run(make(BACKDOOR), tmp_path / "run")
-    said, result = done.metrics, done.result
+    said, result, attack = done.metrics, done.result, done.result["attack"]
     assert [line["attackers"] for line in said] == [[], [0], [0], []]
     assert all(0 <= line["backdoor"] == line["backdoor_of"]["object"] <= 100 for line in said)
-    assert (result["attack"]["rounds"], result["attack"]["clients"]) == ([2, 3], [0])
-    (trigger,) = result["attack"]["triggers"]
+    assert (attack["rounds"], attack["clients"]) == ([2, 3], [0])
+    (trigger,) = attack["triggers"]
     assert trigger["source"].startswith("samples of ")
     # of thirty training samples of classes that it does not hold
     assert (trigger["client"], trigger["trained"], trigger["tested"]) == (0, 15, 15)
     backdoors = [line["backdoor"] for line in said]
-    assert [result[name] for name in ("backdoor", "backdoor_before", "backdoor_attacked", "backdoor_highest")] == [
-        backdoors[3], backdoors[0], backdoors[1], max(backdoors[1:])
-    ]  # fmt: skip
-    assert result["attack"]["main"]["attacked"]["zsl"] == said[1]["zsl"]
+    names = ("backdoor_before", "backdoor_attacked", "backdoor", "backdoor_highest")
+    assert [result[name] for name in names] == [*backdoors[:2], backdoors[3], max(backdoors[1:])]
+    assert attack["main"]["attacked"]["zsl"] == said[1]["zsl"]
     folder = done.path / "magnitudes"
     assert sorted(path.name for path in folder.iterdir()) == [f"round-{r}.safetensors" for r in (1, 2, 4)]
     assert set(load_params(folder / "round-1.safetensors")) == {"clean", "object"}
@@ -84,10 +79,8 @@ def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
 
 def test_an_update_of_nan_is_left_out_and_its_client_named(make, tmp_path):
     done = run(make({**LAST, "attack.name": "nan", "attack.rounds": "2"}), tmp_path / "run")
-    first, second, *_ = done.metrics
-    assert "dropped" not in first
-    assert second["dropped"] == {"0": "the update is not finite"}
-    assert second["participants"] == [1, 2]
+    assert [line.get("dropped") for line in done.metrics] == [None, {"0": "the update is not finite"}, None, None]
+    assert done.metrics[1]["participants"] == [1, 2]
 
 
 def test_an_ordinary_run_says_nothing_of_threats(finished):
@@ -126,13 +119,9 @@ def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):
 
 def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(make, tmp_path):
     experiment = make({**FMD, "screening.threshold": 1e9, "strategy.rounds": 2, "method.weight_decay": 0.1})
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
+    sentence = "every sample of every client was below the threshold of [screening]: the model stays as it was"
+    with pytest.warns(match=f"^round 1: {re.escape(sentence)}$"):
         done = run(experiment, tmp_path / "run")
-    words = [str(one.message) for one in said if "below the threshold" in str(one.message)]
-    assert words[0] == (
-        "round 1: every sample of every client was below the threshold of [screening]: the model stays as it was"
-    )
     assert [line["screening"]["empty"] for line in done.metrics] == [[0, 1, 2], [0, 1, 2]]
     first = federation(experiment).first
     assert all(torch.equal(done.params[name], first[name]) for name in first)
@@ -140,105 +129,88 @@ def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(mak
 
 def test_a_malicious_client_may_leave_its_screening_out(make):
     everything = {**BACKDOOR, **FMD, "screening.threshold": 1e9}
-    kept, ignored = (after(make(everything | more), 2)[1] for more in ({}, {"attack.ignore_defence": True}))
-    assert not any(value.any() for value in kept.replies[0].update.values())
-    assert any(value.any() for value in ignored.replies[0].update.values())
-    assert ignored.replies[0].notes == {}
-    assert not any(value.any() for value in ignored.replies[1].update.values())
+    kept, ignored = (after(make(everything | more), 2)[1].replies for more in ({}, {"attack.ignore_defence": True}))
+    sent = [any(value.any() for value in reply.update.values()) for reply in (kept[0], ignored[0], ignored[1])]
+    assert sent == [False, True, False]
+    assert ignored[0].notes == {}
 
 
 def test_several_attackers_have_triggers_and_targets_of_their_own(tmp_path):
-    settings = {
-        **DIGITS, "attack.name": "backdoor", "attack.rounds": "3", "attack.clients": [4, 1, 7],
-        "attack.triggers": ["background", "style", "object"], "attack.targets": ["13", "02", "45"],
-    }  # fmt: skip
-    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    settings = {"attack.name": "backdoor", "attack.rounds": "3", "attack.clients": [4, 1, 7]}
+    settings |= {"attack.triggers": ["background", "style", "object"], "attack.targets": ["13", "02", "45"]}
+    done = run(digits(settings), tmp_path / "run")
     assert set(done.metrics[0]["backdoor_of"]) == {"background", "style", "object"}
     assert [(t["client"], t["target"]) for t in done.result["attack"]["triggers"]] == [(4, "13"), (1, "02"), (7, "45")]
     assert done.metrics[2]["attackers"] == [1, 4, 7]
     shown = load_params(done.path / "magnitudes" / "triggers.safetensors")
     assert {tuple(value.shape[1:]) for value in shown.values()} == {(1, 8, 16)}
-    twice = {**settings, "attack.triggers": ["style"]}
-    made = federation(Experiment.load("digit-pairs", twice))
+    made = federation(digits({**settings, "attack.triggers": ["style"]}))
     assert [probe.name for probe in made.attack.probes] == ["style 4", "style 1", "style 7"]
 
 
 def test_model_replacement_replaces_the_model(tmp_path):
-    settings = {**DIGITS, "strategy.rounds": 8, "attack.name": "backdoor", "attack.rounds": "8", "attack.samples": 20}
-    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
-    assert done.result["backdoor_before"] < 20
-    assert done.result["backdoor_attacked"] >= 80
+    settings = {"strategy.rounds": 8, "attack.name": "backdoor", "attack.rounds": "8", "attack.samples": 20}
+    result = run(digits(settings), tmp_path / "run").result
+    assert result["backdoor_before"] < 20
+    assert result["backdoor_attacked"] >= 80
 
 
-def test_triggers_that_are_measured_were_not_trained_on(make):
-    attack = federation(Experiment.load("digit-pairs", {**DIGITS, **BACKDOOR})).attack
-    probe, poison = attack.probes[0], attack.poisons[0]
-    assert not (probe.inputs[:, None] == poison.inputs[None]).all(-1).any()
+def test_triggers_that_are_measured_were_not_trained_on():
+    attack = federation(digits(BACKDOOR)).attack
+    assert not (attack.probes[0].inputs[:, None] == attack.poisons[0].inputs[None]).all(-1).any()
 
 
 def test_triggers_from_a_folder(tmp_path):
-    from PIL import Image
-
     for kind, colour in (("style", 250), ("background", 120)):
         (tmp_path / kind).mkdir()
         for i in range(2):
             Image.new("L", (32, 20), colour + i).save(tmp_path / kind / f"{i}.png")
-    settings = {
-        **DIGITS, "attack.name": "backdoor", "attack.rounds": "2", "attack.clients": [0, 1],
-        "attack.triggers": ["style", "background"], "attack.folder": str(tmp_path), "attack.samples": 5,
-    }  # fmt: skip
-    probes = federation(Experiment.load("digit-pairs", settings)).attack.probes
-    assert [probe.source for probe in probes] == [
-        f"2 pictures in {tmp_path / k}, whole and in pieces" for k in ("style", "background")
-    ]
+    settings = {"attack.triggers": ["style", "background"], "attack.folder": str(tmp_path), "attack.samples": 5}
+    settings |= {"attack.name": "backdoor", "attack.rounds": "2", "attack.clients": [0, 1]}
+    probes = federation(digits(settings)).attack.probes
+    sources = [f"2 pictures in {tmp_path / kind}, whole and in pieces" for kind in settings["attack.triggers"]]
+    assert [probe.source for probe in probes] == sources
     values = [set((255 * one).round().flatten().tolist()) for one in (probes[0].inputs, probes[0].magnitudes)]
     assert sorted(map(tuple, values)) == [(250.0,), (251.0,)]  # one picture each
 
 
-def similar(**own):
-    """Return the federation of an attack with objects, and the label of each of its samples in the benchmark."""
-    settings = {**DIGITS, **BACKDOOR, "attack.clients": [0], "attack.samples": 20, **own}
-    made = federation(Experiment.load("digit-pairs", settings))
+def objects(**own):
+    """Return the federation of an attack with objects, their rows, their classes, and the likeness of all classes."""
+    made = federation(digits({**BACKDOOR, "attack.clients": [0], "attack.samples": 20, **own}))
     place = {row.numpy().tobytes(): i for i, row in enumerate(made.inputs)}
-    probe = made.attack.probes[0]
-    return made, probe, [place[row.numpy().tobytes()] for row in torch.cat([probe.magnitudes, probe.inputs])]
+    probe, space = made.attack.probes[0], made.benchmark.space
+    rows = [place[row.numpy().tobytes()] for row in torch.cat([probe.magnitudes, probe.inputs])]
+    a = space.semantics / np.linalg.norm(space.semantics, axis=1, keepdims=True)
+    return made, rows, set(made.benchmark.labels[rows].tolist()), (a @ a[probe.target]).tolist()
 
 
 def test_objects_are_the_classes_most_like_the_target_and_no_test_samples():
-    made, probe, rows = similar()
-    benchmark = made.benchmark
-    assert not np.isin(rows, np.concatenate([benchmark.test_seen, benchmark.test_unseen])).any()
-    assert not np.isin(rows, made.partition.clients[0]).any()
-    held = set(benchmark.labels[made.partition.clients[0]].tolist())
-    a = benchmark.space.semantics / np.linalg.norm(benchmark.space.semantics, axis=1, keepdims=True)
-    order = sorted(set(benchmark.space.seen.tolist()) - held, key=lambda c: -float(a[c] @ a[probe.target]))
-    taken = set(benchmark.labels[rows].tolist())
-    assert taken == set(order[: len(taken)])
+    made, rows, taken, likeness = objects()
+    benchmark, own = made.benchmark, made.partition.clients[0]
+    assert not np.isin(rows, np.concatenate([benchmark.test_seen, benchmark.test_unseen, own])).any()
+    others = np.setdiff1d(benchmark.space.seen, benchmark.labels[own]).tolist()
+    assert taken == set(sorted(others, key=likeness.__getitem__, reverse=True)[: len(taken)])
 
 
 def test_different_objects_are_the_unseen_classes_least_like_the_target():
-    made, probe, rows = similar(**{"attack.likeness": "different"})
-    space = made.benchmark.space
+    made, rows, taken, likeness = objects(**{"attack.likeness": "different"})
     assert np.isin(rows, made.benchmark.test_unseen).all()
-    a = space.semantics / np.linalg.norm(space.semantics, axis=1, keepdims=True)
-    least = sorted(space.unseen.tolist(), key=lambda c: float(a[c] @ a[probe.target]))
-    assert set(made.benchmark.labels[rows].tolist()) <= set(least[:3])
+    assert taken <= set(sorted(made.benchmark.space.unseen.tolist(), key=likeness.__getitem__)[:3])
 
 
 PRIVATE = {**LAST, "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
-accounted = pytest.mark.skipif(
-    __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
-)
+no_accounting = importlib.util.find_spec("dp_accounting") is None
+accounted = pytest.mark.skipif(no_accounting, reason="needs the extra privacy: dp-accounting")
 
 
 def break_client(monkeypatch, wrong):
-    """Let clients named in ``wrong(round)`` send what is not finite."""
+    """Let clients send what is not finite; ``wrong``: round (from 0) -> clients."""
     honest = in_process.Worker.round
 
     def worse(self, works, round):
         done = list(honest(self, works, round))
         for reply, _ in done:
-            if reply.client in wrong(round):
+            if reply.client in wrong.get(round, ()):
                 next(iter(reply.update.values())).fill_(float("nan"))
         return done
 
@@ -246,7 +218,7 @@ def break_client(monkeypatch, wrong):
 
 
 def test_a_reply_that_is_not_finite_is_left_out_and_named(make, tmp_path, monkeypatch):
-    break_client(monkeypatch, lambda round: [1] if round == 1 else [])
+    break_client(monkeypatch, {1: [1]})
     with pytest.raises(FedUnseenError, match="training diverged: the update of client 1 in round 2 is not finite"):
         run(make(LAST), tmp_path / "plain")
     done = run(make({**LAST, "defence.name": "median"}), tmp_path / "defended")
@@ -256,14 +228,12 @@ def test_a_reply_that_is_not_finite_is_left_out_and_named(make, tmp_path, monkey
 
 
 def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(make, tmp_path, monkeypatch):
-    break_client(monkeypatch, lambda round: [0, 1, 2] if round == 3 else [])
-    short = {**LAST, "defence.name": "norm-clip", "strategy.rounds": 4}
-    done = run(make(short), tmp_path / "lost")
+    break_client(monkeypatch, {3: [0, 1, 2]})
+    clipped = {**LAST, "defence.name": "norm-clip"}
+    done = run(make(clipped), tmp_path / "lost")
     assert done.metrics[3]["defence"]["merged"] is False
     assert done.metrics[3]["zsl"] == done.metrics[2]["zsl"]
-    monkeypatch.undo()
-    three = run(make({**short, "strategy.rounds": 3}), tmp_path / "three")
-    assert same(done, three)
+    assert same(done, run(make({**clipped, "strategy.rounds": 3}), tmp_path / "three"))
 
 
 @pytest.mark.slow
@@ -273,10 +243,8 @@ def test_private_runs_say_what_they_cost(make, tmp_path):
     whole = run(experiment, tmp_path / "whole")
     spent = [line["privacy"]["epsilon"] for line in whole.metrics]
     assert spent == sorted(spent)
-    assert 0 < spent[0] < spent[-1] <= 100
-    counts = [len(line["participants"]) for line in whole.metrics]
-    assert len(set(counts)) > 1  # each client is drawn by itself
-    assert whole.result["epsilon"] == spent[-1]
+    assert 0 < spent[0] < spent[-1] == whole.result["epsilon"] <= 100
+    assert len({len(line["participants"]) for line in whole.metrics}) > 1  # each client is drawn by itself
 
 
 @pytest.mark.slow
@@ -285,8 +253,7 @@ def test_a_private_round_may_have_nobody_in_it(make, tmp_path):
     done = run(make({**PRIVATE, "strategy.fraction": 0.05, "strategy.rounds": 5}), tmp_path / "run")
     assert any(not line["participants"] for line in done.metrics)
     assert done.result["bytes_up"] >= 0
-    page = write_report(done).read_text("utf-8")
-    assert "epsilon" in without_pictures(page)
+    assert "epsilon" in without_pictures(write_report(done).read_text("utf-8"))
 
 
 @accounted
