@@ -1,5 +1,6 @@
 """Sweeps in real processes: in parallel, killed, resumed, with cells that fail in every way."""
 
+import contextlib
 import csv
 import json
 import os
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -93,24 +95,24 @@ def changed(file):
     return change
 
 
-@pytest.fixture(scope="module")
-def whole(file, tmp_path_factory):
-    """The sweep, run one cell after the other without any disturbance."""
-    out = tmp_path_factory.mktemp("whole") / "out"
+def completed(file, out, **more):
+    """Run what is left of the sweep; return the rows, results.csv without seconds, and what else may not differ."""
     sweep = read_sweep(file)
-    found = run_sweep(sweep, out, jobs=1)
+    found = run_sweep(sweep, out, jobs=1, **more)
     write_sweep_report(sweep, found, out)
-    return out, found
-
-
-def results(out):
-    """Return results.csv without seconds, and the bytes of what else may not differ."""
-    with open(out / "results.csv", newline="", encoding="utf-8") as file:
-        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in csv.DictReader(file)]
+    with open(out / "results.csv", newline="", encoding="utf-8") as table:
+        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in csv.DictReader(table)]
     kept = {name: (out / name).read_bytes() for name in ("results.md", "results.html", "sweep.json")}
     models = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("model.safetensors")}
     assert len(models) == 6  # three cells, two seeds
-    return lines, kept, models
+    return found, (lines, kept, models)
+
+
+@pytest.fixture(scope="module")
+def whole(file, tmp_path_factory):
+    """The sweep, run one cell after the other without any disturbance: its folder, rows and results."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return out, *completed(file, out)
 
 
 def test_cells_fail_alone_and_say_why(changed, tmp_path, monkeypatch):
@@ -119,25 +121,28 @@ def test_cells_fail_alone_and_say_why(changed, tmp_path, monkeypatch):
     monkeypatch.setitem(registry._REGISTERED, "method", {})
     sweep, out, heard = changed("[[fig", BROKEN + "[[fig"), tmp_path / "out", []
     found = run_sweep(sweep, out, cells=sweep.cells[3:], jobs=1, on_cell=lambda row, left: heard.append(left))
-    by_key = {row.cell.key: row for row in found}
+    *_, killed, raises, good = found
     assert [row.status for row in found] == ["not run"] * 3 + ["failed"] * 2 + ["done"]
     assert heard == [2, 1, 0]
-    assert by_key["killed"].problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
-    assert by_key["raises"].problem == "ZeroDivisionError: integer division or modulo by zero"
+    assert killed.problem == "its process was ended by SIGKILL; perhaps memory ran out: try --jobs 1"
+    assert raises.problem == "ZeroDivisionError: integer division or modulo by zero"
     assert "return 1 // 0" in json.loads((out / "failed" / "raises.json").read_text())["traceback"]
-    assert by_key["good"].mean["zsl"] > 0
+    assert good.mean["zsl"] > 0
 
 
 def children_of(pid):
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid and fields[0] != "Z":
-            found.append(int(stat.parent.name))
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+            if int(parent) == pid and state != "Z":
+                found.append(int(stat.parent.name))
     return found
+
+
+def times(out):
+    """Return when the results of cells were written."""
+    return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("cells/*/result.json")}
 
 
 def start(file, out, cache, jobs):
@@ -168,11 +173,8 @@ def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path, ow
                 os.kill(pid, signal.SIGKILL)
             other.communicate()
 
-    sweep = read_sweep(file)
-    found = run_sweep(sweep, out, resume=True, jobs=1, on_cell=on_cell)
+    assert completed(file, out, resume=True, on_cell=on_cell)[1] == whole[2]
     assert heard == ["fast", "last", "slow"]
-    write_sweep_report(sweep, found, out)
-    assert results(out) == results(whole[0])
 
 
 def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path):
@@ -182,11 +184,12 @@ def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path)
     def on_cell(row, left):
         if not heard:
             run_sweep(sweep, out, resume=True, jobs=1)
-            heard.extend(path.stat().st_mtime_ns for path in sorted(out.glob("cells/*/result.json")))
+            heard.append(times(out))
 
     found = run_sweep(sweep, out, jobs=1, on_cell=on_cell)
     assert [row.status for row in found] == ["done"] * 3
-    assert heard == [path.stat().st_mtime_ns for path in sorted(out.glob("cells/*/result.json"))]
+    assert heard == [times(out)]
+    assert len(heard[0]) == 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
@@ -202,20 +205,15 @@ def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole
     assert stdout == ""
     assert len(workers) >= 2
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-    sweep = read_sweep(file)
-    before = {row.cell.key: row.status for row in rows(sweep, out)}
-    assert before["last"] == "not run"
-    done = [out / "cells" / key / "result.json" for key, status in before.items() if status == "done"]
-    assert done
-    times = [path.stat().st_mtime_ns for path in done]
-    found = run_sweep(sweep, out, resume=True, jobs=1)
-    write_sweep_report(sweep, found, out)
-    assert [path.stat().st_mtime_ns for path in done] == times  # not run again
-    assert results(out) == results(whole[0])
+    statuses, before = {row.cell.key: row.status for row in rows(read_sweep(file), out)}, times(out)
+    assert statuses["last"] == "not run"
+    assert before.keys() == {key for key, status in statuses.items() if status == "done"} != set()
+    assert completed(file, out, resume=True)[1] == whole[2]
+    assert before.items() <= times(out).items()  # not run again
 
 
 def test_a_directory_that_holds_something_else_is_refused(file, changed, whole, tmp_path):
-    out, _ = whole
+    out = whole[0]
     sweep, resume = read_sweep(file), {"resume": True}
     before = {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
     for folder, text in (("mine", "thesis.txt"), ("half", "sweep.json")):
@@ -240,7 +238,7 @@ def test_a_directory_that_holds_something_else_is_refused(file, changed, whole, 
 
 
 def test_what_is_shown_may_change_between_attempts(changed, whole):
-    out, found = whole
+    out, found, _ = whole
     sweep = changed("[[fig", '[table]\nmetrics = ["zsl"]\n[[fig')
     assert run_sweep(sweep, out, resume=True, cells=[sweep.cells[0]])[0].mean == found[0].mean
 
@@ -254,22 +252,22 @@ def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_writte
 
 def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypatch):
     """A combination that only the data refuse is listed as refused; the data are read once for all cells."""
-    path, loaded = file.with_name("maps.toml"), []
+    path = file.with_name("maps.toml")
     vectors = '"maps" = { method = { name = "apn" } }'
     path.write_text("skip_refused = true\n" + file.read_text("utf-8").replace("[[fig", vectors + "\n[[fig"), "utf-8")
-    original = assemble.load_data
-    monkeypatch.setattr(assemble, "load_data", lambda *given: loaded.append(given) or original(*given))
+    loaded = mock.Mock(wraps=assemble.load_data)
+    monkeypatch.setattr(assemble, "load_data", loaded)
     sweep = read_sweep(path)
     assert all(cell.refused is None for cell in sweep.cells)  # nothing is known before the data are
     assert list(runner._check_cells(sweep, sweep.cells)) == ["maps"]
-    assert len(loaded) == 2  # for vectors, and for what the network on maps takes
-    loaded.clear()
+    assert loaded.call_count == 2  # for vectors, and for what the network on maps takes
+    loaded.reset_mock()
     row = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[-1]])[-1]
     assert row.status == "refused"
     assert "method.name = 'apn'" in row.problem
     assert not (tmp_path / "out" / "cells").exists()
     run_sweep(sweep, tmp_path / "out", resume=True, cells=[sweep.cells[-1]])
-    assert len(loaded) == 1  # a refused cell is not built again
+    assert loaded.call_count == 1  # a refused cell is not built again
 
 
 def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch):
