@@ -29,6 +29,19 @@ def answered(answer):
     return future
 
 
+def disturbed(kind, who, do, time=1):
+    """Do something at the first or a later answer of a kind from a party; its answer is what that returns."""
+    seen = []
+
+    def change(name, header, answer):
+        if (name, header["kind"]) != (who, kind):
+            return answer
+        seen.append(name)
+        return do(answer) if len(seen) == time else answer
+
+    return change
+
+
 class Inline:
     """A link with the worker process of a simulation at its other end, which is a function."""
 

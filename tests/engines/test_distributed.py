@@ -13,7 +13,7 @@ from fedunseen.engines.remote.coordinator import needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import run
-from links import Inline, elsewhere, experiment
+from links import Inline, disturbed, elsewhere, experiment
 from same import same, tensors
 
 pytestmark = pytest.mark.slow
@@ -66,19 +66,6 @@ def lying(lie):
         content, tensors = unpack(answer)
         lie(content, tensors)
         return pack(content, tensors)
-
-    return change
-
-
-def losing_once():
-    """Lose the first answer of client 2."""
-    lost = []
-
-    def change(name, header, answer):
-        if name == "2" and not lost:
-            lost.append(name)
-            return None
-        return answer
 
     return change
 
@@ -212,7 +199,7 @@ def test_a_merge_that_is_not_finite_is_not_kept(apart, tmp_path):
 
 
 def test_who_does_not_answer_is_asked_again_and_nobody_else(apart, tmp_path):
-    apart.link = Inline(3, losing_once())
+    apart.link = Inline(3, disturbed("round", "2", lambda answer: None))
     assert same(apart.run(tmp_path / "run"), here(tmp_path))
     assert [name for round, name in apart.link.asked if round == 0] == ["0", "1", "2", "2"]
 
@@ -286,7 +273,7 @@ def test_late_replies_count_by_their_age(apart, tmp_path):
 
 @pytest.mark.parametrize("strategy", ["fedadam", "moon"])
 def test_a_buffer_for_all_is_a_synchronous_round(strategy, apart, tmp_path):
-    apart.link = Inline(3, losing_once())  # which is asked again
+    apart.link = Inline(3, disturbed("round", "2", lambda answer: None))  # which is asked again
     short = {"compression__name": "low-rank", "strategy__name": strategy}
     late = apart.run(tmp_path / "late", engine__buffer=3, **short)
     assert same(late, here(tmp_path, **short))

@@ -23,6 +23,7 @@ from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
+from links import disturbed
 from same import tensors
 
 NAMES = ("north", "south", "west", "east")
@@ -33,19 +34,6 @@ CLOSE = 2e-7
 
 def experiment(preset="digit-pairs", **more):
     return links.experiment(preset, partition__clients=4, **more)
-
-
-def disturbed(kind, who, do):
-    """Do something at the first answer of a kind from a party; its answer is what that returns."""
-    done = []
-
-    def change(name, header, answer):
-        if (name, header["kind"]) == (who, kind) and not done:
-            done.append(name)
-            return do(answer)
-        return answer
-
-    return change
 
 
 class KilledError(Exception):
@@ -239,17 +227,10 @@ def test_a_masked_federation_ends_with_the_weights_of_the_unmasked_run(link, und
 
 @pytest.mark.parametrize("stage", ["round", "shares", "masked", "open"])
 def test_a_party_that_goes_at_any_stage_is_left_out(stage, loose, undisturbed, without_west, tmp_path):
-    rounds = []
+    def go(answer):
+        del loose.here["west"]
 
-    def change(name, header, answer):
-        if header["kind"] == "round":
-            rounds.append(header["round"])
-        if (name, header["kind"], rounds[-1:]) == ("west", stage, [1]) and name in loose.here:
-            del loose.here["west"]
-            return None
-        return answer
-
-    loose.change = change
+    loose.change = disturbed(stage, "west", go, time=2)
     done = hosted(loose, tmp_path / "run", **LOOSE)
     part = stage == "open"  # its elements were there, and the others open the sum
     assert done.metrics[1]["participants"] == ([0, 1, 2, 3] if part else [0, 1, 3])
