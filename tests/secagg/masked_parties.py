@@ -98,6 +98,11 @@ class Parties:
         request = {"plan": (plan or self.plan).digest, "k": k, "rho": rho}
         return {name: self.clients[name].open(request) for name in names or self.names}
 
+    def release(self, k=0, names=None, plan=None):
+        """Open an honest sum; return rho and what each party reveals."""
+        rho, _ = self.up_to_masked(k, 0, names, plan)
+        return rho, self.open(rho, k, names, plan)
+
 
 def refusal(call, *given, **named):
     """Return why a party refuses, or fail."""

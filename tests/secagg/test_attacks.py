@@ -72,8 +72,7 @@ def test_f2_no_second_sum_of_a_round_is_opened_nor_one_again_with_fresh_noise(re
 @pytest.mark.parametrize("overlap", [1, 3])
 def test_f3_sums_of_the_same_samples_are_released_once(overlap, tmp_path):
     parties = Parties(3, tmp_path, once=True, sums=1)
-    rho, _ = parties.up_to_masked()
-    parties.open(rho)
+    parties.release()
     assert "no such sum" in refusal(parties.keys, 7)
     parties.restart()
     client, second = parties.clients["p0"], parties.new_plan(once=True)
@@ -89,8 +88,7 @@ def test_f3_two_plans_side_by_side_open_one_sum():
     parties = Parties(3, once=True, sums=1)
     second = parties.new_plan(once=True, sums=1)
     parties.agree(second)
-    rho, _ = parties.up_to_masked()
-    parties.open(rho)
+    parties.release()
     rho, _ = parties.up_to_masked(plan=second)
     assert "released under another plan" in refusal(parties.open, rho, plan=second)
 
@@ -247,8 +245,7 @@ def test_attempts_and_sums_do_not_go_back(parties):
     parties.keys(0, 5)
     assert "has masked nothing for this roster" in refusal(parties.open, rho, 0, ["p0"])  # its attempt is discarded
     assert "this attempt at the sum is over" in refusal(parties.keys, 0, 4)
-    rho, _ = parties.up_to_masked(2)
-    parties.open(rho, 2)
+    parties.release(2)
     assert "has opened sum 3" in refusal(parties.keys, 1)
 
 
@@ -274,8 +271,7 @@ def test_three_rosters_that_differ_widely_are_not_combined_to_one_update(count, 
     """With models that are equal, R1 - R2 - R3 is -2 times what three groups share: p0 and c parties that collude."""
     parties, apart = Parties(count), count - size
     rosters = [[*parties.names[: k * apart], *parties.names[(k + 1) * apart :]] for k in range(3)]
-    rho, _ = parties.up_to_masked(0, 0, rosters[0])
-    parties.open(rho, 0, rosters[0])
+    parties.release(0, rosters[0])
     assert f"the same {size} must take part" in refusal(parties.up_to_masked, 1, 0, rosters[1])
 
 
@@ -285,9 +281,7 @@ def test_three_rosters_that_differ_widely_are_not_combined_to_one_update(count, 
 def released(roster=range(6), **plan):
     """Parties that have opened a sum of their samples."""
     parties = Parties(6, once=True, sums=1, **plan)
-    names = [f"p{k}" for k in roster]
-    rho, _ = parties.up_to_masked(names=names)
-    parties.open(rho, names=names)
+    parties.release(names=[f"p{k}" for k in roster])
     return parties
 
 
@@ -302,8 +296,7 @@ def removal(parties, *removing, **changes):
         (range(6), (0, 1), "removes samples of 2 parties"),
         (range(6), (0, 1, 2, 3), "keeps all samples of 2 parties"),
         (range(4), (0, 1, 2), "keeps all samples of 1 parties"),  # of the sum that they were in, whoever is asked now
-        # All others may remove everything, and one some samples.
-        (range(6), range(6), "keeps all samples of 0 parties"),
+        (range(6), range(6), "keeps all samples of 0 parties"),  # others may remove everything, and one some samples
         (range(6), (0, 1, 9), "that it does not ask"),
     ],
 )
@@ -327,8 +320,7 @@ def test_two_removals_do_not_leave_few_parties():
     one, two = removal(parties, 0, 1, 2), removal(parties, 3, 4, 5)
     for plan in (one, two):  # signed before either is opened
         parties.agree(plan)
-    rho, _ = parties.up_to_masked(plan=one)
-    parties.open(rho, plan=one)
+    parties.release(plan=one)
     rho, _ = parties.up_to_masked(plan=two)
     assert "keeps all samples of 0 parties" in refusal(parties.open, rho, plan=two)
 
@@ -345,8 +337,7 @@ def test_samples_are_removed_once_and_from_sums_that_they_are_in(tmp_path):
     new = [*parties.samples["p0"], b"new"]
     assert "are in no sum that this party's ledger knows" in refusal(parties.clients["p0"].sign, plan, new)
     parties.agree(plan)
-    rho, _ = parties.up_to_masked()
-    first = parties.open(rho)
+    rho, first = parties.release()
     parties.restart()
     assert parties.open(rho) == first
     again = refusal(parties.clients["p0"].sign, removal(parties, 0, 1, 2), parties.samples["p0"][:1])
@@ -384,10 +375,10 @@ def test_enrolment_is_signed_and_changes_by_its_authority_alone(tmp_path):
         Credentials.load(tmp_path / "kits" / "west")  # with its old keys
     ledger = Ledger(tmp_path / "ledger", "data")
     ledger.pin(newer)
-    with pytest.raises(RefusedError, match="older than the one"):
-        ledger.pin(own.enrolment)
-    with pytest.raises(RefusedError, match="another authority"):
-        ledger.pin(in_memory(names)["west"].enrolment)
+    stranger = in_memory(names)["west"].enrolment
+    for enrolment, why in ((own.enrolment, "older than the one"), (stranger, "another authority")):
+        with pytest.raises(RefusedError, match=why):
+            ledger.pin(enrolment)
     change(tmp_path / "authority", tmp_path / "left", remove=["west"])
     assert Enrolment.load(tmp_path / "left" / "coordinator").names == ["east", "north", "south"]
 
@@ -396,8 +387,7 @@ def test_enrolment_is_signed_and_changes_by_its_authority_alone(tmp_path):
 @pytest.mark.parametrize("how", ["cut", "changed", "deleted"])
 def test_a_damaged_ledger_is_refused(file, how, tmp_path):
     parties = Parties(3, tmp_path, once=True, sums=1)
-    rho, _ = parties.up_to_masked()
-    parties.open(rho)
+    parties.release()
     (path,) = (tmp_path / "p0").glob(f"{file}*")
     if how == "deleted":
         path.unlink()
