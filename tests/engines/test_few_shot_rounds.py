@@ -108,14 +108,16 @@ def test_the_second_classifier_never_leaves_its_client_nor_outlives_a_round(mode
     assert not any("second" in name for state in states.values() for name in state)
 
 
-def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round():
+def test_the_second_classifier_is_drawn_anew_by_every_client_in_every_round_and_sees_the_same_episodes():
     made, first = engine("maml-mi-adv")
     begun = []
     for round in (0, 1, 2):
         instruction = instruction_for(made, made.strategy.init(first, 3), first, {}, round)
-        begun += [made.worker.task(Work(client, instruction, {}), round).params for client in (0, 1)]
-    for name in (name for name in begun[0] if name.startswith("second.")):
-        assert len({tuple(params[name].flatten().tolist()) for params in begun}) == 6
+        begun += [made.worker.task(Work(client, instruction, {}), round) for client in (0, 1)]
+    for name in (name for name in begun[0].params if name.startswith("second.")):
+        assert len({tuple(task.params[name].flatten().tolist()) for task in begun}) == 6
+    plans = begun[0].plans
+    assert np.array_equal(plans["stage-1"].index, plans[""].index)  # Algorithm 2 draws one batch of episodes
 
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
@@ -162,15 +164,11 @@ def test_the_exclusive_peer_is_the_mean_of_all_others():
         torch.testing.assert_close(peer(made, state, params, states[client], 2), mean)
 
 
-def test_a_client_that_had_no_share_in_the_model_compares_itself_with_all_of_it():
+def test_a_client_that_had_no_share_in_the_model_or_is_alone_compares_itself_with_all_of_it():
     made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 1)
     result = made.round(1, state, params, states, [0, 2])
     assert same(peer(made, result.state, result.params, states[1], 2), result.params)
-
-
-def test_a_single_client_has_no_others():
-    made, first = engine("maml-mi", {"exclusive": True})
     state, params, states, _ = rounds(made, first, 2, clients=(0,))
     assert same(peer(made, state, params, states[0], 2), params)
 
@@ -182,11 +180,3 @@ def test_the_exclusive_peer_costs_two_numbers_a_client():
     # before round 0 the weight is a float32, after a merge a float64; the round is a float32
     assert [b.bytes_down - a.bytes_down for a, b in zip(without, costs, strict=True)] == [3 * (4 + 4), 3 * (4 + 8)]
     assert [a.bytes_up for a in without] == [b.bytes_up for b in costs]
-
-
-def test_both_stages_see_the_same_episodes():
-    """Algorithm 2 draws one batch of episodes."""
-    made, first = engine("maml-mi-adv")
-    begun = instruction_for(made, made.strategy.init(first, 3), first, {}, 0)
-    task = made.worker.task(Work(0, begun, {}), 0)
-    assert np.array_equal(task.plans["stage-1"].index, task.plans[""].index)

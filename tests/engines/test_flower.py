@@ -216,7 +216,7 @@ def test_a_clock_that_goes_back_a_day(place, monkeypatch):
             assert dict(exchange(link, {"north": b"x"}, GUARD)) == {"north": b"north:x"}
 
 
-def test_an_outsider_charges_no_budget(place):
+def test_a_party_has_no_more_budget_when_it_is_asked_again_nor_when_an_outsider_speaks(place):
     """Only what is signed by a party's key, and comes from its process, counts as the party's."""
     with place.host() as link:
         key = next(key for key, name in link.gate.keys.items() if name == "north").decode()
@@ -228,10 +228,8 @@ def test_an_outsider_charges_no_budget(place):
             head = {private.FLEET_HTTP_PUBLIC_KEY_HEADER: key, TOKEN: "guessed", **more}
             assert outsider.post("/v1/fleet/push-object", headers=head, content=b"x" * 999).status_code == 401
         assert link.gate.budget["north"] == 1000
-
-
-def test_a_party_that_is_asked_again_has_no_more_budget(place):
-    with place.hosting("north") as link:
+        place.join("north")
+        until(link.present)
         link.ask("north", b"x").result()
         link.gate.budget["north"] = 500_000
         link.ask("north", b"x").result()

@@ -2,7 +2,7 @@
 
 import inspect
 import sys
-from base64 import b64encode
+from unittest.mock import Mock
 
 import pytest
 
@@ -30,21 +30,19 @@ def taken_apart():
     """A message as the pieces in which it travels."""
     message = query()
     with private.no_object_id_recompute():
-        number = message.object_id
         tree, objects = private.get_object_tree(message), private.get_all_nested_objects(message)
-    return message, number, tree, {key: item.deflate() for key, item in objects.items()}
+    return tree, {key: item.deflate() for key, item in objects.items()}
 
 
 def put_together():
-    _, _, tree, pieces = taken_apart()
+    tree, pieces = taken_apart()
     assert {node.object_id for node in private.iterate_object_tree(tree)} == pieces.keys()
     record = private.inflate_object_from_contents(record_of(tree).object_id, pieces)
     return isinstance(record, ArrayRecord) and record["bytes"].data == b"x" * 100
 
 
 def read_array():
-    pieces = taken_apart()[3].values()
-    (whole,) = (piece for piece in pieces if piece.startswith(b"Array "))
+    (whole,) = (piece for piece in taken_apart()[1].values() if piece.startswith(b"Array "))
     kind, children, _ = private.get_object_head_values_from_object_content(whole)
     return kind == "Array" and len(children) == 1 and b"arraychunk_ids" in private.get_object_body(whole, Array)
 
@@ -87,7 +85,7 @@ def served():
 
 def headers():
     names = (private.TIMESTAMP_HEADER, private.FLEET_HTTP_PUBLIC_KEY_HEADER, private.FLEET_HTTP_SIGNATURE_HEADER)
-    return all(name and b64encode(name.encode()) for name in names)
+    return all(isinstance(name, str) and name for name in names)
 
 
 def called():
@@ -150,18 +148,15 @@ def test_flower_still_has(name):
 
 def test_another_version_is_refused_with_a_sentence(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda name: "1.99.0")
-    with pytest.raises(
-        MissingDependencyError, match=r"1.99.0 is installed: pip install 'flwr<1.43', or use the Flower"
-    ):
+    why = "1.99.0 is installed: pip install 'flwr<1.43', or use the Flower"
+    with pytest.raises(MissingDependencyError, match=why):
         flower.check_private()
 
 
 def test_a_missing_name_is_refused_with_a_sentence(monkeypatch):
-    def fail(name):
-        raise ImportError("cannot import name 'create_app'")
-
-    monkeypatch.setattr("importlib.import_module", fail)
-    with pytest.raises(MissingDependencyError, match="cannot import name 'create_app'"):
+    why = "cannot import name 'create_app'"
+    monkeypatch.setattr("importlib.import_module", Mock(side_effect=ImportError(why)))
+    with pytest.raises(MissingDependencyError, match=why):
         flower.check_private()
 
 

@@ -322,7 +322,12 @@ def removed(link, run_, removing, out):
 
 def test_removals_of_several_parties_are_one_masked_sum(link, tmp_path, monkeypatch):
     """North, south and west leave; east answers with sums of no sample, and no one else's can be told apart."""
+    hellos, usual = [], link.change
+    link.change = lambda name, header, answer: hellos.append((header["kind"], unpack(answer)[0])) or answer
     whole = hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
+    said = [answer for kind, answer in hellos if kind == "hello"]
+    assert said == [{"masked": True, "weight": 1.0}] * 4  # and not how much it holds
+    link.change = usual
     plain = run(experiment("digit-pairs-gaussian", engine__mode="one-at-a-time"), tmp_path / "plain")
     assert plain.result["sums_sha256"] == whole.result["sums_sha256"]
     monkeypatch.setattr(Removing, "settings", Removing.settings.model_copy(update={"patience": 0.1}))
@@ -443,14 +448,6 @@ def test_a_party_leaves_before_many_refusals_tell_of_its_data(link, tmp_path):
     assert [kind for kind, name, answer in link.heard if name == "west" and b"beyond" in answer] == ["masked"] * 8
     for kind in ("hello", "round", "masked"):
         assert unpack(west.answer(pack({"kind": kind})))[0] == {"error": "this party has left the run"}
-
-
-def test_a_party_of_a_closed_form_does_not_say_how_much_it_holds(link, tmp_path):
-    heard = []
-    link.change = lambda name, header, answer: heard.append((header["kind"], answer)) or answer
-    hosted(link, tmp_path / "run", preset="digit-pairs-gaussian")
-    hellos = [unpack(answer)[0] for kind, answer in heard if kind == "hello"]
-    assert hellos == [{"masked": True, "weight": 1.0}] * 4
 
 
 def test_masks_need_credentials_on_both_sides(data, kits, tmp_path):

@@ -7,6 +7,7 @@ import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -69,24 +70,20 @@ def finish(child, folder):
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_path):
-    settings = {**FEW, "method.calibration": False}
-    if masked:
-        settings["privacy.aggregation"] = "masked"
+    settings = {**FEW, "method.calibration": False, "privacy.aggregation": "masked" if masked else "plain"}
     own = {"masked": True, "credentials": f"{dealt}/kits/{{site}}"} if masked else {}
     with simulated(tmp_path, dealt, "digit-pairs-gaussian", settings, own) as (child, out):
         finish(child, tmp_path)
     here = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "here")
-    there = json.loads((out / "result.json").read_text())
-    assert there["sums_sha256"] == here.result["sums_sha256"]
+    assert json.loads((out / "result.json").read_text())["sums_sha256"] == here.result["sums_sha256"]
     assert (tmp_path / "simulator" / "north" / "fedunseen-model" / "result.json").exists()
 
 
 def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_path):
     settings = {**FEW, "strategy.name": "scaffold", "strategy.rounds": 30, "method.hidden": [20]}
     with simulated(tmp_path, dealt, "digit-pairs", settings) as (child, out):
-        until(
-            lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").read_text().count("\n") > 1, tmp_path
-        )
+        metrics = out / "metrics.jsonl"
+        until(lambda: metrics.exists() and metrics.read_text().count("\n") > 1, tmp_path)
         child.stop(0.0)
     assert not (out / "result.json").exists()
     with simulated(tmp_path, dealt, "digit-pairs", settings) as (child, out):
@@ -99,32 +96,16 @@ def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
     with pytest.raises(ExperimentError, match=r"local/fedunseen\.json of site a names no data"):
         Party().answering(Place("a", tmp_path, tmp_path, {}))
 
-    class Workspace:
-        def get_workspace(self):
-            return self
-
-        def get_site_config_dir(self):
-            return str(tmp_path)
-
-    class Context:
-        def get_engine(self):
-            return Workspace()
-
-        def get_identity_name(self):
-            return "a"
-
+    context = Mock(**{"get_identity_name.return_value": "a"})
+    context.get_engine().get_workspace().get_site_config_dir.return_value = str(tmp_path)
     (tmp_path / "fedunseen.json").write_text("{")
     with pytest.raises(FedUnseenError, match="is damaged"):
-        Place.of(Context())
+        Place.of(context)
 
 
-@pytest.mark.parametrize("module", MODULES.values())
-def test_nvflare_has_the_modules_that_its_start_up_kits_run(module):
+def test_nvflare_has_what_start_up_kits_run_and_the_tools_that_make_certificates():
     """What is not in its published interfaces; a new release that moves one fails here."""
-    assert find_spec(module) is not None
-
-
-@pytest.mark.parametrize("name", ["Identity", "generate_cert", "generate_keys", "serialize_cert", "serialize_pri_key"])
-def test_nvflare_has_the_tools_that_make_certificates(name):
-    assert name in Path(kit.__file__).read_text("utf-8")
-    assert hasattr(import_module("nvflare.lighter.utils"), name)
+    assert [module for module in MODULES.values() if find_spec(module) is None] == []
+    for name in ("Identity", "generate_cert", "generate_keys", "serialize_cert", "serialize_pri_key"):
+        assert name in Path(kit.__file__).read_text("utf-8")
+        assert hasattr(import_module("nvflare.lighter.utils"), name)

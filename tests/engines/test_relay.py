@@ -50,16 +50,12 @@ def test_the_relay_hears_of_messages_that_are_given_up(board):
     assert not board.open
 
 
-def test_a_frame_is_sent_whole_or_not_at_all(board):
+def test_a_frame_is_sent_whole_or_not_at_all_and_a_wire_ends_with_what_serves_it(board, monkeypatch):
     board, channel = board
     with pytest.raises(TypeError):
         channel.send({"id": 0}, "not bytes")
     channel.send({"parties": {"c": "3"}})
     until(lambda: board.present() == {"c": "3"})
-
-
-def test_a_wire_ends_with_what_serves_it(board, monkeypatch):
-    board, channel = board
     failed = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda error: failed.set())
     channel.connection.send_bytes(b"not JSON")
