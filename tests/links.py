@@ -29,6 +29,15 @@ def answered(answer):
     return future
 
 
+class KilledError(Exception):
+    pass
+
+
+def kill(*given):
+    """Kill the coordinator, whatever it was given."""
+    raise KilledError
+
+
 def disturbed(kind, who, do, time=1):
     """Do something at the first or a later answer of a kind from a party; its answer is what that returns."""
     seen = []

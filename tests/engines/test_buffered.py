@@ -100,16 +100,13 @@ def test_a_kill_shows_nothing(strategy, tmp_path, monkeypatch):
     assert max(max(line["clock"]["ages"]) for line in whole.metrics) > 0
     saved = RunDirectory.save_checkpoint
 
-    class Killed(Exception):
-        pass
-
     def save(self, checkpoint):
         saved(self, checkpoint)
         if checkpoint.round == 3:
-            raise Killed
+            links.kill()
 
     monkeypatch.setattr(RunDirectory, "save_checkpoint", save)
-    with pytest.raises(Killed):
+    with pytest.raises(links.KilledError):
         run(variant, tmp_path / "killed")
     monkeypatch.setattr(RunDirectory, "save_checkpoint", saved)
     resumed = run(variant, tmp_path / "killed", resume=True)

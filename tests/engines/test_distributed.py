@@ -13,7 +13,7 @@ from fedunseen.engines.remote.coordinator import needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment import run
-from links import Inline, disturbed, elsewhere, experiment
+from links import Inline, KilledError, disturbed, elsewhere, experiment, kill
 from same import same, tensors
 
 pytestmark = pytest.mark.slow
@@ -36,20 +36,14 @@ class Reversed(Inline):
         return future
 
 
-class Apart:
-    """Runs experiments over the link that is set."""
-
-    def __init__(self):
-        self.link = Inline()
-
-    def run(self, out, resume=False, **settings):
-        return elsewhere(experiment(**{"engine__name": "nvflare", **settings}), out, self.link, resume)
-
-
-@pytest.fixture
-def apart(monkeypatch):
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
     monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
-    return Apart()
+
+
+def apart(out, link=None, resume=False, **settings):
+    """Run an experiment over a link."""
+    return elsewhere(experiment(engine__name="nvflare", **settings), out, link, resume)
 
 
 def here(folder, **settings):
@@ -94,51 +88,40 @@ LOW_RANK = {
     ],
     ids=lambda settings: "-".join(map(str, settings.values())),
 )
-def test_the_same_bits_as_in_process(settings, apart, tmp_path):
-    one, other = apart.run(tmp_path / "apart", **settings), here(tmp_path, **settings)
+def test_the_same_bits_as_in_process(settings, tmp_path):
+    one, other = apart(tmp_path / "apart", **settings), here(tmp_path, **settings)
     assert same(one, other)
     own = {"seconds", "client_seconds"} | ({"dropped", "bytes_up"} if "attack__name" in settings else set())
     for line, twin in zip(one.metrics, other.metrics, strict=True):
         assert {key: line[key] for key in line.keys() - own} == {key: twin[key] for key in twin.keys() - own}
 
 
-def test_replies_merge_in_client_order_whoever_answers_first(apart, tmp_path):
-    apart.link = Reversed(3)
-    assert same(apart.run(tmp_path / "reversed"), here(tmp_path))
+def test_replies_merge_in_client_order_whoever_answers_first(tmp_path):
+    assert same(apart(tmp_path / "reversed", Reversed(3)), here(tmp_path))
 
 
-def test_a_run_goes_on_where_it_was_killed(apart, tmp_path):
-    class Killed(Exception):
-        pass
-
-    def kill(content, tensors):
-        raise Killed
-
-    apart.link = Inline(3, lying(kill))
+def test_a_run_goes_on_where_it_was_killed(tmp_path):
     scaffold = {"strategy__name": "scaffold", "strategy__rounds": 3}
-    with pytest.raises(Killed):
-        apart.run(tmp_path / "killed", **scaffold)
-    apart.link = Inline(3)
-    resumed = apart.run(tmp_path / "killed", resume=True, **scaffold)
-    apart.link = Inline(3)
-    assert same(resumed, apart.run(tmp_path / "whole", **scaffold))
+    with pytest.raises(KilledError):
+        apart(tmp_path / "killed", Inline(3, lying(kill)), **scaffold)
+    resumed = apart(tmp_path / "killed", resume=True, **scaffold)
+    assert same(resumed, apart(tmp_path / "whole", **scaffold))
 
 
 def cut(content, tensors):
     tensors["update/g.weight"] = tensors["update/g.weight"][:, :-1]
 
 
-def test_a_refused_reply_is_left_out_and_named(apart, tmp_path, caplog):
-    apart.link = Inline(3, lying(cut))
+def test_a_refused_reply_is_left_out_and_named(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "fedunseen.federation"):
-        done = apart.run(tmp_path / "run")  # all are asked for, and all have answered
+        done = apart(tmp_path / "run", Inline(3, lying(cut)))  # all are asked for, and all have answered
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
     why = "'g.weight' of its update has the shape (20, 15), not (20, 16)"
     assert done.metrics[1]["dropped"] == {"1": why}
     assert f"round 2: the reply of 1 is refused: {why}" in caplog.messages
 
 
-def test_a_short_form_that_stands_for_no_update_is_refused_and_named(apart, tmp_path, caplog):
+def test_a_short_form_that_stands_for_no_update_is_refused_and_named(tmp_path, caplog):
     sizes = []
 
     def negate(content, tensors):
@@ -148,8 +131,7 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(apart, tmp_
         sizes.append(len(answer))
         return lying(negate)(name, header, answer)
 
-    apart.link = Inline(3, measure)
-    done = apart.run(tmp_path / "run", compression__name="8-bit", method__hidden=[200])
+    done = apart(tmp_path / "run", Inline(3, measure), compression__name="8-bit", method__hidden=[200])
     why = "'g.weight' of its update cannot be read: its scale is below zero"
     assert done.metrics[1]["dropped"] == {"1": why}
     sent = done.metrics[0]["bytes_up"] / 3
@@ -159,52 +141,49 @@ def test_a_short_form_that_stands_for_no_update_is_refused_and_named(apart, tmp_
     assert max(sizes) < sent + state
 
 
-def test_divergence_ends_a_simulation_as_it_does_in_process(apart, tmp_path):
+def test_divergence_ends_a_simulation_as_it_does_in_process(tmp_path):
     def diverge(name, header, answer):
         content, tensors = unpack(answer)
         return pack(content, {key: value * torch.nan for key, value in tensors.items()})
 
-    apart.link = Inline(3, diverge)
     why = "training diverged: the update of client 0 in round 1 is not finite; lower"
     with pytest.raises(FedUnseenError, match=why):
-        apart.run(tmp_path / "run")
+        apart(tmp_path / "run", Inline(3, diverge))
 
 
-def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(apart, tmp_path):
+def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(tmp_path):
     def full_disk(name, header, answer):
         return failure("OSError: No space left on device") if name == "0" else answer
 
-    apart.link = Inline(3, full_disk)
+    link = Inline(3, full_disk)
     with pytest.raises(QuorumError) as stopped:
-        apart.run(tmp_path / "run", engine__patience=0.1)
+        apart(tmp_path / "run", link, engine__patience=0.1)
     assert str(stopped.value) == (
         "round 1 has 2 of the 3 replies that it needs: 0 could not take part (OSError: No space left on device): fix "
         "that, or change engine.quorum, engine.timeout or engine.patience, and continue with --resume"
     )
-    assert len(apart.link.asked) == 3 + coordinator._ATTEMPTS - 1
-    done = apart.run(tmp_path / "run", resume=True, engine__quorum=2)
+    assert len(link.asked) == 3 + coordinator._ATTEMPTS - 1
+    done = apart(tmp_path / "run", link, resume=True, engine__quorum=2)
     assert [line["participants"] for line in done.metrics] == [[1, 2], [1, 2]]
 
 
-def test_a_merge_that_is_not_finite_is_not_kept(apart, tmp_path):
+def test_a_merge_that_is_not_finite_is_not_kept(tmp_path):
     def shorten(content, tensors):
         content["step_lengths"] = dict.fromkeys(content["step_lengths"], 1e-45)
 
-    apart.link = Inline(3, lying(shorten))
     why = "the merged model of round 2 is not finite; the largest update is that of"
     with pytest.raises(FedUnseenError, match=why):
-        apart.run(tmp_path / "run", strategy__name="scaffold")
-    apart.link = Inline(3)
-    assert len(apart.run(tmp_path / "run", resume=True, strategy__name="scaffold").metrics) == 2
+        apart(tmp_path / "run", Inline(3, lying(shorten)), strategy__name="scaffold")
+    assert len(apart(tmp_path / "run", resume=True, strategy__name="scaffold").metrics) == 2
 
 
-def test_who_does_not_answer_is_asked_again_and_nobody_else(apart, tmp_path):
-    apart.link = Inline(3, disturbed("round", "2", lambda answer: None))
-    assert same(apart.run(tmp_path / "run"), here(tmp_path))
-    assert [name for round, name in apart.link.asked if round == 0] == ["0", "1", "2", "2"]
+def test_who_does_not_answer_is_asked_again_and_nobody_else(tmp_path):
+    link = Inline(3, disturbed("round", "2", lambda answer: None))
+    assert same(apart(tmp_path / "run", link), here(tmp_path))
+    assert [name for round, name in link.asked if round == 0] == ["0", "1", "2", "2"]
 
 
-def test_who_is_not_there_is_waited_for_and_taken_back(apart, tmp_path):
+def test_who_is_not_there_is_waited_for_and_taken_back(tmp_path):
     class Late(Inline):
         looks = 0
 
@@ -212,21 +191,19 @@ def test_who_is_not_there_is_waited_for_and_taken_back(apart, tmp_path):
             self.looks += 1
             return self.there if self.looks > 5 else {"0": "first", "1": "first"}
 
-    apart.link = Late(3)
-    assert apart.run(tmp_path / "all").metrics[0]["participants"] == [0, 1, 2]
-    apart.link = Late(3)
-    done = apart.run(tmp_path / "some", engine__quorum=0.5, strategy__rounds=8)
+    assert apart(tmp_path / "all", Late(3)).metrics[0]["participants"] == [0, 1, 2]
+    done = apart(tmp_path / "some", Late(3), engine__quorum=0.5, strategy__rounds=8)
     first, *_, last = done.metrics
     assert (first["participants"], first["dropped"]) == ([0, 1], {"2": "it has not answered"})
     assert last["participants"] == [0, 1, 2]
 
 
-def test_patience_comes_to_an_end(apart, tmp_path):
-    apart.link = Inline(2)
+def test_patience_comes_to_an_end(tmp_path):
+    link = Inline(2)
     why = r"round 1 has 0 of the 3 replies that it needs: no connection to 2 \(0, 1 connected\): fix that"
     with pytest.raises(QuorumError, match=why):
-        apart.run(tmp_path / "run", engine__patience=0.1)
-    assert not apart.link.asked
+        apart(tmp_path / "run", link, engine__patience=0.1)
+    assert not link.asked
 
 
 class Slow(Inline):
@@ -256,10 +233,10 @@ class Slow(Inline):
         return answer
 
 
-def test_late_replies_count_by_their_age(apart, tmp_path):
-    apart.link = link = Slow()
+def test_late_replies_count_by_their_age(tmp_path):
+    link = Slow()
     buffered = {"engine__buffer": 2, "engine__staleness": 1.0, "strategy__rounds": 3, "strategy__weights": "uniform"}
-    done = apart.run(tmp_path / "run", **buffered)
+    done = apart(tmp_path / "run", link, **buffered)
     link.over.set()
     assert [line["participants"] for line in done.metrics] == [[0, 1], [0, 1], [0, 2]]
     assert [line["clock"]["ages"] for line in done.metrics] == [[0, 0], [0, 0], [0, 2]]
@@ -272,22 +249,21 @@ def test_late_replies_count_by_their_age(apart, tmp_path):
 
 
 @pytest.mark.parametrize("strategy", ["fedadam", "moon"])
-def test_a_buffer_for_all_is_a_synchronous_round(strategy, apart, tmp_path):
-    apart.link = Inline(3, disturbed("round", "2", lambda answer: None))  # which is asked again
+def test_a_buffer_for_all_is_a_synchronous_round(strategy, tmp_path):
+    link = Inline(3, disturbed("round", "2", lambda answer: None))  # which is asked again
     short = {"compression__name": "low-rank", "strategy__name": strategy}
-    late = apart.run(tmp_path / "late", engine__buffer=3, **short)
+    late = apart(tmp_path / "late", link, engine__buffer=3, **short)
     assert same(late, here(tmp_path, **short))
     assert all(line["clock"] == {"ages": [0, 0, 0]} for line in late.metrics)
-    assert len(apart.link.asked) == 3 + 1 + 3
+    assert len(link.asked) == 3 + 1 + 3
 
 
-def test_a_buffer_that_nobody_fills_pauses_the_run(apart, tmp_path):
-    apart.link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
+def test_a_buffer_that_nobody_fills_pauses_the_run(tmp_path):
+    link = Inline(3, lambda name, header, answer: None if name == "0" else answer)
     with pytest.raises(QuorumError, match="round 1 has 2 of the 3 replies that it needs: 0 did not answer"):
-        apart.run(tmp_path / "run", engine__buffer=3, engine__patience=2.0)
-    assert len(apart.link.asked) == 2 + coordinator._ATTEMPTS
-    apart.link = Inline(3, lying(cut))
-    done = apart.run(tmp_path / "run", resume=True, engine__buffer=3)
+        apart(tmp_path / "run", link, engine__buffer=3, engine__patience=2.0)
+    assert len(link.asked) == 2 + coordinator._ATTEMPTS
+    done = apart(tmp_path / "run", Inline(3, lying(cut)), resume=True, engine__buffer=3)
     assert [line["participants"] for line in done.metrics] == [[0, 1, 2], [0, 2]]
     assert "'g.weight' of its update has the shape" in done.metrics[1]["dropped"]["1"]
 
