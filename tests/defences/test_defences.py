@@ -67,7 +67,7 @@ def merged(name, many, strategy=None, **settings):
 
 
 def weighted(many, factors=None):
-    factors = factors if factors is not None else [1.0] * len(many)
+    factors = factors or [1.0] * len(many)
     weights = np.array([reply.classes * bool(f) for reply, f in zip(many, factors, strict=True)], dtype=float)
     return (weights / weights.sum() * np.array(factors)) @ matrix(many)
 
@@ -162,19 +162,16 @@ def test_krum_by_definition(count, f):
     many = replies(count, seed=count, c0=-9.0)
     x = matrix(many)
     scores = krum_by_definition(x, range(count), f)
-    best = int(np.argmin(scores))
+    ranked = np.argsort(scores).tolist()
+    best = ranked[0]
     change, notes = merged("krum", many, malicious=f)
     close(change, x[best])
     assert notes["judged"] == pytest.approx(scores, rel=1e-5)
     assert notes["dropped"] == {str(i): "it is too far from the others" for i in range(count) if i != best}
     assert notes["weights"] == [float(i == best) for i in range(count)]
-    ranked = np.argsort(scores).tolist()
-    kept = sorted(ranked[: count - f])
-    close(merged("multi-krum", many, malicious=f)[0], weighted(many, [float(i in kept) for i in range(count)]))
-    kept = sorted(ranked[:2])
-    close(
-        merged("multi-krum", many, malicious=f, merged=2)[0], weighted(many, [float(i in kept) for i in range(count)])
-    )
+    for kept, settings in ((ranked[: count - f], {}), (ranked[:2], {"merged": 2})):
+        change, _ = merged("multi-krum", many, malicious=f, **settings)
+        close(change, weighted(many, [float(i in kept) for i in range(count)]))
 
 
 @pytest.mark.parametrize(("count", "f"), [(7, 1), (11, 2), (12, 1), (3, 0)])
@@ -201,11 +198,12 @@ def test_distances_do_not_cancel():
 def test_flame_leaves_out_another_direction_clips_and_adds_noise():
     common = params(5)
     random = np.random.default_rng(0)
-    many = []
-    for k in range(7):
-        near = {n: torch.tensor(random.normal(scale=0.3, size=v.shape), dtype=torch.float32) for n, v in common.items()}
-        many.append(Reply(k, {n: 3 * v + near[n] for n, v in common.items()}, 1, 1))
-    many[2] = Reply(2, {n: -8 * v for n, v in common.items()}, 1, 1)
+    updates = [
+        {n: 3 * v + torch.tensor(random.normal(scale=0.3, size=v.shape)).float() for n, v in common.items()}
+        for _ in range(7)
+    ]
+    updates[2] = {n: -8 * v for n, v in common.items()}
+    many = [Reply(k, update, 1, 1) for k, update in enumerate(updates)]
     start = {n: torch.zeros_like(v) for n, v in common.items()}
     strategy = robust(rule("flame", noise=0.0))
     state, after = strategy.merge({}, start, many, 0)
@@ -231,9 +229,7 @@ def test_what_is_not_finite_or_enormous_does_no_harm(name, bad):
     if name != "none" or not np.isfinite(bad):
         assert np.isfinite(change).all()
     if not np.isfinite(bad):
-        assert notes["dropped"]["4"] == "it is not finite"
-        assert notes["norms"][4] is None
-        assert notes["kept"][4] == 0.0
+        assert (notes["dropped"]["4"], notes["norms"][4], notes["kept"][4]) == ("it is not finite", None, 0.0)
         assert notes.get("weights", [0.0] * 5)[4] in (0.0, None)
         others = [reply for reply in many if reply.client != 4]
         close(change, merged(name, others)[0])
@@ -244,10 +240,8 @@ def test_as_many_malicious_clients_are_tolerated_as_those_left_allow():
     many[3].update["c"] = torch.tensor(torch.inf)
     others = [reply for reply in many if reply.client != 3]
     for f, left in ((1, 1), (2, 2), (3, 2)):  # 2 f + 3 of eight
-        assert (
-            merged("krum", many, malicious=f)[1]["judged"][4:]
-            == merged("krum", others, malicious=left)[1]["judged"][3:]
-        )
+        judged, alone = (merged("krum", r, malicious=m)[1]["judged"] for r, m in ((many, f), (others, left)))
+        assert judged[4:] == alone[3:]
     assert rule("krum", malicious=3).among(2) is None
 
 
@@ -264,12 +258,10 @@ def test_where_too_few_signs_are_left_no_step_goes_backwards():
 
 def test_running_statistics_are_never_turned_round():
     start = {"w": torch.zeros(2), "bn.running_var": torch.ones(2)}
-    many = [
-        Reply(k, {"w": torch.ones(2), "bn.running_var": torch.tensor([4.0, 4.0 * (-1) ** k])}, 1, 1) for k in range(2)
-    ]
-    many.append(Reply(2, {"w": -torch.ones(2), "bn.running_var": torch.tensor([-2.0, 0.0])}, 1, 1))
-    strategy = robust(rule("robust-learning-rate", threshold=3))
-    after = strategy.merge({}, start, many, 0)[1]
+    updates = ((1.0, [4.0, 4.0]), (1.0, [4.0, -4.0]), (-1.0, [-2.0, 0.0]))
+    updates = [{"w": torch.full((2,), w), "bn.running_var": torch.tensor(variance)} for w, variance in updates]
+    many = [Reply(k, update, 1, 1) for k, update in enumerate(updates)]
+    after = robust(rule("robust-learning-rate", threshold=3)).merge({}, start, many, 0)[1]
     assert after["w"].tolist() == pytest.approx([-1 / 3, -1 / 3])
     assert after["bn.running_var"].tolist() == pytest.approx([3.0, 1.0])  # the plain mean
 
@@ -284,8 +276,8 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
     assert state["strategy/x"].tolist() == [1.0]
     notes = strategy.notes(state)["defence"]
     assert notes["merged"] is False
-    few = "too few replies are left for the rule"
-    assert notes["dropped"] == {**{str(k): "it is not finite" for k in (0, 1, 2)}, "3": few, "4": few}
+    reasons = ["it is not finite"] * 3 + ["too few replies are left for the rule"] * 2
+    assert notes["dropped"] == {str(k): reason for k, reason in enumerate(reasons)}
     state, after = strategy.merge(state, params(), [], 1)  # all replies lost on the way
     assert strategy.notes(state)["defence"]["clients"] == []
     assert all(torch.equal(after[n], v) for n, v in params().items())
@@ -313,13 +305,7 @@ def test_control_variates_see_what_is_merged_not_what_came():
         ("multi-krum", {"malicious": 2, "merged": 6}, 7, "the defence.malicious = 2 that are", "lower it to 5 or less"),
         ("krum", {"malicious": 0}, 2, "'krum' needs 3 clients a round", "choose another defence"),
         ("flame", {}, 1, "'flame' needs 2 clients a round, but round 6 has 1", "choose another defence"),
-        (
-            "robust-learning-rate",
-            {"threshold": 8},
-            5,
-            "defence.threshold = 8 can never be reached by the 5",
-            "set it to 5",
-        ),
+        ("robust-learning-rate", {"threshold": 8}, 5, "threshold = 8 can never be reached by the 5", "set it to 5"),
     ],
 )
 def test_more_malicious_clients_than_a_rule_tolerates_are_refused(name, settings, clients, why, remedy):
