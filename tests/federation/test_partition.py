@@ -71,8 +71,7 @@ def test_uneven_counts_keep_their_floor(small, seen, clients, counts, floor, alp
     benchmark = small(seen)
     least = floor or (2 if counts == "dirichlet" else max(1, seen // (2 * clients)))
     options = {"clients": clients, "counts": counts, "floor": floor}
-    if counts == "dirichlet":
-        options["alpha"] = alpha
+    options |= {"alpha": alpha} if counts == "dirichlet" else {}
     if least * clients > seen:
         with pytest.raises(ExperimentError, match=r"lower clients or floor$"):
             deal(benchmark, seed, **options)
@@ -86,14 +85,13 @@ def test_uneven_counts_keep_their_floor(small, seen, clients, counts, floor, alp
 
 def test_dirichlet_counts_follow_alpha(small):
     benchmark = small(100, per_class=1)
-    spread = {
-        alpha: np.mean(
-            [np.ptp(held(deal(benchmark, s, counts="dirichlet", alpha=alpha), benchmark).sum(1)) for s in range(20)]
-        )
-        for alpha in (0.1, 1.0, 1000.0)
-    }
-    assert spread[0.1] > spread[1.0] > spread[1000.0]
-    assert spread[1000.0] < 5
+
+    def spread(alpha):
+        dealt = (deal(benchmark, seed, counts="dirichlet", alpha=alpha) for seed in range(20))
+        return np.mean([np.ptp(held(partition, benchmark).sum(1)) for partition in dealt])
+
+    assert spread(0.1) > spread(1.0) > spread(1000.0)
+    assert spread(1000.0) < 5
 
 
 @quick
@@ -116,18 +114,11 @@ def test_phi_is_the_share_of_classes_that_a_client_holds(small, seen, clients, p
         assert ((classes == wanted) | ((classes > wanted) & (classes <= -(-seen // clients)))).all()
 
 
-def test_phi_of_one_share_each_places_every_class(small):
-    benchmark = small(75, per_class=2)
-    partition = deal(benchmark, clients=49, phi=1 / 49)  # 49 * (1 / 49) < 1 in floats, and 75 / 49 rounds to 2
-    assert_disjoint_cover(partition, benchmark)
-
-
 def test_phi_at_its_ends(small):
-    benchmark = small(20)
-    tenth = deal(benchmark, clients=10, phi=0.1)
-    assert_disjoint_cover(tenth, benchmark)  # FedZSL's phi = 0.1 with ten clients is the disjoint partition
-    everything = deal(benchmark, clients=3, phi=1.0)
-    for ids in everything.clients:
+    benchmark, odd = small(20), small(75, per_class=2)
+    assert_disjoint_cover(deal(benchmark, clients=10, phi=0.1), benchmark)  # as FedZSL's disjoint partition
+    assert_disjoint_cover(deal(odd, clients=49, phi=1 / 49), odd)  # 49 * (1 / 49) < 1 in floats, 75 / 49 rounds to 2
+    for ids in deal(benchmark, clients=3, phi=1.0).clients:
         np.testing.assert_array_equal(ids, benchmark.train)
     shared = held(deal(benchmark, clients=10, phi=0.5), benchmark)
     assert ((shared > 0).sum(axis=1) == 10).all()
@@ -163,8 +154,7 @@ def test_iid_with_rho_draws_every_class_for_every_client(small, rho):
 def test_rho_thins_every_class_of_a_client(small, options):
     benchmark = small(20, per_class=20)
     whole = deal(benchmark, clients=5, **options)
-    thin = deal(benchmark, clients=5, rho=0.3, **options)
-    counts = held(whole, benchmark)
+    thin, counts = deal(benchmark, clients=5, rho=0.3, **options), held(whole, benchmark)
     expected = np.where(counts > 0, np.maximum(1, np.rint(0.3 * counts)), 0)
     np.testing.assert_array_equal(held(thin, benchmark), expected)
     for all_of, some_of in zip(whole.clients, thin.clients, strict=True):
@@ -180,11 +170,6 @@ def test_dirichlet_is_a_disjoint_cover_whose_proportions_have_the_moments_of_the
         # Var p_k = (1/K)(1 - 1/K) / (K alpha + 1)
         assert shares.mean() == pytest.approx(0.25)
         assert shares.var() == pytest.approx(0.25 * 0.75 / (4 * alpha + 1), rel=0.15)
-
-
-def test_dirichlet_gives_up_in_one_sentence(small):
-    with pytest.raises(ExperimentError, match=r"^\[partition\]: 100 draws from Dir\(0\.01\) all left a client"):
-        deal(small(2, per_class=20), kind="dirichlet", alpha=0.01)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +266,9 @@ def test_only_users_of_training_samples_are_dealt(with_users):
         deal(fewer, kind="user", clients=11)
 
 
-def test_users_are_needed(small):
+def test_what_cannot_be_dealt_is_refused(small):
+    with pytest.raises(ExperimentError, match=r"^\[partition\]: 100 draws from Dir\(0\.01\) all left a client"):
+        deal(small(2, per_class=20), kind="dirichlet", alpha=0.01)
     with pytest.raises(ExperimentError, match="needs samples with users, but small does not say whose they are:"):
         deal(small(8), kind="user", clients=2)
 
@@ -291,20 +278,16 @@ def write_file(tmp_path, text):
     return {"kind": "file", "file": tmp_path / "who.csv", "clients": 3}
 
 
-def test_a_file_says_who_holds_what(small, tmp_path):
-    benchmark = small(3)
+def test_a_file_says_who_holds_what_and_which_shares(small, tmp_path):
+    benchmark, larger = small(3), small(3, per_class=10)
     options = write_file(tmp_path, "class,client\nclass 0,2\nclass 1,0\nclass 2,0\nclass 2,1\n")
     partition = deal(benchmark, **options)
     assert_disjoint_cover(partition, benchmark)
     assert held(partition, benchmark).tolist() == [[0, 6, 3], [0, 0, 3], [6, 0, 0]]
     assert deal(benchmark, 1, **options).clients[1].tolist() != partition.clients[1].tolist()
-
-
-def test_a_file_may_say_shares(small, tmp_path):
-    benchmark = small(3, per_class=10)
     text = "class,client,share\nclass 0,2,1\nclass 1,0,0.5\nclass 2,0,0.1\nclass 2,1,0.9\n"
-    partition = deal(benchmark, **write_file(tmp_path, text))
-    assert held(partition, benchmark).tolist() == [[0, 5, 1], [0, 0, 9], [10, 0, 0]]
+    partition = deal(larger, **write_file(tmp_path, text))
+    assert held(partition, larger).tolist() == [[0, 5, 1], [0, 0, 9], [10, 0, 0]]
     assert len(np.unique(np.concatenate(partition.clients))) == 25
 
 
