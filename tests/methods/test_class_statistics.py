@@ -63,9 +63,7 @@ def test_the_sums_are_those_of_one_sample_after_the_other(kind, monkeypatch):
 
 def test_samples_on_disk_give_the_same_bits(tmp_path):
     inputs, labels, space = digits()
-    on_disk = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, tuple(inputs.shape))
-    on_disk[:] = inputs.numpy()
-    on_disk.flush()
+    np.save(tmp_path / "x.npy", inputs.numpy())
     found = statistics(np.load(tmp_path / "x.npy", mmap_mode="r"), labels.numpy(), space)
     expected = statistics(inputs, labels, space)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -100,16 +98,7 @@ def test_what_does_not_add_up_is_refused():
             call()
 
 
-def test_sums_of_longer_samples_than_agreed_are_told():
-    inputs, labels, space = digits()
-    clip_norm = float(inputs.norm(dim=1).median())
-    assert validate_statistics(statistics(inputs, labels, space, clip_norm), clip_norm) == ""
-    assert validate_statistics(statistics(2 * inputs, labels, space), clip_norm) == (
-        f"their samples are longer than {clip_norm:g} on average"
-    )
-
-
-def test_sums_that_no_samples_have_are_told_from_those_of_samples():
+def test_sums_that_no_samples_or_longer_ones_than_agreed_have_are_told_from_those_of_samples():
     inputs, labels, space = digits()
     whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
     for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):
@@ -124,6 +113,10 @@ def test_sums_that_no_samples_have_are_told_from_those_of_samples():
         ({"square": packed(square)}, "their second moments are not a sum of squares"),
     ):
         assert validate_statistics(whole | change) == why, why
+    clip_norm = float(inputs.norm(dim=1).median())
+    assert validate_statistics(statistics(inputs, labels, space, clip_norm), clip_norm) == ""
+    longer = validate_statistics(statistics(2 * inputs, labels, space), clip_norm)
+    assert longer == f"their samples are longer than {clip_norm:g} on average"
 
 
 # Whole numbers
@@ -165,9 +158,8 @@ def test_statistics_are_those_of_python_integers(bits, int8, width, monkeypatch)
 def test_adding_and_removing_ends_with_the_digest_of_a_model_that_never_saw_what_was_removed(bits):
     rng = np.random.default_rng(bits)
     codes, labels, quantization = samples(bits, n=120, width=5)
-    parts = [
-        statistics(codes[i : i + 4], labels[i : i + 4], SPACE, quantization=quantization) for i in range(0, 120, 4)
-    ]
+    pieces = zip(codes.split(4), labels.split(4), strict=True)
+    parts = [statistics(rows, own, SPACE, quantization=quantization) for rows, own in pieces]
     for _ in range(1000):
         total, inside = no_sums(5, SPACE, quantization), set()
         for place in rng.integers(0, len(parts), rng.integers(2, 12)).tolist():
@@ -187,12 +179,11 @@ def test_codes_are_what_scaled_features_are_rounded_from(steps):
     scaled = quantized(rows)
     assert np.array_equal(scaled, codes * fitted.step)
     assert np.array_equal(fitted.codes(scaled)[0], codes)
-    error = np.abs(scaled - (scaler(rows) - fitted.offset))
     assert clipped == 0
+    error = np.abs(scaled - (scaler(rows) - fitted.offset))
     assert (error <= 0.5001 * fitted.step + 1e-6 * np.abs(fitted.offset)).all()
-    sums = dequantized(
-        statistics(torch.from_numpy(codes), torch.zeros(200, dtype=int), SPACE, quantization=fitted), fitted
-    )
+    sums = statistics(torch.from_numpy(codes), torch.zeros(200, dtype=int), SPACE, quantization=fitted)
+    sums = dequantized(sums, fitted)
     exact = codes * fitted.step.astype(float)
     torch.testing.assert_close(sums["total"][0], torch.from_numpy(exact.sum(0)))
     torch.testing.assert_close(unpacked(sums["square"], 6), torch.from_numpy(exact.T @ exact))
@@ -243,18 +234,15 @@ def digest(tmp_path, name="run", **settings):
     return result["sums_sha256"]
 
 
-SETTINGS = [
-    {"partition.clients": 2},
-    {"partition.clients": 10, "partition.kind": "iid"},
-    {"partition.clients": 5, "partition.kind": "dirichlet", "partition.alpha": 0.3},
-    {"partition.clients": 5, "privacy.aggregation": "masked"},
-    {"strategy.name": "centralised"},
-]
-
-
 def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
     wanted = digest(tmp_path)
-    for i, settings in enumerate(SETTINGS):
+    for i, settings in enumerate((
+        {"partition.clients": 2},
+        {"partition.clients": 10, "partition.kind": "iid"},
+        {"partition.clients": 5, "partition.kind": "dirichlet", "partition.alpha": 0.3},
+        {"partition.clients": 5, "privacy.aggregation": "masked"},
+        {"strategy.name": "centralised"},
+    )):  # fmt: skip
         assert digest(tmp_path, str(i), **settings) == wanted, settings
     program = (
         "import sys, pathlib, torch; from fedunseen import Experiment, run; torch.set_num_threads(2);"
@@ -272,12 +260,8 @@ def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
 @pytest.mark.parametrize("engine", ["flower", "nvflare"])
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_one_digest_for_engines(tmp_path, engine, aggregation):
-    settings = {
-        "engine.name": engine,
-        "engine.processes": 2,
-        "privacy.aggregation": aggregation,
-        "partition.clients": 4,
-    }
+    settings = {"engine.name": engine, "engine.processes": 2, "privacy.aggregation": aggregation}
+    settings["partition.clients"] = 4
     assert digest(tmp_path, **settings) == digest(tmp_path, "in-process")
 
 
@@ -298,8 +282,7 @@ def test_on_a_gpu_products_take_float32_and_nothing_changes_its_place(monkeypatc
     add_products(square, rows)
     add_products(square, rows.to(torch.int16))  # more than 8 bits
     total = add_totals(torch.empty(7, 128, dtype=torch.int64, device="meta"), rows, labels)
-    assert (total.device.type, total.dtype) == ("meta", torch.int64)
-    assert (square.device.type, square.dtype) == ("meta", torch.int64)
+    assert {(sums.device.type, sums.dtype) for sums in (total, square)} == {("meta", torch.int64)}
     with pytest.raises(RuntimeError):
         add_totals(torch.zeros(7, 128, dtype=torch.int64), rows, labels)
 

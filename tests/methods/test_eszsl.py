@@ -28,14 +28,10 @@ def test_the_solution_is_that_of_the_regularised_least_squares_problem(space):
     method, inputs, labels = problem(space)
     x, s, y = parts(method, inputs, labels)
     i_d, i_a = np.eye(x.shape[1]), np.eye(s.shape[1])
-    rows = np.vstack(
-        [  # vec is row by row, so that vec(XVS') = (X kron S) vec(V)
-            np.kron(x, s),
-            np.sqrt(GAMMA) * np.kron(i_d, s),
-            np.sqrt(LAMBDA) * np.kron(x, i_a),
-            np.sqrt(GAMMA * LAMBDA) * np.kron(i_d, i_a),
-        ]
-    )
+    rows = np.vstack([  # vec is row by row, so that vec(XVS') = (X kron S) vec(V)
+        np.kron(x, s), np.sqrt(GAMMA) * np.kron(i_d, s), np.sqrt(LAMBDA) * np.kron(x, i_a),
+        np.sqrt(GAMMA * LAMBDA) * np.kron(i_d, i_a),
+    ])  # fmt: skip
     target = np.concatenate([y.ravel(), np.zeros(len(rows) - y.size)])
     v = np.linalg.lstsq(rows, target, rcond=None)[0].reshape(x.shape[1], s.shape[1])
     solved = method.solve(method.statistics(inputs, labels))["v"]

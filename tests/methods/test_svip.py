@@ -56,14 +56,8 @@ def test_the_loss_written_out(grouped):
 def test_scores_come_from_the_patches_that_the_patch_classifier_keeps(grouped):
     method = method_of(grouped, keep=0.4)  # 3 of 8
     params, x = params_of(method), batch(MAPS)["inputs"]
-    tokens = torch.cat(
-        [
-            params["first"].expand(4, 1, -1),
-            x.flatten(2).transpose(1, 2) @ params["embed.weight"].T + params["embed.bias"],
-        ],
-        1,
-    )
-    tokens = tokens + params["positions"]
+    patches = x.flatten(2).transpose(1, 2) @ params["embed.weight"].T + params["embed.bias"]
+    tokens = torch.cat([params["first"].expand(4, 1, -1), patches], 1) + params["positions"]
     out, _ = transformer(params, "layers", tokens, 2)
     answers = out[:, 1:] @ params["g.weight"].T + params["g.bias"]
     hidden = torch.relu(tokens[:, 1:] @ params["patches.0.weight"].T + params["patches.0.bias"])
@@ -133,9 +127,7 @@ def test_heads_that_cannot_share_the_width_are_refused():
 def test_a_layer_is_torchs_pre_norm_encoder_layer():
     params = transformer_init("t", 8, 2, np.random.default_rng(0))
     rng = np.random.default_rng(1)
-    params = {
-        name: value + 0.1 * torch.from_numpy(rng.normal(size=value.shape)).float() for name, value in params.items()
-    }
+    params = {n: value + 0.1 * torch.from_numpy(rng.normal(size=value.shape)).float() for n, value in params.items()}
     tokens = torch.from_numpy(rng.normal(size=(3, 5, 8))).float()
     expected = tokens
     for i in range(2):
@@ -144,9 +136,8 @@ def test_a_layer_is_torchs_pre_norm_encoder_layer():
             "self_attn.in_proj_": "qkv.", "self_attn.out_proj.": "out.", "linear1.": "widen.", "linear2.": "narrow.",
             "norm1.": "norm1.", "norm2.": "norm2.",
         }  # fmt: skip
-        layer.load_state_dict(
-            {f"{t}{kind}": params[f"t.{i}.{mine}{kind}"] for t, mine in names.items() for kind in ("weight", "bias")}
-        )
+        pairs = [(torchs + kind, ours + kind) for torchs, ours in names.items() for kind in ("weight", "bias")]
+        layer.load_state_dict({torchs: params[f"t.{i}.{ours}"] for torchs, ours in pairs})
         normed = layer.norm1(expected)
         _, attention = layer.self_attn(normed, normed, normed)  # the mean over heads
         expected = layer(expected)
@@ -157,11 +148,9 @@ def test_a_layer_is_torchs_pre_norm_encoder_layer():
 
 def test_rollout_multiplies_the_layers_from_the_input_up():
     first, second = (np.random.default_rng(seed).dirichlet(np.ones(4), size=(2, 4)) for seed in (0, 1))
-    expected = np.stack(
-        [((b + np.eye(4)) / 2 @ ((a + np.eye(4)) / 2))[0, 1:] for a, b in zip(first, second, strict=True)]
-    )
+    expected = [((b + np.eye(4)) / 2 @ ((a + np.eye(4)) / 2))[0, 1:] for a, b in zip(first, second, strict=True)]
     rolled = rollout(torch.from_numpy(np.stack([first, second])))
-    np.testing.assert_allclose(rolled.numpy(), expected, rtol=1e-5)
+    np.testing.assert_allclose(rolled.numpy(), np.stack(expected), rtol=1e-5)
 
 
 def test_the_loss_agrees_with_finite_differences(grouped):

@@ -34,9 +34,8 @@ def problem(seed=0, noise=12, **settings):
         return torch.from_numpy(np.clip(np.rint(means[labels] + noise * apart), -127, 127))
 
     space = ClassSpace(tuple("abcdefghijkl"), semantics, tuple("wxyz"), np.arange(SEEN), [], np.arange(SEEN, CLASSES))
-    method = Gaussian(
-        GaussianSettings(shrinkage=0.2, **settings), space, torch.from_numpy(semantics), Backbone((WIDTH,))
-    )
+    chosen = GaussianSettings(shrinkage=0.2, **settings)
+    method = Gaussian(chosen, space, torch.from_numpy(semantics), Backbone((WIDTH,)))
     labels = np.repeat(np.arange(SEEN), 30)
     model = method.solve(statistics(draw(labels), torch.from_numpy(labels), space))
     return method, model, draw
@@ -174,13 +173,8 @@ def test_a_pool_that_shows_nothing_new_is_refused_as_a_whole(of, refused, monkey
 
 @pytest.mark.parametrize(("after", "warns"), [(59.0, False), (40.0, True)])
 def test_a_lower_accuracy_is_said(after, warns):
-    table = {
-        "class": ["a", "b"],
-        "seen": [True, False],
-        "samples": [0, 20],
-        "before": [80.0, 60.0],
-        "after": [80.0, after],
-    }
+    table = {"class": ["a", "b"], "seen": [True, False], "samples": [0, 20]}
+    table |= {"before": [80.0, 60.0], "after": [80.0, after]}
     found = [sign.what for sign in signs({"samples": 20, "refused": [], "measured": True, "classes": table})]
     assert found == (["Adapting lowered the harmonic mean from 68.6 to 53.3 %."] if warns else [])
 
@@ -222,15 +216,10 @@ def test_the_estimator_takes_unlabelled_samples_in_three_ways(table, way):
         renamed = dict(enumerate(classes.values())) if way == "minus one" else classes
         labels = [names.index(name) for name in y] if way == "minus one" else y.tolist()
         mark = -1 if way == "minus one" else None
-        model = ZeroShotClassifier().fit(
-            np.concatenate([rows, x]),
-            [mark] * len(rows) + labels,
-            classes=renamed,
-            groups=np.arange(len(x) + len(rows)) % 2,
-        )
+        both, groups = np.concatenate([rows, x]), np.arange(len(rows) + len(x)) % 2
+        model = ZeroShotClassifier().fit(both, [mark] * len(rows) + labels, classes=renamed, groups=groups)
         if way == "none":
-            one = ZeroShotClassifier().fit(x, y, classes=classes, groups=np.arange(len(rows), len(x) + len(rows)) % 2)
-            adapted = one.adapt(rows)
+            adapted = ZeroShotClassifier().fit(x, y, classes=classes, groups=groups[len(rows) :]).adapt(rows)
     assert np.allclose(model.scores(rows), adapted.scores(rows), rtol=1e-6, atol=1e-6)
     assert np.allclose(model.soft_counts_, adapted.soft_counts_)
 
