@@ -194,14 +194,11 @@ def test_reasons_are_of_commands_that_the_pages_have():
 
 
 def test_no_command_hides_in_an_indented_block():
-    found = [
-        (page, line)
-        for page, whole in TEXTS.items()
-        for line in re.findall(
-            r"^    (?:\$ )?((?:fedunseen|python|pip) .*)", re.sub(r"```.*?```", "", whole, flags=re.S), re.M
-        )
-    ]
-    assert found == []
+    prose = {page: re.sub(r"```.*?```", "", whole, flags=re.S) for page, whole in TEXTS.items()}
+    found = {
+        page: re.findall(r"^    (?:\$ )?((?:fedunseen|python|pip) .*)", text, re.M) for page, text in prose.items()
+    }
+    assert {page: lines for page, lines in found.items() if lines} == {}
 
 
 def test_scripts_take_the_options_that_pages_give_them():
@@ -225,11 +222,9 @@ def test_extras_and_targets_that_pages_name_exist():
             assert f"\n{target}:" in makefile, (page, target)
 
 
-def test_other_programs_are_known_ones():
+def test_other_programs_and_languages_are_known_ones():
     assert {command.program for command in COMMANDS} == OTHER_PROGRAMS | {"fedunseen"}
 
-
-def test_languages_are_known_ones():
     assert {block.language for block in BLOCKS} <= SHOWN | {"console", "python", "sh", "toml"}
 
 

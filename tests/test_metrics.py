@@ -21,6 +21,7 @@ from fedunseen.metrics import (
     harmonic_mean,
     paired_difference,
 )
+from known_names import refuses
 
 # Classes 1, 4, 5 and 7 are seen, 0, 3 and 6 unseen; 2 is neither.
 SEEN, UNSEEN = [1, 4, 5, 7], [0, 3, 6]
@@ -163,52 +164,36 @@ def test_many_gaps_are_thinned_out_at_little_cost(monkeypatch):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (
-            lambda s, y: metrics.zsl(s[:3], y, UNSEEN),
-            "scores have the shape (3, 8) and labels (300,): give (n, C) and (n,)",
-        ),
+        (lambda s, y: metrics.zsl(s[:3], y, UNSEEN),
+         "scores have the shape (3, 8) and labels (300,): give (n, C) and (n,)"),
         (lambda s, y: metrics.zsl(s, y, ["0"]), "unseen are not a list of whole numbers: give columns of the scores"),
         (lambda s, y: metrics.zsl(s, y, [8]), "unseen name class 8, but the scores have the columns 0 to 7"),
         (lambda s, y: metrics.zsl(s, -y, UNSEEN), "labels name class -7, but the scores have the columns 0 to 7"),
         (lambda s, y: metrics.zsl(s, y, [2]), "no sample is of an unseen class: there is nothing to measure"),
-        (
-            lambda s, y: metrics.zsl(s * np.inf, y, UNSEEN),
-            "scores hold what is not a finite number: a class that must not win is left out of the ids",
-        ),
-        (
-            lambda s, y: metrics.generalized(s, y, [2], UNSEEN),
-            "no sample is of a seen class: there is nothing to measure",
-        ),
-        (
-            lambda s, y: metrics.calibrate(s, y, [0, 1], UNSEEN),
-            "class 0 is both seen and unseen: it can be one of them only",
-        ),
+        (lambda s, y: metrics.zsl(s * np.inf, y, UNSEEN),
+         "scores hold what is not a finite number: a class that must not win is left out of the ids"),
+        (lambda s, y: metrics.generalized(s, y, [2], UNSEEN),
+         "no sample is of a seen class: there is nothing to measure"),
+        (lambda s, y: metrics.calibrate(s, y, [0, 1], UNSEEN),
+         "class 0 is both seen and unseen: it can be one of them only"),
         (lambda s, y: metrics.confusion(y, y[:2], SEEN), "there are 300 labels, but 2 answers: give one a sample"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused(call, message):
-    scores, labels = problem()
-    with pytest.raises(ArgumentError) as caught:
-        call(scores, labels)
-    assert str(caught.value) == message
+    with refuses(message, ArgumentError):
+        call(*problem())
 
 
-def test_the_interval_over_seeds_is_student_s():
+def test_the_interval_over_seeds_is_student_s_and_none_of_one_seed_and_no_wider_for_what_both_find_hard():
     rng = np.random.default_rng(0)
     ours, theirs = rng.normal(60, 5, 12), rng.normal(58, 5, 12)
     mean, half = paired_difference(ours, theirs)
     interval = scipy.stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert (mean - half, mean + half) == pytest.approx((interval.low, interval.high))
-
-
-def test_of_one_seed_there_is_no_interval():
     mean, half = paired_difference(np.array([3.0]), np.array([1.0]))
     assert mean == 2
     assert np.isnan(half)
     assert np.isfinite(paired_difference(np.array([3.0, 1.0]), np.zeros(2))[1])
-
-
-def test_what_both_find_hard_does_not_widen_the_interval():
     hard = np.random.default_rng(1).normal(50, 20, 200)
     assert paired_difference(hard + 1, hard) == (pytest.approx(1), pytest.approx(0, abs=1e-9))
 

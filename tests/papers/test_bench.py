@@ -59,17 +59,14 @@ def small(tmp_path_factory):
     return sweep, bench, out, first, half, said
 
 
-def test_a_part_leaves_the_other_rows_as_not_run(small):
-    _, _, _, first, half, _ = small
+def test_a_part_leaves_the_other_rows_as_not_run_and_a_second_call_runs_them_alone(small):
+    sweep, bench, out, first, half, said = small
     assert sorted(first) == ["gaussian--0.json", "gaussian--1.json"]
     assert [(line.values["method"], line.values["condition"], line.status) for line in half] == [
         *(("gaussian", condition, "done") for condition in ("0", "1", "pool")),
         *(("fedzsl", condition, "not run") for condition in ("0", "1", "pool")),
     ]
 
-
-def test_a_second_call_keeps_what_is_there_and_runs_the_rest(small):
-    sweep, bench, out, first, _, said = small
     assert [words.partition(": ZSL")[0] for words in said] == ["fedzsl: seed 0", "fedzsl: seed 1"]
     assert all((out / "measured" / name).read_bytes() == content for name, content in first.items())
     assert not run_bench(sweep, bench, out, sweep.cells, say=pytest.fail)
@@ -202,7 +199,7 @@ def test_a_bench_that_is_not_tuned_alike_is_refused(tmp_path, old, new, code):
 
 
 def test_a_sweep_without_the_table_is_no_bench(tmp_path):
-    (tmp_path / "sweep.toml").write_text(TINY.replace("[bench]", "[other]").replace("[other]", "[table]"), "utf-8")
+    (tmp_path / "sweep.toml").write_text(TINY.replace("[bench]", "[table]"), "utf-8")
     with pytest.raises(FedUnseenError):
         read_bench(tmp_path / "sweep.toml")
     with pytest.raises(ExperimentError) as refused:
