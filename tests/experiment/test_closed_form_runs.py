@@ -1,9 +1,6 @@
 """Closed forms in whole runs: what they reach, how they are calibrated, and which one is chosen."""
 
-import json
-import os
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,10 +28,9 @@ LAST = {**QUICK, "evaluation.selection": "last"}
 @pytest.mark.slow
 def test_pairs_of_digits_are_read_from_raw_pixels_in_one_round(tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", QUICK), tmp_path / "run")
-    result = json.loads((done.path / "result.json").read_text())
-    assert (result["rounds"], result["bytes_down"]) == (1, 0)
-    assert result["zsl"] >= 97
-    assert result["gzsl_harmonic"] >= 88
+    assert (done.result["rounds"], done.result["bytes_down"]) == (1, 0)
+    assert done.result["zsl"] >= 97
+    assert done.result["gzsl_harmonic"] >= 88
     (best, *_), *_ = done.predict(np.zeros(128, dtype=np.float32), among="unseen")
     assert best.name in done.space.names
 
@@ -47,43 +43,29 @@ def test_every_client_alone_has_a_model_of_its_own_classes(tmp_path):
         done.predict(np.zeros(128, dtype=np.float32))
 
 
-@pytest.fixture(scope="module")
-def awa1():
-    root = Path(os.environ.get("FEDUNSEEN_DATA", "../shared/data")) / "xlsa17"
-    if not (root / "AWA1_LAMPERT").is_dir():
-        pytest.skip(f"{root}/AWA1_LAMPERT is not there: name the data's folder by FEDUNSEEN_DATA")
-    benchmark = Xlsa17.load(Xlsa17.Settings(root=root, dataset="AWA1_LAMPERT"), 0)
+@pytest.mark.slow
+def test_animals_that_nobody_has_are_recognised_from_raw_features(real_data):
+    benchmark = Xlsa17.load(Xlsa17.Settings(root=real_data / "xlsa17", dataset="AWA1_LAMPERT"), 0)
     semantics = torch.from_numpy(benchmark.space.semantics).float()
     method = Gaussian(GaussianSettings(shrinkage=0.3, calibration=True), benchmark.space, semantics, Backbone((512,)))
     labels = benchmark.labels[benchmark.train]
     inputs = torch.from_numpy(benchmark.features[benchmark.train])
     groups = np.array_split(benchmark.space.seen, 10)
-    parts = [
-        method.statistics(inputs[rows], torch.from_numpy(labels[rows])) for rows in (np.isin(labels, g) for g in groups)
-    ]
-    return benchmark, method, method.solve(add(parts, benchmark.space))
-
-
-def judged(benchmark, method, model):
+    held = [np.isin(labels, group) for group in groups]
+    parts = [method.statistics(inputs[rows], torch.from_numpy(labels[rows])) for rows in held]
+    model = method.solve(add(parts, benchmark.space))
     rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
     scores = method.scores(model, torch.from_numpy(benchmark.features[rows]), method.semantics)
-    return accuracies(answer([scores], benchmark.labels[rows], benchmark.space))
-
-
-@pytest.mark.slow
-def test_animals_that_nobody_has_are_recognised_from_raw_features(awa1):
-    found = judged(*awa1)
+    found = accuracies(answer([scores], benchmark.labels[rows], benchmark.space))
     assert found.zsl >= 34.5
     assert found.gzsl_harmonic >= 22.5  # without a validation class: with them 25
-    assert abs(float(awa1[2]["expected"][0]) - found.zsl) < 6  # what left-out classes have promised
+    assert abs(float(model["expected"][0]) - found.zsl) < 6  # what left-out classes have promised
 
 
 def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path, monkeypatch):
     """The final statistics are those of the run on validation classes and of the rest."""
-    settings = {
-        "evaluation.embedding": False, "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 2,
-        "method.shrinkage": 0.3, "data.quantization_range": 4.0,
-    }  # fmt: skip
+    settings = {**QUICK, "partition.clients": 3, "data.train_per_class": 6, "data.test_per_class": 2}
+    settings |= {"method.shrinkage": 0.3, "data.quantization_range": 4.0}
     summed, original = [], ClosedForm.statistics
 
     def counted(self, inputs, labels):
@@ -102,25 +84,21 @@ def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path
 SEGMENTS = (126, 48, 109, 121, 51, 91, 95, 112, 127, 123)  # of ten digits, a bit each
 
 
-def lit_digits(unseen=(1, 3, 9)):
+def lit_digits():
     """Return handwritten digits, their names, which to train on, and which of seven segments each digit lights."""
     digits = load_digits()
     rows, names = (digits.data / 16).astype(np.float32), digits.target.astype(str)
-    train = ~np.isin(digits.target, unseen) & (np.arange(len(rows)) % 10 < 7)
+    train = ~np.isin(digits.target, (1, 3, 9)) & (np.arange(len(rows)) % 10 < 7)
     return rows, names, train, {str(i): [float(lit) for lit in f"{bits:07b}"] for i, bits in enumerate(SEGMENTS)}
 
 
-def segments(method, out, **evaluation):
+def segments(method, out, settings=LAST, validation=()):
     """Run on handwritten digits that are described by seven segments."""
     rows, names, train, table = lit_digits()
-    settings = {
-        "data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2},
-        "evaluation": {"selection": "last", "embedding": False, **evaluation},
-    }  # fmt: skip
-    given = Benchmark.from_arrays(
-        rows[train], names[train], table, test=(rows[~train], names[~train]), validation=2 if evaluation else ()
-    )
-    return run(Experiment.from_dict(settings), out, benchmark=given)
+    test = rows[~train], names[~train]
+    given = Benchmark.from_arrays(rows[train], names[train], table, test=test, validation=validation)
+    tree = {"data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2}}
+    return run(Experiment.from_dict(tree, settings), out, benchmark=given)
 
 
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
@@ -131,8 +109,7 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
     ridge, auto = (segments(name, tmp_path / name) for name in ("ridge", "auto"))
     assert auto.result["form"] == "ridge"
     assert ridge.result["zsl"] == auto.result["zsl"] > gaussian.result["zsl"] + 10
-    for done in (ridge, auto):
-        assert not any("left out" in one["what"] for one in done.result["warnings"])
+    assert not any("left out" in one["what"] for done in (ridge, auto) for one in done.result["warnings"])
     sample = load_digits().data[:1] / 16
     assert load_run(auto.path).predict(sample)[0][0] == ridge.predict(sample)[0][0]
     assert load_run(auto.path).learn({"new": [1.0, 0, 0, 0, 0, 0, 0]}).predict(sample, among="unseen")
@@ -155,7 +132,7 @@ def test_the_estimator_warns_of_the_same_lead():
 
 
 def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):
-    done = segments("auto", tmp_path / "run", selection="validation")
+    done = segments("auto", tmp_path / "run", {**QUICK, "evaluation.selection": "validation"}, validation=2)
     assert done.result["chosen_on_validation"]["settings"]["method.form"] == done.result["form"]
 
 
@@ -168,12 +145,10 @@ def test_a_lead_counts_from_three_points_and_its_interval_on(lead, half, said):
 
 
 def test_a_trained_preset_becomes_a_closed_form_by_its_name_alone():
-    experiment = Experiment.load("digit-pairs", {"method.name": "gaussian"})
-    assert experiment.strategy.rounds == 1
+    assert Experiment.load("digit-pairs", {"method.name": "gaussian"}).strategy.rounds == 1
     assert Experiment.load("digit-pairs").with_overrides({"method.name": "ridge"}).strategy.rounds == 1
-    with pytest.raises(
-        ExperimentError, match=r"^method.name = 'gaussian' is solved from sums, which clients send once"
-    ):
+    sentence = "^method.name = 'gaussian' is solved from sums, which clients send once"
+    with pytest.raises(ExperimentError, match=sentence):
         Experiment.load("digit-pairs", {"method.name": "gaussian", "strategy.rounds": 3})
 
 
@@ -213,8 +188,7 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
     experiment = resolve_defaults(Experiment.from_dict(tree), load_data(done.experiment, 0))
     benchmark = load_data(experiment, 0)
     partition, answers = partition_of(experiment, benchmark, 0), []
-    for turn in calibration_folds(benchmark, 0):
-        selection = turn.for_selection(0)
+    for selection in (turn.for_selection(0) for turn in calibration_folds(benchmark, 0)):
         federation = assemble(experiment, selection, partition.restricted_to(selection.train), selection=True)
         state, _ = federation.round(federation.start())
         answers.append(federation.answers(federation.fit_heads(state.params)))
