@@ -183,11 +183,7 @@ class Forked(SERVER.Process):
 def run_forked(folder, command, check=False, **how):
     """Do what ``subprocess.run(command, check=check, text=True)`` does for ``python -m fedunseen WORDS``, sooner.
 
-    Args:
-        folder: for what the process writes on standard output and standard error.
-        command: the interpreter, ``-m``, ``fedunseen`` and the words.
-        check: raise CalledProcessError if it fails.
-        how: no more than where its output goes to: all of it is returned.
+    ``folder`` is for what the process writes, all of which is returned; ``how`` says where it goes to, and no more.
     """
     assert set(how) <= {"stdout", "stderr", "text", "capture_output"}, how
     out, errors = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))

@@ -80,10 +80,8 @@ OTHERS = sorted({name for name in METHODS if find("method", name).task == "few-s
 @pytest.mark.parametrize(("method", "settings"), [*VARIANTS, *((name, {}) for name in OTHERS)])
 @pytest.mark.parametrize("strategy", ["fedavg", "fedprox"])
 def test_batched_clients_train_as_they_do_one_at_a_time(method, settings, strategy):
-    one, first = engine(method, settings, strategy)
-    together, _ = engine(method, settings, strategy, mode="batched")
-    _, alone, _, results = rounds(one, first)
-    _, batched, _, others = rounds(together, first)
+    _, alone, _, results = rounds(*engine(method, settings, strategy))
+    _, batched, _, others = rounds(*engine(method, settings, strategy, mode="batched"))
     torch.testing.assert_close(batched, alone, rtol=1e-7, atol=1e-9)
     terms, twins = ([[set(reply.terms) for reply in one.replies] for one in several] for several in (results, others))
     assert terms == twins
@@ -92,11 +90,9 @@ def test_batched_clients_train_as_they_do_one_at_a_time(method, settings, strate
 @pytest.mark.parametrize("batch_tasks", ["loop", "vmap"])
 @pytest.mark.parametrize("method", ["maml", "maml-mi-adv", "protonet"])
 def test_batched_clients_with_the_statistics_of_their_batches_do_too(method, batch_tasks):
-    one, first = engine(method, {"batch_tasks": "loop"}, norm="batch-statistics")
-    together, _ = engine(method, {"batch_tasks": batch_tasks}, norm="batch-statistics", mode="batched")
-    _, alone, _, _ = rounds(one, first)
-    _, batched, _, _ = rounds(together, first)
-    torch.testing.assert_close(batched, alone, rtol=1e-7, atol=1e-9)
+    alone = engine(method, {"batch_tasks": "loop"}, norm="batch-statistics")
+    together = engine(method, {"batch_tasks": batch_tasks}, norm="batch-statistics", mode="batched")
+    torch.testing.assert_close(rounds(*together)[1], rounds(*alone)[1], rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
@@ -174,9 +170,7 @@ def test_a_client_that_had_no_share_in_the_model_or_is_alone_compares_itself_wit
 
 
 def test_the_exclusive_peer_costs_two_numbers_a_client():
-    plain, first = engine("maml-mi")
-    exclusive, _ = engine("maml-mi", {"exclusive": True})
-    without, costs = (rounds(one, first, 2)[3] for one in (plain, exclusive))
+    without, costs = (rounds(*engine("maml-mi", {"exclusive": exclusive}), 2)[3] for exclusive in (False, True))
     # before round 0 the weight is a float32, after a merge a float64; the round is a float32
     assert [b.bytes_down - a.bytes_down for a, b in zip(without, costs, strict=True)] == [3 * (4 + 4), 3 * (4 + 8)]
     assert [a.bytes_up for a in without] == [b.bytes_up for b in costs]

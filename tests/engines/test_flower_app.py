@@ -4,7 +4,6 @@ import base64
 import contextlib
 import hashlib
 import http.server
-import importlib.util
 import json
 import os
 import signal
@@ -25,10 +24,16 @@ from links import CLOSED, experiment
 from processes import Machine, command, environment, free_port, until
 from same import same
 
-needed = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
+pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from flwr.app import ConfigRecord, RecordDict
+
+from fedunseen.engines.carriers.flower import app as module
+
 pytestmark = [
     pytest.mark.slow,
-    needed,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
 ]
 APP = Path(__file__).parents[2] / "deploy" / "flower"
@@ -192,9 +197,6 @@ def test_a_party_with_bad_data_is_left_to_the_quorum(nodes):
 
 def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_path):
     """As `flwr app publish` and `flwr app review` leave it at the hub; south takes part without asking."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     key, moment = Ed25519PrivateKey.generate(), int(time.time())
     nodes.call("flwr", "build", "--app", APP)
     (bundle,) = nodes.folder.glob("*.fab")
@@ -257,7 +259,6 @@ class Grid:
 
 @pytest.fixture
 def app(monkeypatch):
-    module = pytest.importorskip("fedunseen.engines.carriers.flower.app")
     monkeypatch.setattr(module, "LOOK", 0.0)
     monkeypatch.setattr(module, "POLL", 0.01)
 
@@ -269,8 +270,6 @@ def app(monkeypatch):
 
 
 def test_a_node_is_the_party_as_which_it_was_registered_or_says_that_it_is(app):
-    from flwr.app import ConfigRecord, RecordDict
-
     grid = Grid(north=1, unknown=2, other=3)
     with app.GridLink(grid, NAMES).carried() as link:
         assert set(link.present()) == {"north"}

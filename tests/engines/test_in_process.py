@@ -214,11 +214,15 @@ def test_sums_of_five_clients_are_those_of_one_place_and_one_round_is_enough(met
 
 
 class ByHand:
-    """Federated training of torch's linear classifier, a vector; subclasses write out one paper's algorithm each."""
+    """Federated training of torch's linear classifier, a vector; subclasses write out one paper's algorithm each.
 
-    momentum = 0.9
+    ``settings``: what the paper's symbols are; they become attributes.
+    """
 
-    def __init__(self, start):
+    momentum, mu = 0.9, 0.0
+
+    def __init__(self, start, **settings):
+        vars(self).update(settings)
         self.start = torch.cat([start["head.weight"].flatten(), start["head.bias"]])
         self.inputs, self.labels, self.samples = data()
         self.shares = [len(held) / 9 for held in COUNTS]
@@ -261,17 +265,11 @@ class ByHand:
 class FedAvgByHand(ByHand):
     """McMahan et al. 2017, with weights by classes; FedProx (Li et al. 2020) pulls towards what was sent."""
 
-    mu = 0.0
-
     def round(self, round, sent, clients):
         def step(w, rows):
             return self.gradient(w, rows) + self.mu * (w - sent)
 
         return self.mean({k: self.train(k, round, sent, step)[0] for k in clients})
-
-
-class FedProxByHand(FedAvgByHand):
-    mu = 2.0
 
 
 class FedNovaByHand(ByHand):
@@ -292,10 +290,8 @@ class FedNovaByHand(ByHand):
 class ScaffoldByHand(ByHand):
     """Karimireddy et al. 2020, Algorithm 1, option II."""
 
-    momentum = 0.0
-
-    def __init__(self, start):
-        super().__init__(start)
+    def __init__(self, start, **settings):
+        super().__init__(start, **settings)
         self.c, self.own = torch.zeros_like(self.start), dict.fromkeys(range(5), torch.zeros_like(self.start))
 
     def round(self, round, w, clients):
@@ -314,10 +310,8 @@ class ScaffoldByHand(ByHand):
 class MoonByHand(ByHand):
     """Li et al. 2021, Algorithm 1: cosine similarities, cross-entropy against label 0; z are the class outputs."""
 
-    mu, temperature = 3.0, 0.7
-
-    def __init__(self, start):
-        super().__init__(start)
+    def __init__(self, start, **settings):
+        super().__init__(start, **settings)
         self.previous = {}
 
     def contrast(self, w, rows, sent, previous):
@@ -341,16 +335,13 @@ class MoonByHand(ByHand):
 class FedGloSSByHand(ByHand):
     """Caldarola et al. 2025: SAM at the server with the last pseudo-gradient, SAM at the clients, dual variables."""
 
-    momentum = 0.0
-    rho, rho_local, beta, rise = 0.3, 0.2, 4.0, 2
-
-    def __init__(self, start):
-        super().__init__(start)
+    def __init__(self, start, **settings):
+        super().__init__(start, **settings)
         zero = torch.zeros_like(self.start)
         self.g, self.sigma, self.dual = None, zero, dict.fromkeys(range(5), zero)
 
     def radius(self, full, round):
-        return min(full, 0.001 + (full - 0.001) * round / self.rise)
+        return min(full, 0.001 + (full - 0.001) * round / self.warmup_rounds)
 
     def round(self, round, w, clients):
         sent = w if self.g is None else w + self.radius(self.rho, round) * self.g / self.g.norm()
@@ -372,7 +363,7 @@ class FedGloSSByHand(ByHand):
 SHARP = {"rho": 0.3, "rho_local": 0.2, "beta": 4.0, "warmup_rounds": 2, "weights": "uniform"}
 PAPERS = [
     ("fedavg", FedAvgByHand, {}, {}),
-    ("fedprox", FedProxByHand, {"mu": 2.0}, {}),
+    ("fedprox", FedAvgByHand, {"mu": 2.0}, {}),
     ("fednova", FedNovaByHand, {}, {}),
     ("scaffold", ScaffoldByHand, {"weights": "uniform"}, {"momentum": 0}),
     ("moon", MoonByHand, {"mu": 3.0, "temperature": 0.7}, {}),
@@ -385,7 +376,7 @@ PAPERS = [
 @pytest.mark.parametrize(("name", "reference", "options", "settings"), PAPERS, ids=[paper[0] for paper in PAPERS])
 def test_a_strategy_is_its_papers_algorithm(name, reference, options, settings, clients, mode):
     federation = Federation(settings=settings, strategy=name, options=options, mode=mode)
-    expected = reference(start_of(federation)).run(4, clients or range(5))
+    expected = reference(start_of(federation), **options, **settings).run(4, clients or range(5))
     torch.testing.assert_close(federation.run(4, clients)[0], expected, rtol=2e-4, atol=2e-5)
     plain = Federation(settings=settings, options={"weights": options.get("weights", "classes")}, mode=mode)
     difference = max((value - expected[n]).abs().max() for n, value in plain.run(4, clients)[0].items())

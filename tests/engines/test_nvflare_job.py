@@ -13,7 +13,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError
-from processes import command, environment, until
+from processes import command, environment, sets, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
@@ -34,8 +34,7 @@ FEW = {"data.train_per_class": 5, "data.test_per_class": 2, "partition.clients":
 def dealt(tmp_path_factory):
     """The data of each party, and credentials for masked sums; the coordinator's are the server's."""
     folder = tmp_path_factory.mktemp("dealt")
-    few = [word for key in FEW for word in ("--set", f"{key}={FEW[key]}")]
-    command("data", "deal", "digit-pairs-gaussian", *few, "--parties", ",".join(SITES), "--out", folder / "data")
+    command("data", "deal", "digit-pairs-gaussian", *sets(FEW), "--parties", ",".join(SITES), "--out", folder / "data")
     command("certs", "--parties", ",".join(SITES), "--engine", "offline", "--out", folder / "kits")
     (folder / "kits" / "coordinator").rename(folder / "kits" / "server")
     return folder

@@ -42,7 +42,7 @@ def site(folder, limit=None, reply=None, data="data"):
     return Site(Answers(reply), folder, folder / data, plan_cost, limit)
 
 
-def test_a_release_is_on_disk_before_it_leaves_and_only_once(tmp_path):
+def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path):
     party = site(tmp_path, reply={"terms": {"loss": 0.5}, "seconds": 1.0})
     party.answer(hello())
     first = party.answer(round_of(0))
@@ -52,6 +52,10 @@ def test_a_release_is_on_disk_before_it_leaves_and_only_once(tmp_path):
     assert (lines[-1]["bytes"], party.sent) == (len(first), 3 * len(first))
     assert party.received == len(hello()) + 2 * len(round_of(0))
     assert party.events[0]["losses"] == {"loss": 0.5}
+    found = summary(party.releases.lines)
+    assert (found["messages"], found["runs"], found["spent"]) == (2, 1, {party.data: (3.0, 1e-05)})
+    with pytest.raises(RefusedError):
+        party.releases.charge("c/d", party.data, (6.0, 0.0), 8.0)
 
 
 def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
@@ -144,13 +148,3 @@ def test_the_page_shows_what_the_site_sent(tmp_path):
     assert [line["kind"] for line in shown["site"]["releases"]] == ["budget", "hello", "round"]
     assert [event["losses"] for event in shown["events"]] == [{"loss": 0.5}]
     assert monitor.state(shown["seq"])["events"] == []
-
-
-def test_totals_of_the_history(tmp_path):
-    party = site(tmp_path)
-    party.answer(hello())
-    found = summary(party.releases.lines)
-    assert (found["messages"], found["runs"]) == (1, 1)
-    assert found["spent"] == {party.data: (3.0, 1e-05)}
-    with pytest.raises(RefusedError):
-        party.releases.charge("c/d", party.data, (6.0, 0.0), 8.0)
