@@ -1,9 +1,7 @@
 """What both carriers do alike, among parties that answer with their name and what they were sent."""
 
-import contextlib
 import os
 import stat
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +14,7 @@ from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import carrier
 from fedunseen.engines.remote.link import Simulate, exchange
 from fedunseen.engines.remote.supervisor import descendants
-from processes import ENGINES, GUARD, environment, until
+from processes import ENGINES, GUARD, Forked, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -65,17 +63,15 @@ def test_messages_of_any_size_arrive(engine, secure, tmp_path):
         until(lambda: not link.present())
 
 
-def test_a_killed_party_is_left_out_and_comes_back(engine, tmp_path):
-    place, running = Place(engine, tmp_path, NAMES), []
+def test_a_killed_party_is_left_out_and_comes_back(engine, machine, tmp_path):
+    place = Place(engine, tmp_path, NAMES)
 
     def start(name):
-        words = [engine, tmp_path / name, place.port, place.kit / name, name]
-        running.append(subprocess.Popen([sys.executable, "-c", PARTY, *map(str, words)], env=environment()))
-        return running[-1]
+        words = map(str, (engine, tmp_path / name, place.port, place.kit / name, name))
+        machine.running.append(Forked([*words], PARTY, tmp_path, f"{name}.log"))
+        return machine.running[-1]
 
-    with contextlib.ExitStack() as stack:
-        link = stack.enter_context(place.host())
-        stack.callback(lambda: [(process.kill(), process.wait()) for process in running])
+    with place.host() as link:
         killed, _ = start("north"), start("south")
         until(lambda: len(link.present()) == 2)
         first = link.present()
@@ -92,6 +88,7 @@ def test_a_killed_party_is_left_out_and_comes_back(engine, tmp_path):
         assert link.present()["south"] == first["south"]
         assert link.present()["north"] != first["north"]
         assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
+    machine.stop()
     until(lambda: not working(tmp_path))
 
 

@@ -152,10 +152,8 @@ def test_divergence_ends_a_simulation_as_it_does_in_process(tmp_path):
 
 
 def test_who_could_not_answer_is_asked_again_and_the_patience_may_change(tmp_path):
-    def full_disk(name, header, answer):
-        return failure("OSError: No space left on device") if name == "0" else answer
-
-    link = Inline(3, full_disk)
+    full = failure("OSError: No space left on device")
+    link = Inline(3, lambda name, header, answer: full if name == "0" else answer)
     with pytest.raises(QuorumError) as stopped:
         apart(tmp_path / "run", link, engine__patience=0.1)
     assert str(stopped.value) == (

@@ -34,12 +34,11 @@ def engine(method="maml", settings=None, strategy="fedavg", options=None, mode="
         backbone = ConvBackbone(Conv4Settings(widths=(8,), norm=norm or "group"), (1, 2, 3), "vectors")
     made = kind(kind.Settings(**(EPISODE | (settings or {}))), space, torch.zeros(7, 0), backbone)
     labels = np.array([c for held in CLASSES for c in held for _ in range(5)])
-    owner = np.array([k for k, held in enumerate(CLASSES) for c in held for _ in range(5)])
     inputs = torch.from_numpy(rng.normal(size=(7, WIDTH))[labels] + 0.5 * rng.normal(size=(len(labels), WIDTH)))
     chosen = plan(plan.Settings(**({"weights": "uniform", "local_epochs": 1} | (options or {}))))
     if made.compares:
         chosen = Pipeline(chosen, [Peers(made.settings.exclusive, made.settings.mi_from)])
-    samples = [np.flatnonzero(owner == k) for k in range(len(CLASSES))]
+    samples = np.split(np.arange(len(labels)), 5 * np.cumsum([len(held) for held in CLASSES])[:-1])
     worker = Worker(made, chosen, inputs, torch.from_numpy(labels), samples, 3, Execution(mode))
     return InProcess(chosen, worker), {n: v.double() for n, v in made.init(np.random.default_rng(7)).items()}
 

@@ -1,6 +1,7 @@
 """Whole rounds: batched against one at a time, strategies against what they are by definition."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -422,18 +423,14 @@ def test_scaffold_estimates_mean_gradients_also_with_momentum():
     torch.testing.assert_close(own["w"], constant)
 
 
-# What goes wrong
-
-
 @pytest.mark.parametrize("strategy", ["fedavg", "local"])
 def test_training_that_diverges_says_what_to_do(strategy):
     federation = Federation("fedzsl", {"lr": 1e30}, strategy)
-    params = start_of(federation)
     why = (
         r"^training diverged: the update of client 0 in round 5 is not finite; lower method\.lr or scale the features "
     )
     with pytest.raises(FedUnseenError, match=why + r"\(data\.features\)$"):
-        federation.engine.round(4, {}, params, {}, [0, 1])
+        federation.engine.round(4, {}, federation.first, {}, [0, 1])
 
 
 def test_auto_takes_the_way_that_pays(monkeypatch):
@@ -538,21 +535,15 @@ def test_many_clients_have_the_bits_of_few(monkeypatch, method, strategy, option
     assert_alike(in_memory, (params, {k: dict(own) for k, own in states.items()}, result), rtol=0, atol=0)
 
 
-def test_few_of_many_clients_in_a_round_keep_their_updates_in_memory_and_their_states_on_disk(monkeypatch):
+def test_of_many_clients_a_part_trains_at_once_and_few_in_a_round_keep_their_updates_in_memory(monkeypatch):
     monkeypatch.setattr(in_process, "_MANY", 2)
     _, _, result = Federation("fedzsl", None, "scaffold").run(1, [1, 3])
     assert [type(reply.update) for reply in result.replies] == [dict, dict]
     assert {client: type(own) for client, own in result.client_states.items()} == {1: StoredTensors, 3: StoredTensors}
-
-
-def test_of_many_clients_a_part_trains_at_once(monkeypatch):
-    monkeypatch.setattr(in_process, "_MANY", 2)
     federation = Federation("classifier")
     model = sum(4 * value.numel() for value in federation.first.values())
     federation.worker.memory = in_process._PART * 2 * model  # room for two
-    seen, plain = [], federation.worker.round
-    monkeypatch.setattr(
-        federation.worker, "round", lambda works, round: seen.append([w.client for w in works]) or plain(works, round)
-    )
+    monkeypatch.setattr(federation.worker, "round", Mock(wraps=federation.worker.round))
     federation.run(1)
-    assert seen == [[0, 1], [2, 3], [4]]
+    seen = [call.args[0] for call in federation.worker.round.call_args_list]
+    assert [[work.client for work in works] for works in seen] == [[0, 1], [2, 3], [4]]

@@ -141,7 +141,6 @@ def test_a_party_whose_last_answer_is_not_confirmed_says_so_and_does_not_look_fo
     assert [record.getMessage() for record in caplog.records] == [
         "the run is over; up to 60 s are left for the coordinator to confirm the last answer"
     ]
-
     monkeypatch.setattr(engine, "_probe", Mock(side_effect=OSError("Connection refused")))
     assert not site.closing()
 

@@ -81,9 +81,7 @@ def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
     assert other.party.error is None  # other data have a budget of their own
 
 
-@pytest.mark.parametrize(
-    "privacy", [{}, {"name": "client-level", "clip": 1.0, "epsilon": 1.0}], ids=["none", "at the server"]
-)
+@pytest.mark.parametrize("privacy", [{}, {"name": "client-level", "clip": 1.0, "epsilon": 1.0}])
 def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
     party = site(tmp_path, 8.0)
     party.answer(hello(privacy=privacy))
@@ -96,7 +94,6 @@ def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
 @pytest.mark.parametrize(
     "experiment",
     [{"privacy": {"name": "word"}}, {"privacy": [1]}, {"strategy": "fast"}, {"strategy": {"rounds": "many"}}],
-    ids=["unknown", "list", "text", "rounds"],
 )
 def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(tmp_path, experiment):
     party = site(tmp_path)

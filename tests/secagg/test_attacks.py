@@ -41,8 +41,8 @@ def test_f1_one_party_is_not_separated_by_rosters_and_survivors_that_the_coordin
     for name in parties.names:
         parties.mask(name, parties.masked_request(name, shares))
     settings = {"plan": parties.plan.digest, "k": 0, "rho": shares["p0"]["rho"]}
-    replies = [one.open({**settings, "there": ["p0", "p7"]}) for one in parties.clients.values()]
-    for reply in replies:
+    for client in parties.clients.values():
+        reply = client.open({**settings, "there": ["p0", "p7"]})
         assert reply.keys() == {"party", "rho", "shares"}
         assert reply["shares"].keys() == set(parties.names)  # of own masks; pair keys: none
 
@@ -93,7 +93,7 @@ def test_f3_two_plans_side_by_side_open_one_sum():
     assert "released under another plan" in refusal(parties.open, rho, plan=second)
 
 
-def test_f4_parties_with_different_experiments_are_in_no_sum_together(parties):
+def test_f4_parties_with_different_experiments_or_models_are_in_no_sum_together(parties):
     client, other = parties.clients["p3"], parties.new_plan(experiment=OTHER)
     mine = client.sign(other)
     assert "1 parties have signed the plan, and 3 must" in refusal(client.accept, other, {"p3": mine})
@@ -101,15 +101,10 @@ def test_f4_parties_with_different_experiments_are_in_no_sum_together(parties):
     assert "the signature of p0 is not of this plan" in refusal(client.accept, other, {**theirs, "p3": mine})
     assert "has not accepted the plan" in refusal(parties.keys, 0, 0, ["p3"], plan=other)
     parties.agree(other)  # even if all agree to both
-    keys = parties.keys(names=parties.names[:3]) | parties.keys(names=["p3"], plan=other)
-    for name in parties.names:
-        assert "has signed keys for another plan" in refusal(parties.shares, keys, [name])
-
-
-def test_a_parties_with_different_models_are_in_no_sum_together(parties):
-    keys = parties.keys(names=parties.names[:3]) | parties.keys(names=["p3"], instruction=OTHER)
-    for name in parties.names:
-        assert "has signed keys for another instruction" in refusal(parties.shares, keys, [name])
+    for attempt, (own, why) in enumerate((({"plan": other}, "plan"), ({"instruction": OTHER}, "instruction"))):
+        keys = parties.keys(0, attempt, parties.names[:3]) | parties.keys(0, attempt, ["p3"], **own)
+        for name in parties.names:
+            assert f"has signed keys for another {why}" in refusal(parties.shares, keys, [name])
 
 
 # F10: parties that lie
@@ -258,6 +253,9 @@ def test_a_plan_is_taken_as_it_was_signed_and_agreed_to(parties):
     assert "signed by an unknown key" in refusal(client.accept, plan, {**signatures, "p9": stranger})
     assert "another federation.json" in refusal(client.sign, parties.new_plan(federation=OTHER))
     assert "--consent dropouts" in refusal(client.sign, parties.new_plan(dropouts=True))
+    removal = {**plan.content(), "removing": ["p0"]}  # is released once
+    assert "a field of the wrong kind" in refusal(Plan.read, removal)
+    assert Plan.read({**removal, "once": True}).removing == ["p0"]
 
 
 def test_a_damaged_total_is_refused(tmp_path):
@@ -323,12 +321,6 @@ def test_two_removals_do_not_leave_few_parties():
     parties.release(plan=one)
     rho, _ = parties.up_to_masked(plan=two)
     assert "keeps all samples of 0 parties" in refusal(parties.open, rho, plan=two)
-
-
-def test_a_plan_that_removes_is_released_once():
-    settings = {**Parties(6).plan.content(), "removing": ["p0"]}
-    assert "a field of the wrong kind" in refusal(Plan.read, settings)
-    assert Plan.read({**settings, "once": True}).removing == ["p0"]
 
 
 def test_samples_are_removed_once_and_from_sums_that_they_are_in(tmp_path):

@@ -100,10 +100,9 @@ def test_integer_statistics_add_up_bit_for_bit():
 @pytest.mark.parametrize(("threshold", "count"), [(3, 4), (7, 10)])
 def test_fewer_shares_than_the_threshold_say_nothing_of_a_seed(threshold, count):
     seed = bytes(range(16))
-    shares = dict(enumerate(primitives.split(seed, threshold, count)))
-    enough = dict(list(shares.items())[-threshold:])
-    assert primitives.combine(enough) == seed
-    assert primitives.combine(dict(list(enough.items())[1:])) != seed
+    enough = list(enumerate(primitives.split(seed, threshold, count)))[-threshold:]
+    assert primitives.combine(dict(enough)) == seed
+    assert primitives.combine(dict(enough[1:])) != seed
 
 
 def test_a_zero_key_is_no_key():
