@@ -244,9 +244,7 @@ def test_an_array_that_names_one_piece_many_times():
 
 def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    from fedunseen.engines.carriers.flower import simulation as simulator
-
-    monkeypatch.setattr(simulator, "START", 15.0)
+    monkeypatch.setattr("fedunseen.engines.carriers.flower.simulation.START", 15.0)
     simulation = flower.simulate(Simulate(tmp_path, 2, 1, "os:getenv", ""))
     with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
         simulation.__enter__()

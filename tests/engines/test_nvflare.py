@@ -78,11 +78,9 @@ def test_of_two_parties_of_one_name_the_first_is_told(place):
 
 
 def test_who_does_not_belong_is_refused(place, tmp_path, monkeypatch):
-    import nvflare.lighter.utils as lighter
-
     engine.certificates(tmp_path / "foreign", "127.0.0.1", ["a"], 30)
     with monkeypatch.context() as patch:
-        patch.setattr(lighter, "datetime", days_ago(9))
+        patch.setattr("nvflare.lighter.utils.datetime", days_ago(9))
         engine.certificates(tmp_path / "old", "127.0.0.1", ["a"], 5)
     mixed = shutil.copytree(place.kit / "a", tmp_path / "mixed")
     assert "not today; make a new kit" in place.refused("a", kit=tmp_path / "old" / "a")

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from importlib import import_module
 
 import pytest
 
@@ -108,10 +109,8 @@ class Engine:
 @pytest.fixture
 def coordinator(board):
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
-    from fedunseen.engines.carriers.nvflare.job import Coordinator
-
     board, channel = board
-    made = Coordinator()
+    made = import_module("fedunseen.engines.carriers.nvflare.job").Coordinator()
     made.engine, made.channel = Engine(), channel
     made._now("a", "token")
     until(lambda: board.present() == {"a": "token"})
@@ -140,10 +139,8 @@ def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
 
 @pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
 def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
-    from fedunseen.engines.carriers.nvflare import job
-
-    monkeypatch.setattr(job, "ALLOWED", 4)
-    monkeypatch.setattr(job, "TIMES", 2)
+    for name, value in (("ALLOWED", 4), ("TIMES", 2)):
+        monkeypatch.setattr(f"fedunseen.engines.carriers.nvflare.job.{name}", value)
     board, made = coordinator
     for content, expected in ((body, None), (b"12345678", b"12345678")):
         made.engine = Engine(known=True, body=content)
