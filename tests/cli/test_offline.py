@@ -1,6 +1,7 @@
 """``fedunseen offline``: a federation in files ends with the bits of the run in one process; bad files are refused."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,19 +9,21 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen import __version__
 from fedunseen.engines.offline import files
 from fedunseen.engines.offline.party import facts_of
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
-from fedunseen.secagg.enrolment import Credentials, enrol
+from fedunseen.secagg.enrolment import Credentials, Enrolment, enrol
 from fedunseen.tools.deal import deal
+from processes import sets
 from same import same
 
 NAMES = ("north", "south", "west", "east")
 SMALL = {
     "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.theory": False, "evaluation.embedding": False,
 }  # fmt: skip
-SETS = [word for key, value in SMALL.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+PRESET = ("digit-pairs-gaussian", *sets(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +49,12 @@ def offline(place, command, refused):
     """Call one of the commands; one that is expected to fail returns its sentence."""
 
     class Offline:
-        def plan(self, name="plan", parties=NAMES, *more, call=command):
-            words = "--credentials", "kits/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
-            return self.done(call("offline", "plan", "digit-pairs-gaussian", *words, *SETS, *more))
+        def plan(self, name="plan", parties=NAMES, *more, of=PRESET, call=command, kits="kits"):
+            words = "--credentials", f"{kits}/coordinator", "--parties", ",".join(parties)
+            return self.done(call("offline", "plan", *of, *words, "--out", f"{name}.fedunseen", *more))
 
-        def forget(self, name, removing, parties=NAMES, *more, call=command):
-            words = "--credentials", "kits/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
-            return self.done(call("offline", "plan", "--forget", "run", "--removing", removing, *words, *more))
+        def forget(self, name, removing, *given, **more):
+            return self.plan(name, *given, of=("--forget", "run", "--removing", removing), **more)
 
         def act(self, what, who, plan="plan", out=None, more=(), call=command, kits="kits"):
             words = "--data", f"data/{who}", "--credentials", f"{kits}/{who}", "--out", f"{out or who}.fedunseen"
@@ -105,14 +107,18 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
     assert ("under masks" in shown[0], "alone nothing" in shown[1]) == (not way, not way)
 
 
-def test_an_owner_s_limit_holds_and_the_ledger_lists_the_answer(offline, place, command, refused):
+def test_what_a_party_may_not_send_it_does_not_and_the_ledger_lists_the_answer(offline, command, refused, monkeypatch):
     offline.plan()
     assert "nothing bounds" in offline.act("answer", "north", more=("--epsilon-limit", "3"), call=refused)
-    assert not (place / "north.fedunseen").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("fedunseen.methods.closed_form.statistics.LARGEST", 119 * 127**2)  # 119 samples of 8 bits fit
+        assert "120 samples of 8 bits do not fit 64 bits" in offline.act("answer", "north", call=refused)
+    assert not Path("north.fedunseen").exists()
+    assert not list(Path("fedunseen-north/ledger").glob("released-*"))
     offline.act("answer", "north")
     history = json.loads(command("ledger", "fedunseen-north", "--json").out)
     assert [line["kind"] for line in history["releases"]] == ["budget", "file"]
-    assert history["bytes"] == (place / "north.fedunseen").stat().st_size
+    assert history["bytes"] == Path("north.fedunseen").stat().st_size
     assert "1 messages" in command("ledger", "fedunseen-north").err
 
 
@@ -132,7 +138,7 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     data = {**plan["hello"]["experiment"]["data"], "quantization": 16}
     other = {"hello": {**plan["hello"], "experiment": {**plan["hello"]["experiment"], "data": data}}}
     for changed, name in ((twin, "twin"), (other, "other")):
-        sign_again(plan, name, changed)
+        lie("plan", changed, out=name)
     assert "answered another file with the same plan" in offline.act("answer", "north", "twin", "t", call=refused)
     fresh = offline.act("answer", "north", "other", "t", ("--state", "fresh"), call=refused)
     assert "scales features to [8.0] bits, and data.quantization = 16" in fresh
@@ -146,8 +152,8 @@ def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
     assert "no answer of east" in offline.merge(*answers(NAMES[:3]), call=refused)
     assert "cannot withdraw" in offline.act("withdraw", "north", out="w", call=refused)
     offline.plan("bare", NAMES[:3])
-    result = offline.act("answer", "north", "bare", "bare-north", call=refused)
-    assert "east took part in that one, without a withdrawal" in result
+    said = offline.act("answer", "north", "bare", "bare-north", call=refused)
+    assert "east took part in that one, without a withdrawal" in said
     offline.act("withdraw", "east", out="gone")
     assert "has withdrawn" in offline.act("answer", "east", call=refused)
     offline.plan("second", NAMES[:3], "--withdrawal", "gone.fedunseen")
@@ -173,14 +179,12 @@ def test_a_newcomer_needs_consent(offline, refused):
 def test_changed_data_need_consent(answered, offline, refused):
     with np.load("data/north/features.npz") as held:
         arrays = dict(held)
-    arrays["features"] = np.concatenate([arrays["features"], arrays["features"][:1] / 2])
-    arrays["labels"] = np.concatenate([arrays["labels"], arrays["labels"][:1]])
-    if "split" in arrays:
-        arrays["split"] = np.concatenate([arrays["split"], arrays["split"][:1]])
+    for name in arrays.keys() & {"features", "labels", "split"}:
+        arrays[name] = np.concatenate([arrays[name], arrays[name][:1]])
+    arrays["features"][-1] /= 2
     np.savez("data/north/features.npz", **arrays)
     offline.plan("more")
-    result = offline.act("answer", "north", "more", "more-north", call=refused)
-    assert "samples have changed since" in result
+    assert "samples have changed since" in offline.act("answer", "north", "more", "more-north", call=refused)
     arrays["features"] = 1 - arrays["features"]  # its own ledger has none of these, and the others' is what helps
     np.savez("data/north/features.npz", **arrays)
     offline.act("answer", "north", "more", "more-north")
@@ -245,102 +249,73 @@ def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place
     ):
         hello = {**plan["hello"], "removing": names}
         facts = facts_of(hello, plan.greeting, plan.enrolment, 1)
-        sign_again(plan, "padded", {"hello": hello, "plan": {**plan["plan"], **facts}})
+        lie("few", {"hello": hello, "plan": {**plan["plan"], **facts}}, out="padded")
         assert why in offline.act("answer", "west", "padded", "x", call=refused)
     assert not any(Path(name).exists() for name in ("x.fedunseen", "bad.fedunseen"))
 
 
-def test_three_parties_withdraw_and_are_removed_by_file(place, offline, command, refused):
+def test_three_parties_withdraw_and_are_removed_by_file(place, offline, refused):
     enrol(Path("three"), three := NAMES[:3])
     kits = {"kits": "three"}
-
-    def plan(name, parties, *more, call=command):
-        words = "--credentials", "three/coordinator", "--parties", ",".join(parties), "--out", f"{name}.fedunseen"
-        return offline.done(call("offline", "plan", *words, *more))
-
-    plan("masked", three, "digit-pairs-gaussian", *SETS)
+    offline.plan("masked", three, **kits)
     assert "only a plan with --plain can follow" in offline.act("withdraw", "west", "masked", "gone", **kits).err
-    result = plan("next", three[:2], "digit-pairs-gaussian", *SETS, "--withdrawal", "gone.fedunseen", call=refused)
-    assert "takes 3 at least" in result
-    plain = "--plain", "--withdrawal", "gone.fedunseen"
-    plan("next", three[:2], "digit-pairs-gaussian", *SETS, *plain)
+    withdrawn = "--withdrawal", "gone.fedunseen"
+    assert "takes 3 at least" in offline.plan("next", three[:2], *withdrawn, **kits, call=refused)
+    offline.plan("next", three[:2], "--plain", *withdrawn, **kits)
     for name in three[:2]:
         offline.act("answer", name, "next", more=("--plain",), **kits)
     offline.merge(*answers(three[:2]), plan="next")
     assert load_run(place / "run").result["sums_sha256"] == reference(place, {}, three[:2])
-    plan("remove", three[:1], "--forget", "run", "--removing", "north", "--plain")
+    offline.forget("remove", "north", three[:1], "--plain", **kits)
     offline.act("answer", "north", "remove", "removal", ("--plain",), **kits)
     offline.merge("removal.fedunseen", plan="remove", out="left")
     assert load_run(place / "left").result["sums_sha256"] == reference(place, {"north": None}, three[:2])
 
 
-def sign_again(plan, name, changes):
-    """Write a plan with other fields, as a coordinator that lies."""
-    key = bytes.fromhex(json.loads(Path("kits/coordinator/secagg.key").read_text())["ed25519"])
-    content = files.signed("plan", fields_of(plan) | changes, plan.tensors, plan.enrolment, key)
-    Path(f"{name}.fedunseen").write_bytes(content)
+def lie(name, changes=None, tensors=None, signer="kits/coordinator", out=None):
+    """Sign a file again, with other fields or other numbers."""
+    one, key = files.read(Path(f"{name}.fedunseen")), json.loads(Path(signer, "secagg.key").read_text())["ed25519"]
+    fields = {key: one[key] for key in one.header if key not in ("kind", "version", "federation", "signature")}
+    given = one["kind"], fields | (changes or {}), tensors or one.tensors, Enrolment.load(Path(signer))
+    Path(f"{out or name}.fedunseen").write_bytes(files.signed(*given, bytes.fromhex(key)))
 
 
-def fields_of(one):
-    return {name: one[name] for name in one.header if name not in ("kind", "version", "federation", "signature")}
+def edit(old, new):
+    path = Path("north.fedunseen")
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-40])
+def flip():
+    content = Path("north.fedunseen").read_bytes()
+    edit(content, content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def flipped(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+def add_one():
+    elements = files.read(Path("north.fedunseen")).tensors["elements"]
+    lie("north", tensors={"elements": elements + 1}, signer="kits/north")
 
 
-def older(path):
-    path.write_bytes(path.read_bytes().replace(b"file 1\n", b"file 0\n", 1))
+SHORT = {"elements": torch.zeros(5, dtype=torch.int64)}
+HARMS = {  # what is done to the answer of north, what the merge says
+    "cut": (lambda: edit(Path("north.fedunseen").read_bytes()[-40:], b""), "is damaged"),
+    "flipped": (flip, "not signed by north, or was changed"),
+    "older": (lambda: edit(b"file 1\n", b"file 0\n"), "another version of fedunseen"),
+    "of another version": (
+        lambda: edit(f'"version": "{__version__}"'.encode(), b'"version": "0.0.9"'), "was written by fedunseen 0.0.9",
+    ),
+    "huge": (lambda: os.truncate("north.fedunseen", 2**32), "are the most"),
+    "signed by another": (lambda: lie("north", signer="kits/south"), "is not signed by north"),
+    "signed by a stranger": (lambda: lie("north", signer="strange/north"), "whose key the plan does not know"),
+    "short": (lambda: lie("north", tensors=SHORT, signer="kits/north"), "another length than the plan"),
+    "without a sum": (add_one, "the answers have no sum"),
+    "missing": (lambda: os.remove("north.fedunseen"), "cannot be read"),
+}  # fmt: skip
 
 
-def of_another_version(path):
-    one = files.read(path)
-    path.write_bytes(one.content.replace(f'"version": "{one["version"]}"'.encode(), b'"version": "0.0.9"', 1))
-
-
-def huge(path):
-    with path.open("ab") as file:
-        file.truncate(2**32)
-
-
-def signed_by(folder, tensors=None):
-    """Sign an answer again, with another key or with other numbers."""
-
-    def harm(path):
-        one, own = files.read(path), Credentials.load(Path(folder))
-        path.write_bytes(files.signed("answer", fields_of(one), tensors or one.tensors, own.enrolment, own.signing))
-
-    return harm
-
-
-def lied(path):
-    signed_by("kits/north", {"elements": files.read(path).tensors["elements"] + 1})(path)
-
-
-@pytest.mark.parametrize(
-    ("harm", "why"),
-    [
-        (cut, "is damaged"),
-        (flipped, "not signed by north, or was changed"),
-        (older, "another version of fedunseen"),
-        (of_another_version, "was written by fedunseen 0.0.9"),
-        (huge, "are the most"),
-        (signed_by("kits/south"), "is not signed by north"),
-        (signed_by("strange/north"), "whose key the plan does not know"),
-        (signed_by("kits/north", {"elements": torch.zeros(5, dtype=torch.int64)}), "another length than the plan"),
-        (lied, "the answers have no sum"),
-        (Path.unlink, "cannot be read"),
-    ],
-    ids=lambda one: one if isinstance(one, str) else one.__name__,
-)
-def test_a_bad_file_is_refused_and_nothing_is_written(harm, why, answered, offline, refused):
-    harm(Path("north.fedunseen"))
+@pytest.mark.parametrize("harm", HARMS)
+def test_a_bad_file_is_refused_and_nothing_is_written(harm, answered, offline, refused):
+    change, why = HARMS[harm]
+    change()
     assert why in offline.merge(*answers(), call=refused)
     assert not Path("run").exists()
 
@@ -374,17 +349,6 @@ def test_a_party_refuses_what_it_should_not_answer(words, why, offline, place, r
     offline.plan("clear", NAMES, "--plain")
     assert why in offline.act("answer", "north", **words, call=refused)
     assert not Path("north.fedunseen").exists()
-
-
-def test_a_party_with_too_many_samples_sends_nothing(offline, refused, monkeypatch):
-    offline.plan()
-    with monkeypatch.context() as patch:
-        patch.setattr("fedunseen.methods.closed_form.statistics.LARGEST", 119 * 127**2)  # 119 samples of 8 bits fit
-        result = offline.act("answer", "north", call=refused)
-    assert "120 samples of 8 bits do not fit 64 bits" in result
-    assert not Path("north.fedunseen").exists()
-    assert not list(Path("fedunseen-north/ledger").glob("released-*"))
-    offline.act("answer", "north")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, __version__, run
 from fedunseen.cli.dashboard import bind_address_of, both, watched
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, QuorumError
 from fedunseen.engines.remote.coordinator import PartyStatus
@@ -24,6 +24,11 @@ SMALL = {
     "evaluation.clients": False, "evaluation.embedding": False, "evaluation.theory": False, "method.hidden": [16],
 }  # fmt: skip
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.quorum": 2, "partition.clients": 3}
+
+
+def connect(parties):
+    for party in parties:
+        party.connected, party.classes, party.samples = True, 27, 1620
 
 
 def line(round, zsl, **more):
@@ -64,8 +69,7 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
     monitor, parties = federation
     monitor.on_round("training", 0, 3, None)
     assert (monitor.phase(), monitor.numbers()["connected"]) == ("waiting", 0)
-    for party in parties[:2]:
-        party.connected, party.classes, party.samples = True, 27, 1620
+    connect(parties[:2])
     assert (monitor.phase(), monitor.numbers()["connected"]) == ("training", 2)
     parties[2].refused = "they differ in the attributes of the classes"
     merged = {"participants": [0], "client_seconds": {"0": 1.25}, "dropped": {"1": "its update is not finite"}}
@@ -95,10 +99,10 @@ def test_the_end_is_told_with_its_reason(monitor, error, phase, why):
 def test_the_service_is_read_only_and_guarded(monitor):
     monitor.on_round("training", 1, 3, line(1, 40.0))
     asked = TestClient(create_app(monitor), base_url="http://127.0.0.1")
-    assert asked.get("/health").json() == {"status": "ok", "version": asked.get("/health").json()["version"],
-                                           "phase": "training"}  # fmt: skip
-    assert asked.get("/state").json()["events"][0]["round"] == 1
-    assert asked.get(f"/state?since={asked.get('/state').json()['seq']}").json()["events"] == []
+    assert asked.get("/health").json() == {"status": "ok", "version": __version__, "phase": "training"}
+    result = asked.get("/state").json()
+    assert result["events"][0]["round"] == 1
+    assert asked.get(f"/state?since={result['seq']}").json()["events"] == []
     for since in ("-1", "x", "1" * 30, "²"):
         assert asked.get("/state", params={"since": since}).status_code == 422
     for path in ("/", "/state", "/health", "/metrics"):
@@ -119,9 +123,8 @@ def test_other_machines_are_let_in_as_the_service_lets_them_in():
     assert bind_address_of(False, None) is None
     with pytest.raises(ArgumentError) as error:
         bind_address_of(True, "0.0.0.0:8322").token()
-    assert str(error.value) == (
-        "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
-    )
+    wanted = "give --dashboard-token-file FILE with a token for them"
+    assert str(error.value) == f"--dashboard-at 0.0.0.0 lets other machines in: {wanted}"
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
         with pytest.raises(ExperimentError) as error:
             bind_address_of(True, at)
@@ -167,17 +170,15 @@ def test_a_watched_run_has_the_same_bits(watch, tmp_path):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
-def test_the_rounds_before_a_resume_are_on_the_page(tmp_path):
-    experiment = Experiment.load("digit-pairs", SMALL)
-
+def test_the_rounds_before_a_resume_are_on_the_page(monitor):
     def stop(stage, round, rounds, line):
         if round == 2:
             raise KeyboardInterrupt
 
+    given = monitor.experiment, monitor.out
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path / "run", progress=stop)
-    monitor = RunMonitor(experiment, tmp_path / "run")
-    run(experiment, tmp_path / "run", resume=True, progress=monitor.on_round)
+        run(*given, progress=stop)
+    run(*given, resume=True, progress=monitor.on_round)
     assert [one["round"] for one in monitor.state()["events"]] == [1, 2, 3]
 
 
@@ -241,8 +242,7 @@ def test_the_page_follows_a_federation(shown, federation):
     page = shown(monitor)
     expect(page.locator("#phase")).to_have_text("Waiting for parties")
     assert page.locator("#parties tr").count() == 3
-    for party in parties[:2]:
-        party.connected, party.classes, party.samples = True, 27, 1620
+    connect(parties[:2])
     parties[2].refused = "<b>they differ</b>"  # a party's own words are text, never markup
     out = {"dropped": {"2": "it has not answered"}, "client_seconds": {"0": 0.25, "1": 75.0}}
     monitor.on_round("training", 1, 3, line(1, 40.0, **out))
@@ -250,20 +250,16 @@ def test_the_page_follows_a_federation(shown, federation):
     monitor.note("warning", "west is refused")
     expect(page.locator("#round")).to_have_text("round 2 of 3")
     expect(page.locator("#phase")).to_have_text("Training")
-    assert page.locator("#parties tr").nth(0).inner_text().split() == [
-        "north", "connected", "27", "1,620", "2", "250", "ms",
-    ]  # fmt: skip
+    north = page.locator("#parties tr").nth(0).inner_text().split()
+    assert north == ["north", "connected", "27", "1,620", "2", "250", "ms"]
     assert "<b>they differ</b>" in page.locator("#parties tr").nth(2).inner_text()
     assert page.locator("#refused tr").all_inner_texts() == ["1 to 2\twest\tit has not answered"]
-    cards = dict(
-        zip(page.locator("#cards dt").all_inner_texts(), page.locator("#cards dd").all_inner_texts(), strict=True)
-    )
+    heads, texts = (page.locator(f"#cards {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    cards = dict(zip(heads, texts, strict=True))
     assert (cards["ZSL"], cards["connected"], cards["privacy: epsilon spent"]) == ("52.5 %", "2 of 3", "1.25")
     assert page.get_by_role("img", name="Last: ZSL 52.5").count() == 1
     assert page.locator("#log li.warning").inner_text().endswith("west is refused")
-    unmeasured = line(3, 0.0)
-    del unmeasured["zsl"]
-    monitor.on_round("training", 3, 3, unmeasured)
+    monitor.on_round("training", 3, 3, {key: value for key, value in line(3, 0.0).items() if key != "zsl"})
     expect(page.locator("#round")).to_have_text("round 3 of 3")
     expect(page.locator("#cards dd").first).to_have_text("52.5 %, round 2")  # the last that was measured
     monitor.end(None)
@@ -289,8 +285,7 @@ def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, monitor)
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light"), (1280, "dark")])
 def test_nothing_of_the_page_is_wider_than_the_window(shown, federation, width, scheme):
     monitor, parties = federation
-    for party in parties:
-        party.connected, party.classes, party.samples = True, 27, 1620
+    connect(parties)
     monitor.note("info", "listening at " + "x" * 200)
     for round in range(1, 40):
         monitor.on_round("training", round, 50, line(round, 2.0 * round, dropped={"2": "y" * 150}))
