@@ -59,8 +59,7 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, command, tmp_path):
 
 
 def test_the_photos_of_cifar100_are_cifar100_s(check, real_data):
-    result = check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]
-    assert result["benchmark"] == "cifar100"
+    assert check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all")[1]["benchmark"] == "cifar100"
 
 
 def test_a_whole_data_set_is_ready(check, command, cub, own_cache):
@@ -92,8 +91,8 @@ def test_missing_parts_are_listed(check, command, cub):
     (cub / "images.txt").unlink()
     (cub.parent / "attributes.txt").unlink()
     code, report = check(cub)
-    assert code == 2
-    assert report["missing"] == ["images.txt", "attributes.txt or attributes/attributes.txt or ../attributes.txt"]
+    wanted = ["images.txt", "attributes.txt or attributes/attributes.txt or ../attributes.txt"]
+    assert (code, report["missing"]) == (2, wanted)
     done = command("data", "check", cub)
     assert done.code == 2
     assert "  missing: images.txt\n" in done.out
@@ -120,9 +119,7 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
         "or leave them out with data.skip_unreadable = true"
     ]
     code, report = check(root, "--images", "--set", "data.skip_unreadable=true", "--set", "data.size=32")
-    assert code == 0
-    assert len(report["unreadable"]) == 2
-    assert report["bytes"] == 30 * 3 * 32 * 32
+    assert (code, len(report["unreadable"]), report["bytes"]) == (0, 2, 30 * 3 * 32 * 32)
 
 
 def test_your_own_images(check, tmp_path):
@@ -130,24 +127,18 @@ def test_your_own_images(check, tmp_path):
         for i in range(4):
             write_image(tmp_path / name / f"{i}.png", i)
     code, report = check(tmp_path)
-    assert code == 2
-    assert report["benchmark"] == "images"
-    assert report["missing"] == ["classes.csv"]
+    assert (code, report["benchmark"], report["missing"]) == (2, "images", ["classes.csv"])
     table = tmp_path / "classes.csv"
     table.write_text("name,split,big\ncat,seen,1\ndog,seen,2\nfox,seen,3\nowl,unseen,1\n")
     code, report = check(tmp_path, "--images")
-    assert code == 0
+    assert (code, report["samples"], report["unreadable"]) == (0, 16, [])
     table.rename(tmp_path / "table.csv")
     assert check(tmp_path, "--set", f"data.classes={tmp_path / 'table.csv'}")[0] == 0
-    assert report["samples"] == 16
-    assert report["unreadable"] == []
 
 
 def test_features(check, make_folder, tmp_path, real_data):
     code, report = check(make_folder(tmp_path / "mine"))
-    assert code == 0
-    assert report["benchmark"] == "folder"
-    assert report["samples"] == 8 * 14 + 4 * 4
+    assert (code, report["benchmark"], report["samples"]) == (0, "folder", 8 * 14 + 4 * 4)
     code, report = check(real_data / "xlsa17" / "CIFAR100_MBV2")
     assert code == 0
     assert report["snippet"].splitlines()[1:4] == [
@@ -196,11 +187,11 @@ def test_the_printed_experiment_runs(command, make_folder, tmp_path, kind):
     elif kind == "features":
         make_folder(root)
     elif kind == "maps":
-        make_folder(root)
-        with np.load(root / "features.npz") as file:
-            arrays = dict(file)
-        arrays["features"] = np.repeat(arrays["features"][:, :, None, None], 4, axis=2).astype(np.float32)
-        np.savez(root / "features.npz", **arrays)
+
+        def edit(rows, arrays):
+            arrays["features"] = np.repeat(arrays["features"][:, :, None, None], 4, axis=2)
+
+        make_folder(root, edit)
     elif kind == "few-shot":
         write_mnist(root)
     else:
@@ -212,35 +203,32 @@ def test_the_printed_experiment_runs(command, make_folder, tmp_path, kind):
     file = tmp_path / "mine.toml"
     file.write_text(done.out.partition("for `fedunseen run`:\n")[2], encoding="utf-8")
     small = {"strategy.rounds": 1}
-    experiment = Experiment.load(file)
-    if experiment.method.name != "gaussian":
+    if Experiment.load(file).method.name != "gaussian":
         small |= {"method.episodes": 2, "evaluation.episodes": 5}
     assert run(Experiment.load(file, small), tmp_path / "run").result is not None
 
 
 def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_here(command, tmp_path, monkeypatch):
-    """One file with a class and one line that registers it are enough."""
     (tmp_path / "my_benchmark.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setitem(BENCHMARKS, "mine", "my_benchmark:Mine")
-    (tmp_path / "data" / "here").mkdir(parents=True)
-    np.save(tmp_path / "data" / "here" / "mine.npy", np.random.default_rng(0).normal(size=(60, 4)))
-    result = {
-        one["name"]: one for one in json.loads(command("data", "list", "--root", tmp_path / "data", "--json").out)
-    }
-    assert result["mine"] == {
+    here = tmp_path / "data" / "here"
+    here.mkdir(parents=True)
+    np.save(here / "mine.npy", np.random.default_rng(0).normal(size=(60, 4)))
+    listed = json.loads(command("data", "list", "--root", here.parent, "--json").out)
+    assert [one for one in listed if one["name"] == "mine"] == [{
         "name": "mine", "title": "rows of mine", "page": "https://example.org", "layout": "mine.npy", "files": True,
-        "found": [str(tmp_path / "data" / "here")],
-    }  # fmt: skip
-    done = command("data", "check", tmp_path / "data" / "here")
+        "found": [str(here)],
+    }]  # fmt: skip
+    done = command("data", "check", here)
     assert done.code == 0
     file = tmp_path / "mine.toml"
     file.write_text(done.out.partition("for `fedunseen run`:\n")[2])
     finished = run(Experiment.load(file, {"strategy.rounds": 1}), tmp_path / "run")
     np.save(tmp_path / "new.npy", np.ones((2, 4)))
     assert finished.read(tmp_path / "new.npy").shape == (2, 4)
-    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "data"))
-    assert f"mine: {tmp_path / 'data' / 'here'}" in json.loads(command("doctor", "--json").out)["data"]
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(here.parent))
+    assert f"mine: {here}" in json.loads(command("doctor", "--json").out)["data"]
 
 
 MINE = """
@@ -273,14 +261,3 @@ class Mine(BenchmarkLoader):
             rows[train], names[train], classes, test=(rows[~train], names[~train]), validation=["e"]
         )
 """
-
-
-def test_check_and_init_choose_alike(command, make_folder, tmp_path):
-    """What both write is the same experiment, whatever words stand beside it."""
-    command("init", make_folder(tmp_path / "mine"))
-    checked = command("data", "check", tmp_path / "mine").out.partition("for `fedunseen run`:\n")[2]
-    (tmp_path / "checked.toml").write_text(checked)
-    one, other = (Experiment.load(tmp_path / f"{name}.toml").to_dict() for name in ("mine", "checked"))
-    assert one["data"].pop("root") == str(tmp_path / "mine")
-    assert other["data"].pop("root") == str(tmp_path / "mine")
-    assert {**one, "name": ""} == {**other, "name": ""}

@@ -14,6 +14,7 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.experiment.assemble import load_data, partition_of
 from fedunseen.tools.encode import encode
 from known_names import DIGITS_MAML
+from processes import sets
 from published_layouts import write_image, write_sentiment140
 
 
@@ -22,8 +23,7 @@ def read(folder):
 
 
 def same_space(one, other):
-    assert one.names == other.names
-    assert one.attribute_names == other.attribute_names
+    assert (one.names, one.attribute_names) == (other.names, other.attribute_names)
     assert one.attribute_groups == other.attribute_groups
     assert one.semantics.tobytes() == other.semantics.tobytes()
     for split in ("seen", "validation", "unseen"):
@@ -34,11 +34,10 @@ def same_samples(own, whole, ids):
     assert (own.features.dtype, own.image_shape) == (whole.features.dtype, whole.image_shape)
     assert own.features.shape[1:] == whole.features.shape[1:]
     assert own.features.tobytes() == np.ascontiguousarray(whole.features[ids]).tobytes()
-    assert own.labels.tolist() == whole.labels[ids].tolist()
-    assert (own.users is None) == (whole.users is None)
-    assert whole.users is None or own.users.tolist() == whole.users[ids].tolist()
-    assert (own.answers is None) == (whole.answers is None)
-    assert whole.answers is None or own.answers.tolist() == whole.answers.tolist()
+    for name, rows in (("labels", ids), ("users", ids), ("answers", slice(None))):
+        found, expected = getattr(own, name), getattr(whole, name)
+        assert (found is None) == (expected is None)
+        assert expected is None or found.tolist() == expected[rows].tolist()
 
 
 def check(out, experiment, names):
@@ -66,8 +65,7 @@ def dealt(command, tmp_path):
     """Deal an experiment and compare the folders; return the benchmark and the ids of what was dealt."""
 
     def deal(name, settings):
-        items = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-        assert command("data", "deal", name, *items, "--out", tmp_path / "parties").code == 0
+        assert command("data", "deal", name, *sets(settings), "--out", tmp_path / "parties").code == 0
         names = [f"client-{k}" for k in range(settings["partition.clients"])]
         return check(tmp_path / "parties", Experiment.load(name, settings), names)
 
@@ -76,16 +74,17 @@ def dealt(command, tmp_path):
 
 def test_the_parties_hold_together_what_there_is_to_train_on(command, tmp_path):
     out, settings = tmp_path / "parties", {"partition.clients": 3, "run.seed": 4}
-    done = command("data", "deal", "digit-pairs", "--set", "partition.clients=3", "--set", "run.seed=4", "--out", out,
-                   "--parties", "north, south,west", "--json")  # fmt: skip
+    done = command("data", "deal", "digit-pairs", *sets(settings), "--out", out, "--parties", "north, south,west",
+                   "--json")  # fmt: skip
     assert done.code == 0
     result = json.loads(done.out)
     whole, dealt = check(out, Experiment.load("digit-pairs", settings), ["north", "south", "west"])
     assert dealt.tolist() == whole.train.tolist()
     assert (result["out"], result["seed"], result["data"]) == (str(out), 4, {"name": "folder", "part": True})
-    assert [one["name"] for one in result["parties"]] == ["north", "south", "west"]
-    assert sum(one["samples"] for one in result["parties"]) == len(whole.train)
-    assert sum(one["classes"] for one in result["parties"]) == len(whole.space.seen)
+    parties = result["parties"]
+    assert [one["name"] for one in parties] == ["north", "south", "west"]
+    counts = [sum(one[key] for one in parties) for key in ("samples", "classes")]
+    assert counts == [len(whole.train), len(whole.space.seen)]
     assert result["coordinator"] == {
         "name": "coordinator", "folder": str(out / "coordinator"), "samples": 3000, "classes": 100,
     }  # fmt: skip
@@ -101,15 +100,10 @@ def test_it_says_what_to_do_with_the_folders(command, tmp_path):
         "  client-1     2,400 training samples of 40 classes",
         "  coordinator  3,000 test samples of 100 classes",
         f"a party gives its folder to `fedunseen join --data {out / 'client-0'}`; the coordinator's experiment has",
-        "[data]",
-        'name = "folder"',
-        "part = true",
-        'features = ["centre"]',
-        f'root = "{out / "coordinator"}"',
-    ]
-    (tmp_path / "mine.toml").write_text(
-        done.out.partition("experiment has\n")[2] + '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
-    )
+        "[data]", 'name = "folder"', "part = true", 'features = ["centre"]', f'root = "{out / "coordinator"}"',
+    ]  # fmt: skip
+    rest = '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
+    (tmp_path / "mine.toml").write_text(done.out.partition("experiment has\n")[2] + rest)
     data = Experiment.load(tmp_path / "mine.toml").data
     held = find("data", data.name).load(data, 0)
     assert (len(held.train), len(held.test_seen) + len(held.test_unseen)) == (0, 3000)
@@ -182,9 +176,8 @@ def test_what_is_written_is_what_the_benchmark_holds(tmp_path):
     settings = Xlsa17.Settings(**{**result["data"], "attributes": "original_att"})
     read = Xlsa17.load(settings, seed=3)
     np.testing.assert_array_equal(read.features, whole.features.astype(np.float32))
-    assert read.labels.tolist() == whole.labels.tolist()
-    for split in ("train", "test_seen", "test_unseen"):
-        assert getattr(read, split).tolist() == getattr(whole, split).tolist()
+    for name in ("labels", "train", "test_seen", "test_unseen"):
+        assert getattr(read, name).tolist() == getattr(whole, name).tolist()
     assert read.space.names == whole.space.names
     for split in ("seen", "validation", "unseen"):
         assert getattr(read.space, split).tolist() == getattr(whole.space, split).tolist()
@@ -200,12 +193,11 @@ def test_a_run_on_the_files_ends_as_one_on_the_benchmark(tmp_path):
     experiment = Experiment.load("digit-pairs-gaussian", {**SMALL, **exact})
     data = encode(experiment, tmp_path / "pairs")["data"]
     keys = {f"data.{key}": value for key, value in data.items()} | exact
-    again = Experiment.load(
-        "digit-pairs-gaussian", {**keys, "data.attributes": "original_att", "evaluation.selection": "last"}
-    )
+    keys |= {"data.attributes": "original_att", "evaluation.selection": "last"}
+    again = Experiment.load("digit-pairs-gaussian", keys)
     first, second = run(experiment, tmp_path / "first").result, run(again, tmp_path / "second").result
-    assert second["zsl"] == pytest.approx(first["zsl"], abs=1e-6)
-    assert second["gzsl_harmonic"] == pytest.approx(first["gzsl_harmonic"], abs=1e-6)
+    for name in ("zsl", "gzsl_harmonic"):
+        assert second[name] == pytest.approx(first[name], abs=1e-6)
 
 
 @pytest.mark.slow
@@ -214,9 +206,8 @@ def test_pictures_become_an_encoders_features(tmp_path):
     for c, name in enumerate(["cat", "dog", "owl"]):
         for i in range(3):
             write_image(tmp_path / "data" / name / f"{i}.png", 10 * c + i, (24, 24))
-    (tmp_path / "data" / "classes.csv").write_text(
-        "name,split,legs,wings\ncat,seen,4,0\ndog,seen,4,1\nowl,unseen,2,2\n"
-    )
+    table = "name,split,legs,wings\ncat,seen,4,0\ndog,seen,4,1\nowl,unseen,2,2\n"
+    (tmp_path / "data" / "classes.csv").write_text(table)
     settings = {
         "data.name": "images", "data.root": str(tmp_path / "data"), "data.size": 24, "method.name": "gaussian",
         "encoder.name": "efficientnet-lite", "evaluation.selection": "last",
@@ -229,6 +220,5 @@ def test_pictures_become_an_encoders_features(tmp_path):
 
 
 def test_the_command_says_the_section_that_uses_it(command, tmp_path):
-    few = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    done = command("data", "encode", "digit-pairs-gaussian", *few, "--out", tmp_path / "pairs")
+    done = command("data", "encode", "digit-pairs-gaussian", *sets(SMALL), "--out", tmp_path / "pairs")
     assert 'name = "xlsa17"' in done.out, done.err

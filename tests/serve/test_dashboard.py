@@ -170,12 +170,12 @@ def test_a_watched_run_has_the_same_bits(watch, tmp_path):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
-def test_the_rounds_before_a_resume_are_on_the_page(monitor):
+def test_the_rounds_before_a_resume_are_on_the_page(monitor, tmp_path):
     def stop(stage, round, rounds, line):
         if round == 2:
             raise KeyboardInterrupt
 
-    given = monitor.experiment, monitor.out
+    given = Experiment.load("digit-pairs", SMALL), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         run(*given, progress=stop)
     run(*given, resume=True, progress=monitor.on_round)
