@@ -42,11 +42,10 @@ def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(classes
 
 
 def test_pictures_of_one_colour_are_not_taken_for_the_same(tmp_path):
-    paths = []
-    for i in range(2):
-        paths.append(tmp_path / f"{i}.png")
-        Image.new("RGB", (20, 20), (10 + i, 10, 10)).save(paths[-1])
-    assert remarks({"night": paths[:1], "cave": paths[1:]}) == []
+    paths = {name: [tmp_path / f"{name}.png"] for name in ("night", "cave")}
+    for i, (path,) in enumerate(paths.values()):
+        Image.new("RGB", (20, 20), (10 + i, 10, 10)).save(path)
+    assert remarks(paths) == []
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,8 @@ def test_a_defence_of_another_package_runs_by_name(make, tmp_path):
 
 
 @pytest.mark.usefixtures("package")
-def test_our_own_names_come_first():
+def test_our_own_names_come_first_and_a_method_that_cannot_be_loaded_is_one_sentence(make):
     assert find("method", "fedzsl").__module__ == "fedunseen.methods.fedzsl"
-
-
-@pytest.mark.usefixtures("package")
-def test_a_method_of_another_package_that_cannot_be_loaded_is_one_sentence(make):
     with refuses(
         "method.name: 'broken' of my-package cannot be loaded (ModuleNotFoundError: No module named "
         "'my_missing_module'): fix or update that package"

@@ -47,10 +47,8 @@ def experiment(photos, **settings):
 
 @pytest.mark.slow
 def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
-    settings = {
-        "strategy__rounds": 12, "encoder__augment": ["shift"], "method__lr": 0.02, "data__semantics": ["centre"],
-    }  # fmt: skip
-    done = run(experiment(photos, **settings), tmp_path / "run")
+    settings = {"encoder__augment": ["shift"], "method__lr": 0.02, "data__semantics": ["centre"]}
+    done = run(experiment(photos, **settings, strategy__rounds=12), tmp_path / "run")
     assert done.result["zsl"] > 75  # of two classes that no one holds
     assert done.result["gzsl_seen"] > 60
     path = photos / "blue above" / "3.png"
@@ -62,8 +60,7 @@ def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, t
 
 
 def test_pictures_are_changed_in_training_only(photos, tmp_path):
-    plain = run(experiment(photos), tmp_path / "plain")
-    again = run(experiment(photos), tmp_path / "again")
+    plain, again = (run(experiment(photos), tmp_path / name) for name in ("plain", "again"))
     moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
     assert same(plain, again)
     assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])

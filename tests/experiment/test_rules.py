@@ -59,9 +59,8 @@ def test_an_example_is_refused_with_its_code(code, tmp_path):
 
 @pytest.mark.parametrize("preset", sorted({rule.texts.preset for rule in ALL.values()}))
 def test_a_preset_is_not_refused(preset, tmp_path):
-    put_together(
-        next(rule for rule in ALL.values() if rule.texts.preset == preset and not rule.texts.given), {}, tmp_path
-    )
+    rule = next(rule for rule in ALL.values() if rule.texts.preset == preset and not rule.texts.given)
+    put_together(rule, {}, tmp_path)
 
 
 NOISY = {"evaluation.selection": "last", "privacy.name": "client-level", "privacy.clip": 1, "privacy.epsilon": 8}

@@ -1,5 +1,6 @@
 """A run's encoder: its weights are found, and a trained run is a frozen encoder for another one."""
 
+import re
 import shutil
 
 import numpy as np
@@ -39,20 +40,18 @@ def weights(tmp_path):
     return tmp_path / "mine.pth"
 
 
+LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
+
+
 def finished(images, path, **encoder):
-    return run(
-        Experiment.from_dict(
-            {
-                "data": {"name": "images", "root": str(images), "size": 8, "resize": 8, "features": ["l2"]},
-                "encoder": {"name": "efficientnet-lite", **encoder},
-                "partition": {"clients": 2},
-                "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
-                "strategy": {"name": "fedavg", "rounds": 1},
-                "evaluation": {"selection": "last", "embedding": False},
-            }
-        ),
-        path,
-    )
+    tree = {
+        "data": {"name": "images", "root": str(images), "size": 8, "resize": 8, "features": ["l2"]},
+        "encoder": {"name": "efficientnet-lite", **encoder},
+        "partition": {"clients": 2},
+        "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
+        "strategy": {"name": "fedavg", "rounds": 1},
+    }
+    return run(Experiment.from_dict(tree, LAST), path)
 
 
 @pytest.fixture
@@ -68,10 +67,8 @@ def ranking(path, picture, **places):
 def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(
     images, weights, picture, tmp_path
 ):
-    done = finished(images, tmp_path / "run", weights=str(weights))
-    entry = done.manifest["encoder"]
-    size = weights.stat().st_size
-    assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": size})
+    entry = finished(images, tmp_path / "run", weights=str(weights)).manifest["encoder"]
+    assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": weights.stat().st_size})
     expected = ranking(tmp_path / "run", picture)
     shutil.move(tmp_path / "run", tmp_path / "elsewhere")
     for spoil in (lambda: weights.write_bytes(b"other"), weights.unlink):
@@ -98,8 +95,8 @@ def test_large_weights_are_found_where_they_were_used_or_asked_for(images, weigh
     weights.unlink()
     with pytest.raises(DataError, match=r"\) are not on this machine: give them with --encoder"):
         ranking(tmp_path / "run", picture)
-    assert ranking(tmp_path / "run", picture, encoder=moved) == expected
-    assert ranking(tmp_path / "run", picture, overrides={"encoder.weights": str(moved)}) == expected
+    for places in ({"encoder": moved}, {"overrides": {"encoder.weights": str(moved)}}):
+        assert ranking(tmp_path / "run", picture, **places) == expected
 
 
 @pytest.mark.slow
@@ -122,22 +119,21 @@ def words(tmp_path):
     return file
 
 
-def named(words, path, **more):
+def named(words, path):
     """A run whose classes a text encoder describes."""
-    folder, names = path.parent / "features", ("bear", "wolf", "lion", "bus")
-    folder.mkdir(exist_ok=True)
+    folder = path.parent / "features"
+    folder.mkdir()
     (folder / "classes.csv").write_text("name,split\nbear,seen\nwolf,seen\nlion,seen\nbus,unseen\n")
     features = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
-    labels = np.tile(names, 6)
+    labels = np.tile(["bear", "wolf", "lion", "bus"], 6)
     split = np.where((labels == "bus") | (np.arange(24) < 8), "test", "train")
     np.savez(folder / "features.npz", features=features, labels=labels, split=split)
     tree = {
         "data": {"name": "folder", "root": str(folder), "text_encoder": f"vectors:{words}"},
         "partition": {"clients": 2},
         "method": {"name": "gaussian", "shrinkage": 0.5},
-        "evaluation": {"selection": "last", "embedding": False},
     }
-    return run(Experiment.from_dict(tree, more), path)
+    return run(Experiment.from_dict(tree, LAST), path)
 
 
 def scores_of_a_new_name(path, **places):
@@ -172,39 +168,43 @@ FEW = {"data.train_per_class": 20, "data.test_per_class": 8, "evaluation.embeddi
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    settings = {**FEW, "strategy.rounds": 8, "evaluation.selection": "last"}
+    settings = {**FEW, **LAST, "strategy.rounds": 8}
     return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("trained") / "run")
+
+
+def gaussian(**settings):
+    return Experiment.load("digit-pairs-gaussian", {**FEW, **{k.replace("__", "."): v for k, v in settings.items()}})
 
 
 @pytest.mark.slow
 def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
-    on_top = {**FEW, "encoder.name": "run", "encoder.model": str(trained.path)}
-    experiment = Experiment.load("digit-pairs-gaussian", on_top)
-    benchmark = load_data(experiment, 0)
-    raw = load_data(Experiment.load("digit-pairs-gaussian", FEW), 0)
+    experiment = gaussian(encoder__name="run", encoder__model=str(trained.path))
+    benchmark, raw = load_data(experiment, 0), load_data(gaussian(), 0)
     expected = trained.method.features(trained.params, torch.from_numpy(trained.scaler(raw.features[:5])))
     np.testing.assert_allclose(benchmark.features[:5], expected.detach().numpy(), rtol=1e-5, atol=1e-6)
     done = run(experiment, tmp_path / "on-top")
     assert done.result["rounds"] == 1
     assert done.result["zsl"] > 90
     picture = raw.features[raw.test_unseen[:3]].reshape(3, 1, 8, 16)
-    names = [ranking[0].name for ranking in done.predict(done.encoded(picture))]
-    assert len(names) == 3
+    assert len([ranking[0].name for ranking in done.predict(done.encoded(picture))]) == 3
 
 
 def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
     """Moved to a machine that never saw the trained run, it answers as before; another run in its place is refused."""
     first = tmp_path / "first"
     shutil.copytree(trained.path, first)
-    settings = {**FEW, "encoder.name": "run", "encoder.model": str(first), "method.shrinkage": 0.3}
-    done = run(Experiment.load("digit-pairs-gaussian", {**settings, "evaluation.selection": "last"}), tmp_path / "top")
+    settings = {"encoder__name": "run", "encoder__model": str(first), "method__shrinkage": 0.3}
+    done = run(gaussian(**settings, evaluation__selection="last"), tmp_path / "top")
     picture = np.random.default_rng(0).integers(256, size=(3, 1, 8, 16)).astype(np.uint8)
-    expected = [[p.score for p in ranking] for ranking in done.predict(done.encoded(picture))]
+
+    def scores(run):
+        return [[p.score for p in ranking] for ranking in run.predict(run.encoded(picture))]
+
+    expected = scores(done)
     done.path.rename(tmp_path / "moved")
     first.rename(tmp_path / "gone")
     there = load_run(tmp_path / "moved")
-    found = [[p.score for p in ranking] for ranking in there.predict(there.encoded(picture))]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(scores(there), expected, rtol=1e-6)
     result = tmp_path / "moved" / "encoder" / "result.json"
     result.write_text(result.read_text() + " ")
     with pytest.raises(DataError, match="are not on this machine: give them with --encoder"):
@@ -215,13 +215,12 @@ def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_no_encoder_is_refused(trained, tmp_path):
-    closed = run(Experiment.load("digit-pairs-gaussian", FEW), tmp_path / "closed")
-    for settings, sentence, error in (
-        ({"encoder.name": "run"}, "encoder.model is missing: name the run directory", ExperimentError),
-        ({"encoder.name": "run", "encoder.model": str(tmp_path)}, "", RunDirectoryError),
-        ({"encoder.name": "run", "encoder.model": str(closed.path)}, f"{closed.path}: method.name = 'gaussian' has "
-         "learned no features of its own", ExperimentError),
-    ):  # fmt: skip
-        with pytest.raises(error) as raised:
-            load_data(Experiment.load("digit-pairs-gaussian", {**FEW, **settings}), 0)
-        assert str(raised.value).startswith(sentence)
+    closed = run(gaussian(), tmp_path / "closed")
+    untrained = f"{closed.path}: method.name = 'gaussian' has learned no features of its own"
+    for model, sentence, error in (
+        ({}, "encoder.model is missing: name the run directory", ExperimentError),
+        ({"encoder__model": str(tmp_path)}, "", RunDirectoryError),
+        ({"encoder__model": str(closed.path)}, untrained, ExperimentError),
+    ):
+        with pytest.raises(error, match=f"^{re.escape(sentence)}"):
+            load_data(gaussian(encoder__name="run", **model), 0)

@@ -39,10 +39,8 @@ def write_folder(place, factor):
     split = np.where((np.arange(len(labels)) % 4 > 0) & (labels < SEEN), "train", "test")
     np.savez(place / "features.npz", features=rows * np.float32(factor), labels=labels, split=split)
     names, columns = tuple(f"class {c}" for c in range(SEEN + UNSEEN)), tuple(f"attribute {a}" for a in range(12))
-    unseen = np.arange(SEEN, SEEN + UNSEEN)
-    ClassSpace(names, attributes(), columns, np.arange(SEEN), np.array([], dtype=np.int64), unseen).save(
-        place / "classes.csv"
-    )
+    space = ClassSpace(names, attributes(), columns, range(SEEN), [], range(SEEN, SEEN + UNSEEN))
+    space.save(place / "classes.csv")
     return {
         "data": {"name": "folder", "root": str(place)},
         "partition": {"kind": "pccd", "clients": 3},
@@ -83,10 +81,8 @@ def test_training_is_stable_below_twice_the_rate_and_not_above():
 
 
 def test_features_a_thousand_times_as_long_give_the_same_model(tmp_path):
-    small, large = (
-        run(Experiment.from_dict(write_folder(tmp_path / f"{factor}", factor)), tmp_path / f"run {factor}")
-        for factor in (1.0, 1024.0)
-    )
+    trees = [write_folder(tmp_path / f"data {factor}", factor) for factor in (1.0, 1024.0)]
+    small, large = (run(Experiment.from_dict(tree), tmp_path / f"run {i}") for i, tree in enumerate(trees))
     assert small.experiment.method.lr == large.experiment.method.lr
     assert same(small, large)
 
@@ -118,16 +114,20 @@ def test_a_rate_follows_the_weights_of_losses_that_are_chosen(tmp_path):
     done = run(Experiment.from_dict(tree), tmp_path / "run")
     assert done.result["chosen_on_validation"]["settings"]["method.lr"] == done.experiment.method.lr
     plain = Experiment.from_dict(tree, {"method.kl": 3.0, "evaluation.choose": {}})
-    assert done.experiment.method.lr == resolve_defaults(plain, load_data(plain, 0)).method.lr
+    assert done.experiment.method.lr == resolved(plain)[1]
     assert done.experiment.method.lr > 4 * done.manifest["experiment"]["method"]["lr"]
+
+
+def resolved(experiment, benchmark=None):
+    """Return the steps of scaling and the rate, where there is one, that its data or others settle."""
+    now = resolve_defaults(experiment, benchmark or load_data(experiment, 0))
+    return now.data.features, getattr(now.method, "lr", None)
 
 
 def test_what_an_experiment_says_stays(tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
-    tree["data"]["features"], tree["method"]["lr"] = [], 0.3
-    experiment = Experiment.from_dict(tree)
-    now = resolve_defaults(experiment, load_data(experiment, 0))
-    assert (now.data.features, now.method.lr) == ((), 0.3)
+    experiment = Experiment.from_dict(tree, {"data.features": [], "method.lr": 0.3})
+    assert resolved(experiment) == ((), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -145,30 +145,25 @@ def test_what_an_experiment_says_stays(tmp_path):
 def test_each_method_has_a_scaling(method, steps, tmp_path):
     tree = write_folder(tmp_path / "data", 1.0)
     tree |= {"method": {"name": method}, "strategy": {"name": "fedavg", "rounds": 1}}
-    experiment = Experiment.from_dict(tree)
-    assert resolve_defaults(experiment, load_data(experiment, 0)).data.features == steps
+    assert resolved(Experiment.from_dict(tree))[0] == steps
 
 
 def test_grey_values_are_not_scaled():
     experiment = Experiment.load("digit-pairs", {"method.lr": "auto", "data.train_per_class": 5})
-    now = resolve_defaults(experiment, load_data(experiment, 0))
-    assert now.data.features == ()
-    assert 0.05 < now.method.lr < 0.3  # 0.1 was chosen by hand
+    features, lr = resolved(experiment)
+    assert features == ()
+    assert 0.05 < lr < 0.3  # 0.1 was chosen by hand
 
 
 def test_a_coordinator_without_samples_scales_to_unit_length(tmp_path):
-    tree = write_folder(tmp_path / "data", 1.0)
-    experiment = Experiment.from_dict(tree)
-    whole = load_data(experiment, 0)
-    nothing = np.array([], dtype=np.int64)
-    empty = Benchmark(
-        "part", whole.space, whole.features[whole.test_unseen], whole.labels[whole.test_unseen], nothing, nothing,
-        np.arange(len(whole.test_unseen)), part=True,
-    )  # fmt: skip
-    now = resolve_defaults(experiment, empty)
-    assert now.data.features == ("l2",)
-    unit = resolve_defaults(experiment.with_overrides({"data.features": ["l2"]}), whole)
-    assert now.method.lr == pytest.approx(unit.method.lr, rel=1e-5)
+    experiment = Experiment.from_dict(write_folder(tmp_path / "data", 1.0))
+    whole, nothing = load_data(experiment, 0), np.array([], dtype=np.int64)
+    features, labels = whole.features[whole.test_unseen], whole.labels[whole.test_unseen]
+    empty = Benchmark("part", whole.space, features, labels, nothing, nothing, np.arange(len(labels)), part=True)
+    steps, lr = resolved(experiment, empty)
+    assert steps == ("l2",)
+    unit = experiment.with_overrides({"data.features": ["l2"]})
+    assert lr == pytest.approx(resolved(unit)[1], rel=1e-5)
 
 
 def test_under_privacy_no_sample_is_asked(tmp_path):
@@ -176,6 +171,7 @@ def test_under_privacy_no_sample_is_asked(tmp_path):
     private = Experiment.from_dict(tree, {"privacy.name": "client-level", "privacy.noise": 1.0, "privacy.clip": 1.0})
     benchmark = load_data(private, 0)
     other = replace(benchmark, features=benchmark.features[:, ::-1] * 5 + 1)
-    one, two = resolve_defaults(private, benchmark), resolve_defaults(private, other)
-    assert one.data.features == two.data.features == ("l2",)
-    assert one.method.lr == two.method.lr > 0.01
+    features, lr = resolved(private, benchmark)
+    assert (features, lr) == resolved(private, other)
+    assert features == ("l2",)
+    assert lr > 0.01

@@ -117,20 +117,15 @@ def test_a_bad_file_is_one_sentence(tmp_path, content, message):
 
 @pytest.mark.parametrize("name", ["digit-pair", "nothing", "", "x" * 300])
 def test_an_unknown_preset_is_refused(name):
-    with pytest.raises(ExperimentError) as error:
-        Experiment.load(name)
     hint = ": did you mean 'digit-pairs'?" if name == "digit-pair" else ""
-    expected = f"unknown preset {name!r}{hint} {known(preset_names(), name)}; an experiment file ends in .toml"
-    assert str(error.value) == expected
+    with refuses(f"unknown preset {name!r}{hint} {known(preset_names(), name)}; an experiment file ends in .toml"):
+        Experiment.load(name)
 
 
-def test_a_folder_with_a_preset_s_name_hides_no_preset(tmp_path, monkeypatch):
+def test_a_folder_with_a_preset_s_name_hides_no_preset_and_a_byte_order_mark_is_skipped(tmp_path, monkeypatch):
     (tmp_path / "digit-pairs").mkdir()
     monkeypatch.chdir(tmp_path)
     assert Experiment.load("digit-pairs").method.name == "fedzsl"
-
-
-def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     (tmp_path / "mine.toml").write_text(preset_text("digit-pairs"), "utf-8-sig")
     assert Experiment.load(tmp_path / "mine.toml").name == "mine"
 
@@ -156,10 +151,9 @@ def test_paths_in_a_file_are_relative_to_it_and_those_of_set_to_the_working_fold
         '[evaluation]\nselection = "last"\n[growth]\nname = "unknown"\ncorrected = { 1 = "new.csv" }\n'
     )
     experiment = Experiment.load(file)
-    assert experiment.encoder.weights == tmp_path / "sub" / "net.pt"
-    assert experiment.growth.corrected == {"1": tmp_path / "sub" / "new.csv"}
+    found = experiment.encoder.weights, experiment.partition.file, *experiment.growth.corrected.items()
+    assert found == (tmp_path / "sub" / "net.pt", tmp_path / "sub" / "who.csv", ("1", tmp_path / "sub" / "new.csv"))
     assert os.path.normpath(experiment.data.root) == str(tmp_path / "data")
-    assert experiment.partition.file == tmp_path / "sub" / "who.csv"
     assert str(Experiment.load(file, {"data.root": "here"}).data.root) == "here"
     file.write_text(file.read_text().replace("../data", "~/data"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -171,8 +165,7 @@ def test_another_name_leaves_behind_what_the_new_choice_does_not_know():
     assert (base.strategy.mu, base.strategy.rounds) == (0.5, 7)
     other = base.with_overrides({"strategy.name": "fedavg"})
     assert (other.strategy.name, other.strategy.rounds) == ("fedavg", 7)
-    classifier = base.with_overrides({"method.name": "classifier"})
-    assert classifier.method.hidden == (256,)
+    assert base.with_overrides({"method.name": "classifier"}).method.hidden == (256,)
     assert base.with_overrides({"strategy.name": "fedprox"}) == base
 
 
@@ -208,8 +201,7 @@ def test_null_unsets_what_a_preset_has_set():
     made = Experiment.load("mnist-maml-mi-adv", dict([parse_override("encoder.outputs=null")]))
     assert made.encoder.outputs is None
     assert Experiment.from_dict(made.to_dict()).encoder.outputs is None
-    result, whole = command(made.to_dict())
-    assert (result, whole) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
+    assert command(made.to_dict()) == ("fedunseen run mnist-maml-mi-adv \\\n    --set encoder.outputs=null", True)
 
 
 def test_an_experiment_cannot_be_changed():
@@ -221,8 +213,7 @@ def test_an_experiment_cannot_be_changed():
 
 
 def test_a_missing_file_names_the_nearest_three_presets(tmp_path):
-    with pytest.raises(ExperimentError) as error:
-        Experiment.load(tmp_path / "sun-fedzls.toml")
-    start = f"{tmp_path / 'sun-fedzls.toml'} is missing: name an experiment file that is there, or a preset "
-    assert str(error.value).startswith(start + "(the nearest: sun-fedzsl, ")
-    assert str(error.value).count(", ") == 3
+    file = tmp_path / "sun-fedzls.toml"
+    start = f"{file} is missing: name an experiment file that is there, or a preset (the nearest: sun-fedzsl, "
+    with pytest.raises(ExperimentError, match=f"^{re.escape(start)}[^,]*, [^,]*$"):
+        Experiment.load(file)

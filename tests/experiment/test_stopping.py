@@ -1,6 +1,5 @@
 """Rounds that are not measured, and early stopping: where it stops, and that the run is the long one cut short."""
 
-import json
 import re
 
 import pytest
@@ -8,8 +7,10 @@ import torch
 
 from fedunseen import Experiment, run
 from fedunseen.federation.loop import Loop
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
 from pages import without_pictures
+from same import same
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
 FEW = {
@@ -54,30 +55,22 @@ def both(make, tmp_path_factory):
 @pytest.mark.slow
 def test_it_is_the_long_run_cut_short(both):
     early, long = both
-    lines = [json.loads(line) for line in (early.path / "selection" / "metrics.jsonl").read_text().splitlines()]
-    whole = [json.loads(line) for line in (long.path / "selection" / "metrics.jsonl").read_text().splitlines()]
+    lines, whole = (RunDirectory(one.path / "selection").metrics() for one in both)
     merits = [(line["gzsl_harmonic"], line["gzsl_seen"]) for line in whole]
     assert len(lines) == slowly(merits, 3) < 30
-    for a, b in zip(lines, whole, strict=False):
-        assert {k: v for k, v in a.items() if k != "seconds"} == {k: v for k, v in b.items() if k != "seconds"}
+    assert all({**a, "seconds": 0} == {**b, "seconds": 0} for a, b in zip(lines, whole, strict=False))
     best = max(range(len(lines)), key=lambda i: (*merits[i], i)) + 1
     assert early.result["selected_round"] == early.result["rounds"] == len(early.metrics) == best
-    assert early.result["stopped"] == {
-        "round": len(lines),
-        "of": 30,
-        "why": "no gain on validation classes in 3 rounds",
-    }
+    why = "no gain on validation classes in 3 rounds"
+    assert early.result["stopped"] == {"round": len(lines), "of": 30, "why": why}
     assert "stopped" not in long.result
-    for a, b in zip(early.metrics, long.metrics, strict=False):
-        assert a["losses"] == b["losses"]
+    assert all(a["losses"] == b["losses"] for a, b in zip(early.metrics, long.metrics, strict=False))
 
 
 def test_report_and_terminal_say_where_and_why(both):
     early, long = both
-    sentence = (
-        f"It stopped after round {early.result['stopped']['round']} of 30: no gain on validation classes in 3 rounds."
-    )
-    page = write_report(early).read_text("utf-8")
+    last, page = early.result["stopped"]["round"], write_report(early).read_text("utf-8")
+    sentence = f"It stopped after round {last} of 30: no gain on validation classes in 3 rounds."
     assert page.count(sentence) == 2  # beside the numbers, and where the choice is drawn
     assert "more rounds may give more" not in page
     assert "Train for more rounds" not in page
@@ -103,11 +96,8 @@ SMALL = {
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The same run, measured every round and every third."""
-    folder = tmp_path_factory.mktemp("every")
-    return {
-        every: run(Experiment.load("digit-pairs", {**SMALL, "evaluation.every": every}), folder / str(every))
-        for every in (1, 3)
-    }
+    folder, small = tmp_path_factory.mktemp("every"), Experiment.load("digit-pairs", SMALL)
+    return {every: run(small.with_overrides({"evaluation.every": every}), folder / str(every)) for every in (1, 3)}
 
 
 def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
@@ -118,7 +108,7 @@ def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
         kept = full if "zsl" in line else {name: full[name] for name in line}
         assert {**line, "seconds": 0} == {**kept, "seconds": 0}
         assert {"losses", "participants", "bytes_up"} <= line.keys()
-    assert all((often.params[name] == value).all() for name, value in seldom.params.items())
+    assert same(often, seldom)
     assert seldom.result["zsl"] == often.result["zsl"]
 
 

@@ -1,6 +1,5 @@
 """``data.unlabelled``: a run adapts to samples without a label, whoever holds them, killed or not."""
 
-import json
 import shutil
 
 import numpy as np
@@ -33,18 +32,15 @@ def folder(make_folder, with_pool, tmp_path):
 def test_a_run_adapts_as_a_finished_run_does_whoever_holds_the_samples(folder, tmp_path):
     done = run(experiment(folder), tmp_path / "run")
     note = done.result["adapted"]
-    assert note["samples"] == 8 * 12 + 4 * 4
-    assert note["bytes_up"] == 4 * (1 + 12 * (9 + 1))  # whole numbers of 32 bits
+    assert (note["samples"], note["bytes_up"]) == (8 * 12 + 4 * 4, 4 * (1 + 12 * (9 + 1)))  # whole numbers of 32 bits
     plain = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "plain")
     assert "adapted" not in plain.result
     pool = np.load(folder / "features.npz")
     memory = plain.adapt(pool["features"][pool["labels"] == ""])
     assert same(done, memory.params)
-    assert done.result["adapted"]["before"]["zsl"] == plain.result["zsl"]
-    assert done.result["zsl"] == memory.result["zsl"]
-    four = run(experiment(folder, **{"partition.clients": 4}), tmp_path / "four")
-    assert same(done, four)
-    assert json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))["zsl"] == done.result["zsl"]
+    assert note["before"]["zsl"] == plain.result["zsl"]
+    assert done.result["zsl"] == memory.result["zsl"] == load_run(done.path).result["zsl"]
+    assert same(done, run(experiment(folder, **{"partition.clients": 4}), tmp_path / "four"))
 
 
 def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
@@ -62,9 +58,8 @@ def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_p
     rows, pool = (arrays["features"][arrays["labels"] == name] for name in ("e", ""))
     harm = np.repeat(rows, 6, axis=0)[:60]
     harm = (harm + np.random.default_rng(0).normal(scale=0.1, size=harm.shape)).astype(np.float32)
-    with pytest.warns(
-        UserWarning, match="lowered the harmonic mean .* Keep the run from before, without these samples"
-    ):
+    advice = "lowered the harmonic mean .* Keep the run from before, without these samples"
+    with pytest.warns(UserWarning, match=advice):
         worse = before.adapt(harm, tmp_path / "worse")
     kept = load_run(tmp_path / "before")
     assert same(kept, before)
@@ -90,9 +85,8 @@ def pictures(tmp_path):
     for name in ("cat", "dog", "horse", "ship", "unlabelled"):
         (tmp_path / "mine" / name).mkdir(parents=True)
         for i in range(12):
-            Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(
-                tmp_path / "mine" / name / f"{i}.png"
-            )
+            pixels = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "mine" / name / f"{i}.png")
     lines = ["name,split,fur,size", "cat,seen,1,0.1", "dog,seen,1,0.3", "horse,seen,0.8,0.9", "ship,unseen,0,1"]
     (tmp_path / "mine" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
     return tmp_path / "mine"
@@ -125,6 +119,6 @@ def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_pat
     found = suggest(tmp_path / "animals.csv", tmp_path / "animals.toml")
     (tmp_path / "animals.toml").write_text(found.text, "utf-8")
     done = run(Experiment.load(tmp_path / "animals.toml", {"evaluation.embedding": False}), tmp_path / "run")
-    assert done.result["adapted"]["samples"] == 24
-    table = done.result["adapted"]["classes"]
+    note, table = done.result["adapted"], done.result["adapted"]["classes"]
+    assert note["samples"] == 24
     assert [name for name, seen in zip(table["class"], table["seen"], strict=True) if not seen] == ["zebra"]
