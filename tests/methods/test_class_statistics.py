@@ -98,7 +98,7 @@ def test_what_does_not_add_up_is_refused():
             call()
 
 
-def test_sums_that_no_samples_or_longer_ones_than_agreed_have_are_told_from_those_of_samples():
+def test_sums_that_no_samples_have_and_those_of_samples_longer_than_agreed_are_told():
     inputs, labels, space = digits()
     whole, few = statistics(inputs, labels, space), statistics(inputs[:3], labels[:3], space)
     for real in (whole, few, statistics(inputs[:0], labels[:0], space), statistics(1e6 * inputs, labels, space)):

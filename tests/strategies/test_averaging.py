@@ -29,14 +29,9 @@ def merged(strategy, round=0):
     return params["w"].item()
 
 
-@pytest.mark.parametrize(
-    ("weights", "change"),
-    [
-        ("classes", 1 / 4 + 2 / 4 + 4 * 2 / 4),  # Eq. 2
-        ("samples", 0.1 + 2 * 0.3 + 4 * 0.6),
-        ("uniform", (1 + 2 + 4) / 3),
-    ],
-)
+@pytest.mark.parametrize(("weights", "change"), [
+    ("classes", 1 / 4 + 2 / 4 + 4 * 2 / 4), ("samples", 0.1 + 2 * 0.3 + 4 * 0.6), ("uniform", (1 + 2 + 4) / 3),
+])  # fmt: skip
 @pytest.mark.parametrize("eta", [1.0, 0.5, 2.0])
 def test_the_merge_is_equation_2(weights, change, eta):
     strategy = FedAvg(FedAvgSettings(weights=weights, server_lr=eta))

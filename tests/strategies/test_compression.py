@@ -93,13 +93,11 @@ def test_the_bytes_of_each_form():
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_left_out_comes_later(name):
     """After any number of rounds, what has arrived and what is left add up to what the client has done."""
-    codec, state = made(name), None
-    arrived, done = {}, {}
+    codec, state, arrived, done = made(name), None, like(), like()
     for round in range(6):
         update = change(round)
         _, got, state = sent(codec, update, state)
-        done = add_scaled(done or {n: torch.zeros_like(v) for n, v in update.items()}, [update], [1.0])
-        arrived = add_scaled(arrived or {n: torch.zeros_like(v) for n, v in update.items()}, [got], [1.0])
+        done, arrived = add_scaled(done, [update], [1.0]), add_scaled(arrived, [got], [1.0])
     for key, value in done.items():
         left = state.get(f"left/{key}", torch.zeros(()))
         assert torch.allclose(arrived[key] + left, value, atol=1e-5)
@@ -122,8 +120,7 @@ def test_the_search_for_factors_goes_on_from_the_last_round():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_update_of_zeros_and_one_that_is_not_finite(name):
-    zero = {key: torch.zeros(shape) for key, shape in SHAPES.items()}
-    assert all(not value.any() for value in sent(made(name), zero)[1].values())
+    assert all(not value.any() for value in sent(made(name), like())[1].values())
     for bad in (torch.nan, torch.inf):
         spoilt = change()
         spoilt["f.weight"][3, 4] = bad

@@ -78,9 +78,8 @@ def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
     inner = FedGloSS(FedGloSS.Settings(rho=0.5, dual=False))
     strategy = Pipeline(inner, [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
-    instruction = strategy.recall(
-        strategy.instruct(strategy.init({"generator.w": torch.zeros(2)}, 2), params, 0), {}, 0
-    )
+    state = strategy.init({"generator.w": torch.zeros(2)}, 2)
+    instruction = strategy.recall(strategy.instruct(state, params, 0), {}, 0)
     seen = []
     grads, _ = strategy.correct(gradients(seen))(params, Step({}, {}, instruction.extras | instruction.kept, {}))
     assert len(seen) == 2
