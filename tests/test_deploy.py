@@ -64,11 +64,9 @@ def lines():
         program, *words = shlex.split(unit(path)["Service"]["ExecStart"])
         assert program.endswith("/fedunseen")
         yield path.name, words
-    page = "\n".join(
-        (ROOT / "docs" / name).read_text("utf-8") for name in ("containers.md", "maintenance.md", "operating.md")
-    )
-    for text in [page, (DEPLOY / "compose.yaml").read_text("utf-8")]:
-        for found in re.findall(r"^(?:\$|#  ) fedunseen (.*)$", text, re.MULTILINE):
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("containers", "maintenance", "operating")]
+    for page in [*pages, DEPLOY / "compose.yaml"]:
+        for found in re.findall(r"^(?:\$|#  ) fedunseen (.*)$", page.read_text("utf-8"), re.MULTILINE):
             yield "shown", shlex.split(found)
 
 
@@ -121,9 +119,8 @@ def test_keys_and_data_never_get_into_an_image():
     kept = (ROOT / ".dockerignore").read_text("utf-8").split("\n")
     allowed = {line[1:] for line in kept if line.startswith("!")}
     assert "*" in kept
-    copied = [
-        rest for stage in dockerfile().values() for word, rest in stage if word == "COPY" and "--from" not in rest
-    ]
+    instructions = [line for stage in dockerfile().values() for line in stage]
+    copied = [rest for word, rest in instructions if word == "COPY" and "--from" not in rest]
     assert {Path(source).name for line in copied for source in line.split()[:-1]} <= allowed
     assert {"deploy/kits/", "deploy/data/"} <= set((ROOT / ".gitignore").read_text("utf-8").split())
 
@@ -131,10 +128,9 @@ def test_keys_and_data_never_get_into_an_image():
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_units_are_hardened_and_a_party_gives_up(path):
     service = unit(path)["Service"]
-    for key, value in {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""}.items():
-        assert service[key] == value
-    assert service["Restart"] == "on-failure"
-    assert service["SuccessExitStatus"] == "143"  # of a command that SIGTERM has ended
+    expected = {"NoNewPrivileges": "yes", "ProtectSystem": "strict", "CapabilityBoundingSet": ""}
+    expected |= {"Restart": "on-failure", "SuccessExitStatus": "143"}  # of a command that SIGTERM has ended
+    assert {key: service[key] for key in expected} == expected
     if "join" in service["ExecStart"]:
         assert service["RestartPreventExitStatus"] == "2"
         assert "--patience" in service["ExecStart"]

@@ -32,16 +32,13 @@ def test_the_package_uses_plain_words():
     assert PROSE["found_words"](PROSE["package"]()) == []
 
 
-def test_code_in_a_page_and_names_of_random_streams_are_skipped(tmp_path):
+def test_code_in_a_page_or_a_template_and_names_of_random_streams_are_skipped(tmp_path):
     page, module = tmp_path / "page.md", tmp_path / "module.py"
     page.write_text("Nobody\n```text\nnobody\n```\n`nobody` [x](nobody.md)\n")
     module.write_text('STREAM = "nobody"\nTEXT = "nobody is told"  # mend it\n')
     assert PROSE["found_words"]([("page", 1, PROSE["prose_of_page"](page))]) == ["page:1: Nobody"]
     found = PROSE["found_words"]([("module", line, text) for line, text in PROSE["prose_of_code"](module)])
     assert found == ["module:2: nobody", "module:2: told", "module:2: mend"]
-
-
-def test_templates_are_read_without_their_code(tmp_path):
     page = tmp_path / "page.html"
     page.write_text("<style>\n.nobody {}</style>\n{% set nobody = 1 %}{{ nobody }}\n<p>Nobody `nobody`</p>\n")
     assert PROSE["found_words"]([("page", n, text) for n, text in PROSE["prose_of_code"](page)]) == ["page:4: Nobody"]

@@ -16,13 +16,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py"))
-APART = {
-    "real_data",
-    "fuzz",
-    "structure",
-    "mutants",
-    "scorecard",
-}  # tried elsewhere; fuzz limits the memory of its process
+APART = {"real_data", "fuzz", "structure", "mutants", "scorecard"}  # elsewhere; fuzz limits its process's memory
 # of scripts with several tables
 PARTS = (
     "closed_form same", "closed_form private", "closed_form floor", "closed_form attacked", "closed_form few",
