@@ -41,14 +41,10 @@ def backdoor(probability=0.5, deviation=0.0, **settings):
 @pytest.mark.parametrize(
     ("text", "attacked"),
     [
-        ("20", [20]),
-        (7, [7]),
-        ("20-24", [20, 21, 22, 23, 24]),
-        ("48-", [48, 49, 50]),
-        ("1, 3 - 4,50", [1, 3, 4, 50]),
+        ("20", [20]), (7, [7]), ("20-24", [20, 21, 22, 23, 24]), ("48-", [48, 49, 50]), ("1, 3 - 4,50", [1, 3, 4, 50]),
         ("never", []),
     ],
-)
+)  # fmt: skip
 def test_rounds_are_counted_from_one(text, attacked):
     attack = Attack(AttackSettings(name="x", clients=(1, 4), rounds=text))
     assert [round + 1 for round in range(50) if attack.active(4, round)] == attacked
@@ -68,9 +64,12 @@ def test_malicious_clients_are_named_once(clients):
         AttackSettings(name="x", clients=clients)
 
 
-def test_model_replacement_multiplies_all_but_running_statistics():
-    sent = Attack(AttackSettings(name="x", scale=10)).forge(UPDATE, rng())
-    torch.testing.assert_close(sent["w"], 10 * UPDATE["w"])
+@pytest.mark.parametrize(
+    ("attack", "factor"), [(Attack(AttackSettings(name="x", scale=10)), 10), (SignFlip(SignFlip.Settings(scale=2)), -2)]
+)
+def test_replaced_models_and_flipped_signs_multiply_all_but_running_statistics(attack, factor):
+    sent = attack.forge(UPDATE, rng())
+    torch.testing.assert_close(sent["w"], factor * UPDATE["w"])
     torch.testing.assert_close(sent["f.norm0.running_var"], UPDATE["f.norm0.running_var"])
 
 
@@ -79,12 +78,6 @@ def test_labels_are_those_of_the_next_class_that_is_held():
     assert flipped.labels.tolist() == [7, 7, 9, 3, 9, 7, 3]
     assert LabelFlip(LabelFlip.Settings()).poison(0, local([4, 4]), rng()).labels.tolist() == [3, 3]
     assert LabelFlip(LabelFlip.Settings()).poison(0, local([0, 0]), rng()).labels.tolist() == [1, 1]
-
-
-def test_signs_are_flipped():
-    sent = SignFlip(SignFlip.Settings(scale=2)).forge(UPDATE, rng())
-    torch.testing.assert_close(sent["w"], -2 * UPDATE["w"])
-    torch.testing.assert_close(sent["f.norm0.running_var"], UPDATE["f.norm0.running_var"])
 
 
 def test_random_updates_are_as_large_as_the_honest_one():

@@ -24,10 +24,8 @@ def images(channels=3, count=4, height=12, width=16):
 def test_triggers_are_images_of_the_same_shape_and_depend_on_the_stream_alone(name, channels):
     clean = images(channels)
     made = TRANSFORMS[name](clean.copy(), rng())
-    assert made.shape == clean.shape
-    assert made.dtype == np.float32
-    assert made.min() >= 0
-    assert made.max() <= 1
+    assert (made.shape, made.dtype) == (clean.shape, np.float32)
+    assert 0 <= made.min() <= made.max() <= 1
     assert not np.allclose(made, clean)
     np.testing.assert_array_equal(made, TRANSFORMS[name](clean.copy(), rng()))
 

@@ -12,6 +12,7 @@ from fedunseen.core import registry
 from fedunseen.core.errors import ArgumentError, ExperimentError
 from fedunseen.core.registry import find, names
 from fedunseen.methods import FedZSL
+from refusals import message_of
 
 FILE = """
 import fedunseen
@@ -92,6 +93,4 @@ def test_a_bad_plugin_is_one_sentence(text, message, tmp_path):
         registry.announce([file])
         find("method", "mine")
 
-    with pytest.raises(ExperimentError) as error:
-        look()
-    assert str(error.value) == message.format(file)
+    assert message_of(look, error=ExperimentError) == message.format(file)

@@ -3,9 +3,9 @@ import re
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import draw_validation
+from refusals import message_of
 
 
 def says(message):
@@ -31,8 +31,7 @@ def says(message):
     ],
 )  # fmt: skip
 def test_refuses(changes, message, make_space):
-    with pytest.raises(DataError, match=says(message)):
-        make_space(**changes)
+    assert message_of(make_space, **changes).startswith(message)
 
 
 @pytest.mark.parametrize("groups", [{}, {"shape": (3, 1), "a:": (0,)}])
@@ -68,10 +67,9 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
     assert (back.hashes(), back.undescribed.tolist()) == (space.hashes(), [4, 5])
     assert not np.array_equal(back.semantics[4], back.semantics[5])
     assert read_classes(path, back)[0] == space.names[:4]
-    with pytest.raises(
-        DataError, match=says(f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out")
-    ):
-        ClassSpace.load(path)
+    assert message_of(ClassSpace.load, path).startswith(
+        f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out"
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,8 +88,7 @@ def test_bad_files(tmp_path, text, message):
     path = tmp_path / "classes.csv"
     if text is not None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DataError, match=says(message.format(path=path))):
-        ClassSpace.load(path)
+    assert message_of(ClassSpace.load, path).startswith(message.format(path=path))
 
 
 def test_a_spreadsheets_file_is_read(tmp_path):
@@ -132,8 +129,7 @@ def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colors):
 def test_bad_new_classes(tmp_path, colors, text, message):
     path = tmp_path / "new.csv"
     path.write_text(text)
-    with pytest.raises(DataError, match=says(message.format(path=path))):
-        read_classes(path, colors)
+    assert message_of(read_classes, path, colors).startswith(message.format(path=path))
 
 
 def test_drawn_validation_classes():
@@ -146,7 +142,7 @@ def test_drawn_validation_classes():
     assert drawn.tolist() != draw_validation(seen, None, seed=1).tolist()
     assert (len(draw_validation(seen, 39, 0)), len(draw_validation(seen[:2], None, 0))) == (39, 1)
     assert len(draw_validation(seen[:1], None, 0)) == 0
-    with pytest.raises(
-        DataError, match=r"^40 validation classes out of 40 seen classes leave none to train on: ask for fewer$"
-    ):
-        draw_validation(seen, 40, 0)
+    assert (
+        message_of(draw_validation, seen, 40, 0)
+        == "40 validation classes out of 40 seen classes leave none to train on: ask for fewer"
+    )

@@ -79,15 +79,8 @@ def benchmark(validation=(1,)):
     seen = np.isin(labels, [0, 1, 2])
     features = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
     held = np.arange(20) % 4 == 3
-    return Benchmark(
-        "small",
-        space,
-        features,
-        labels,
-        np.flatnonzero(seen & ~held),
-        np.flatnonzero(seen & held),
-        np.flatnonzero(~seen),
-    )
+    splits = (np.flatnonzero(mask) for mask in (seen & ~held, seen & held, ~seen))
+    return Benchmark("small", space, features, labels, *splits)
 
 
 def test_validation_classes_are_nobodys():

@@ -1,10 +1,8 @@
-import re
-
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.folder import Folder, write_folder
+from refusals import message_of
 
 CLASSES = "name,split,fur,legs\ncat,seen,1,4\ndog,seen,1,4.5\nant,validation,0,6\nfly,unseen,0,6.5\nrock,,0,1\n"
 LABELS = ["cat", "cat", "dog", "dog", "ant", "ant", "fly", "fly", "rock"]
@@ -75,8 +73,7 @@ def test_bad_content(tmp_path, changes, message):
     message = message.format(
         npz=tmp_path / "features.npz", csv=tmp_path / "classes.csv", name=f"folder/{tmp_path.name}"
     )
-    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
-        load(tmp_path)
+    assert message_of(load, tmp_path).startswith(message)
 
 
 # Optional arrays
@@ -107,11 +104,9 @@ def test_users_and_answers_are_read(tmp_path):
 def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
     names, split = np.array(["cat", "cat"]), np.array(["train", "train"])
     make(tmp_path, CLASSES.replace("validation", "seen"), features=FEATURES[:2], labels=names, split=split)
-    with pytest.raises(
-        DataError,
-        match=r" has no test sample of a seen class: give some \(a class with a single sample trains on it\)$",
-    ):
-        load(tmp_path)
+    assert message_of(load, tmp_path).endswith(
+        " has no test sample of a seen class: give some (a class with a single sample trains on it)"
+    )
     benchmark = load(tmp_path, part=True)
     assert benchmark.part
     assert benchmark.train.tolist() == [0, 1]
@@ -121,8 +116,7 @@ def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
 def test_a_part_without_any_sample_is_refused(tmp_path):
     make(tmp_path, features=FEATURES[:0], labels=np.array(LABELS[:0], dtype=str), split=np.array(SPLIT[:0], dtype=str))
     sentence = f"folder/{tmp_path.name} has no sample at all: a part of a benchmark needs one at least"
-    with pytest.raises(DataError, match=f"^{re.escape(sentence)}$"):
-        load(tmp_path, part=True)
+    assert message_of(load, tmp_path, part=True) == sentence
 
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):

@@ -3,10 +3,10 @@ import shutil
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import DataError
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.io.images import read_image
 from published_layouts import write_image
+from refusals import message_of
 
 CLASSES = """name,split,size,fur: long,fur: short
 polar bear,seen,0.9,1,0
@@ -33,9 +33,7 @@ def load(root, seed=0, **settings):
 
 
 def refusal(root, **settings):
-    with pytest.raises(DataError) as error:
-        load(root, **settings)
-    return str(error.value)
+    return message_of(load, root, **settings)
 
 
 def test_a_folder_a_class(root):
@@ -43,11 +41,8 @@ def test_a_folder_a_class(root):
     assert made.name == f"images/{root.name}"
     assert made.space.names == ("polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth")
     assert made.space.attribute_groups == {"fur": (1, 2)}
-    assert [made.space.seen.tolist(), made.space.validation.tolist(), made.space.unseen.tolist()] == [
-        [0, 1, 2],
-        [2],
-        [3, 4],
-    ]
+    splits = made.space.seen, made.space.validation, made.space.unseen
+    assert [classes.tolist() for classes in splits] == [[0, 1, 2], [2], [3, 4]]
     assert made.features.shape == (40, 3, 8, 8)  # no one looks at a mammoth
     for split, counts in (("train", [8, 8, 8]), ("test_seen", [2, 2, 2]), ("test_unseen", [0, 0, 0, 10])):
         assert np.bincount(made.labels[getattr(made, split)]).tolist() == counts
@@ -71,9 +66,8 @@ def test_train_and_test_folders_are_respected(root):
         for i in range(3):
             write_image(root / "test" / name / "more" / f"{i}.png", i, (9, 9))
     made = load(root)
-    assert np.bincount(made.labels[made.train]).tolist() == [10, 10, 10]
-    assert np.bincount(made.labels[made.test_seen]).tolist() == [3, 3, 3]
-    assert np.bincount(made.labels[made.test_unseen]).tolist() == [0, 0, 0, 13]  # all of an unseen class are for tests
+    counts = {"train": [10, 10, 10], "test_seen": [3, 3, 3], "test_unseen": [0, 0, 0, 13]}  # all of an unseen class
+    assert {split: np.bincount(made.labels[getattr(made, split)]).tolist() for split in counts} == counts
 
 
 def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
@@ -156,9 +150,8 @@ def test_a_party_needs_an_image_that_somebody_looks_at(root):
 def test_the_spelling_of_a_folder_does_not_count_and_two_spellings_collide(root):
     whole = load(root).fingerprint()
     table = (root / "classes.csv").read_text("utf-8")
-    (root / "classes.csv").write_text(
-        "\ufeff" + table.replace("cat,", "ze\u0300bre,"), "utf-8"
-    )  # with a byte-order mark
+    marked = "\ufeff" + table.replace("cat,", "ze\u0300bre,")  # with a byte-order mark
+    (root / "classes.csv").write_text(marked, "utf-8")
     (root / "cat").rename(root / "Z\u00c8BRE")
     renamed = load(root)
     assert renamed.space.names[1] == "ze\u0300bre"

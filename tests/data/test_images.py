@@ -10,6 +10,7 @@ from PIL import Image
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.images import decode, decoded_bytes, list_images, read_image, square, to_rgb
 from published_layouts import write_image
+from refusals import message_of
 
 
 def protocol(picture, size, resize):
@@ -52,8 +53,8 @@ def test_the_orientation_of_the_camera_is_respected(tmp_path, turn):
     stored.save(tmp_path / "turned.png", exif=exif)
     red = read_image(tmp_path / "turned.png", 8, 8)[0, 0]
     assert (red[:3, :3] == 255).all()
-    assert (red[5:] == 0).all()
-    assert (red[:, 5:] == 0).all()
+    assert not red[5:].any()
+    assert not red[:, 5:].any()
 
 
 def test_transparent_parts_are_white_in_every_mode(tmp_path):
@@ -79,8 +80,7 @@ def test_other_modes_become_rgb(tmp_path):
     assert (read_image(tmp_path / "bits.png", 8, 8) == 255).all()
     floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
     assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
-    with pytest.raises(ValueError, match="not finite"):
-        to_rgb(Image.fromarray(np.array([[np.nan]], dtype=np.float32)))
+    assert "not finite" in message_of(to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError)
 
 
 def test_only_the_first_frame_counts(tmp_path):
@@ -162,8 +162,7 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
     assert not images[unreadable].any()
     assert np.array_equal(images[3:4], read_image(folder / FILES[3], 8, 9))
     for i in (2, 5):
-        with pytest.raises(DataError, match="is not a readable image: give another file"):
-            read_image(folder / FILES[i], 8, 9)
+        assert "is not a readable image: give another file" in message_of(read_image, folder / FILES[i], 8, 9)
 
 
 def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
@@ -194,8 +193,7 @@ def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
 
 def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(DataError, match=r"0.png is not a readable image \(10 of 10 are not\)"):
-        decode(folder, FILES, 8, 9)
+    assert "0.png is not a readable image (10 of 10 are not)" in message_of(decode, folder, FILES, 8, 9)
     with pytest.raises(DataError, match=r"0.png has too many pixels to be read: make it smaller$"):
         read_image(folder / FILES[0], 8, 9)
 
@@ -225,9 +223,7 @@ def test_a_missing_picture_is_never_left_out(folder):
         with pytest.raises(DataError) as error:
             decode(folder, FILES, 8, 9, skip)
         assert str(error.value).startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
-    with pytest.raises(DataError) as error:
-        read_image(folder / FILES[1], 8, 9)
-    assert str(error.value) == f"{folder / FILES[1]} is missing: correct its name"
+    assert message_of(read_image, folder / FILES[1], 8, 9) == f"{folder / FILES[1]} is missing: correct its name"
 
 
 def test_a_damaged_cache_is_made_anew(folder, own_cache):
@@ -249,17 +245,8 @@ def test_a_damaged_cache_is_made_anew(folder, own_cache):
 
 
 def test_every_file_of_a_class_counts(tmp_path):
-    for name in (
-        "only/.hidden/y.jpg",
-        "b.jpg",
-        "a.JPEG",
-        "deep/er/c.png",
-        "odd.xyz",
-        "Thumbs.db",
-        ".hidden.jpg",
-        ".cache/x.jpg",
-        "desktop.ini",
-    ):
+    counted = ["a.JPEG", "b.jpg", "deep/er/c.png", "odd.xyz"]
+    for name in ("only/.hidden/y.jpg", *counted[::-1], "Thumbs.db", ".hidden.jpg", ".cache/x.jpg", "desktop.ini"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert list_images(tmp_path) == ["a.JPEG", "b.jpg", "deep/er/c.png", "odd.xyz"]
+    assert list_images(tmp_path) == counted

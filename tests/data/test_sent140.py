@@ -11,6 +11,7 @@ from fedunseen.data.benchmarks.sent140 import PADDING, Sent140, _chosen_users, l
 from fedunseen.encoders import word_vectors as reader
 from fedunseen.encoders.word_vectors import read_vectors
 from published_layouts import write_sentiment140
+from refusals import message_of
 
 NAMES = ("negative", "positive", "negative (validation users)", "positive (validation users)", "negative (new users)",
          "positive (new users)")  # fmt: skip
@@ -38,9 +39,7 @@ def load(root, vectors, **settings):
 
 
 def refusal(root, vectors, **settings):
-    with pytest.raises(DataError) as error:
-        load(root, vectors, **settings)
-    return str(error.value)
+    return message_of(load, root, vectors, **settings)
 
 
 def test_every_group_of_users_has_both_answers(file, vectors):
@@ -162,11 +161,9 @@ def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, 
     lines = file.read_text("latin-1").splitlines()
     lines.insert(3, '"4","99","now","none","someone","an open quote')
     file.write_text("\n".join(lines) + "\n", "latin-1")
-    with pytest.raises(DataError) as error:
-        load(file, vectors)
     assert re.fullmatch(
         rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again",
-        str(error.value),
+        message_of(load, file, vectors),
     )
 
 
@@ -243,9 +240,7 @@ MIXED = "but the words before it have 2: give a file with one width"
 def test_bad_files_are_one_sentence(tmp_path, text, message):
     path = tmp_path / "vectors.txt"
     path.write_text(text, "utf-8")
-    with pytest.raises(DataError) as error:
-        read_vectors(path, {"the", "cat"})
-    assert str(error.value) == f"{path}{message}"
+    assert message_of(read_vectors, path, {"the", "cat"}) == f"{path}{message}"
 
 
 def test_texts_become_sequences_that_end_in_zeros(glove):

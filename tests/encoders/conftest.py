@@ -39,14 +39,9 @@ def vit_folder(tmp_path_factory):
 
     torch.manual_seed(0)
     config = ViTConfig(
-        hidden_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        intermediate_size=24,
-        image_size=32,
-        patch_size=8,
+        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24, image_size=32, patch_size=8,
         initializer_range=0.3,
-    )
+    )  # fmt: skip
     folder = tmp_path_factory.mktemp("vit")
     ViTForImageClassification(config).save_pretrained(folder)
     return folder

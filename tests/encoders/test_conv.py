@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from fedunseen.encoders.conv import Conv, ConvSettings
+from same import same
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,20 +35,15 @@ def test_shapes_are_what_comes_out(shape, settings, maps, vectors):
         assert (features.shape, features.dtype) == ((2, *expected), torch.float32)
 
 
+def block(inputs, outputs, norm):
+    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), norm, nn.ReLU(), nn.MaxPool2d(2)
+
+
 def test_it_is_the_network_that_torch_has():
     network = backbone(COLOUR, "maps", widths=(8, 16), norm="group")
     params = network.init(np.random.default_rng(0))
     params["f.norm0.weight"], params["f.norm1.bias"] = torch.rand(8), torch.rand(16)
-    reference = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1, bias=False),
-        nn.GroupNorm(1, 8),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1, bias=False),
-        nn.GroupNorm(2, 16),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-    )
+    reference = nn.Sequential(*block(3, 8, nn.GroupNorm(1, 8)), *block(8, 16, nn.GroupNorm(2, 16)))
     places = {"conv0": "0", "norm0": "1", "conv1": "4", "norm1": "5"}
     state = {}
     for name, value in params.items():
@@ -63,9 +59,7 @@ def test_init_depends_on_the_generator_alone_and_keeps_the_scale():
     torch.manual_seed(1)
     first = network.init(np.random.default_rng(5))
     torch.manual_seed(2)
-    second = network.init(np.random.default_rng(5))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert same(first, network.init(np.random.default_rng(5)))
     assert all(name.startswith("f.") for name in first)
     assert first["f.conv1.weight"].std().item() == pytest.approx((2 / (9 * 64)) ** 0.5, rel=0.02)
 
@@ -98,7 +92,7 @@ def test_batch_statistics_are_those_of_batchnorm():
     network = backbone(norm="batch", widths=(8,), output="maps")
     assert not network.batched
     params = network.init(np.random.default_rng(0))
-    reference = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2))
+    reference = nn.Sequential(*block(1, 8, nn.BatchNorm2d(8)))
     reference[0].weight.data = params["f.conv0.weight"].clone()
     mean, var = params["f.norm0.running_mean"], params["f.norm0.running_var"]
     for _ in range(3):

@@ -11,6 +11,7 @@ import torch
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.encoders import text, word_vectors
 from fedunseen.encoders.text import class_prompts, embed_classes, embed_texts, text_encoder_at, text_files
+from refusals import message_of
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "cat", "polar", "bear"]
 
@@ -31,21 +32,15 @@ def bert_folder(tmp_path_factory):
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
+        vocab_size=len(WORDS), hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
         initializer_range=0.5,
-    )
+    )  # fmt: skip
     transformers.BertForMaskedLM(config).save_pretrained(folder)
     return folder
 
 
 def message(make, error=DataError):
-    with pytest.raises(error) as caught:
-        make()
-    return str(caught.value)
+    return message_of(make, error=error)
 
 
 @pytest.mark.slow

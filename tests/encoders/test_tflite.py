@@ -10,6 +10,7 @@ from PIL import Image
 from fedunseen.core import array_cache as cache
 from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
 from fedunseen.encoders.tflite import TFLite, TFLiteSettings, _find_tensors
+from refusals import message_of
 
 pytest.importorskip("ai_edge_litert")
 
@@ -84,9 +85,7 @@ def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, monk
 
 
 def message(model, error):
-    with pytest.raises(error) as caught:
-        TFLite(TFLiteSettings(model=model), (3, 32, 32), "vectors")
-    return str(caught.value)
+    return message_of(TFLite, TFLiteSettings(model=model), (3, 32, 32), "vectors", error=error)
 
 
 def test_bad_models_are_named(tmp_path, monkeypatch):

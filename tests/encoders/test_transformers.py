@@ -17,6 +17,7 @@ from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyE
 from fedunseen.core.parameters import is_statistic
 from fedunseen.encoders.images import resized
 from fedunseen.encoders.transformers import ResNet, ResNetSettings, ViT, ViTSettings
+from refusals import message_of
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -208,9 +209,7 @@ def test_multiply_adds_are_those_of_the_papers():
 
 
 def message(make, error):
-    with pytest.raises(error) as caught:
-        make()
-    return str(caught.value)
+    return message_of(make, error=error)
 
 
 def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):

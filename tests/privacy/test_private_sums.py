@@ -56,12 +56,9 @@ def test_one_sample_changes_what_is_released_by_one_over_the_noise_multiplier_at
     x = torch.ones(1, 6, dtype=torch.float64) * length / math.sqrt(6)
     with_it = statistics(torch.cat([inputs, x]), torch.cat([labels, torch.tensor([2])]), SPACE, release.clip)
     change = float((scaled(with_it, release) - scaled(without, release)).norm())
-    if length >= 1.7:
-        assert change == pytest.approx(1 / 2.5, rel=1e-9)  # the bound is reached, so that no noise is wasted
-    else:
-        r = length / 1.7
-        expected = math.sqrt(SHARES[0] + SHARES[1] * r**2 + SHARES[2] * r**4) / 2.5
-        assert change == pytest.approx(expected, rel=1e-9)
+    r = length / 1.7
+    expected = 1 if length >= 1.7 else math.sqrt(SHARES[0] + SHARES[1] * r**2 + SHARES[2] * r**4)
+    assert change == pytest.approx(expected / 2.5, rel=1e-9)  # the bound is reached, so that no noise is wasted
 
 
 def test_samples_are_shortened_and_not_lengthened():
@@ -88,10 +85,9 @@ def test_the_noise_of_all_parts_together_is_what_the_accountant_counts(parties):
     off = full[tuple(torch.triu_indices(width, width, 1))]
     expected = [3.0 * 2.0**i / math.sqrt(share) for i, share in enumerate(SHARES)]
     found = [float(values.std()) for values in (total["count"], total["total"], full.diagonal(), off)]
-    assert found[0] == pytest.approx(expected[0], rel=0.2)  # five deviations of each estimate
-    assert found[1] == pytest.approx(expected[1], rel=0.02)
-    assert found[2] == pytest.approx(expected[2], rel=0.3)
-    assert found[3] == pytest.approx(expected[2] / math.sqrt(2), rel=0.04)
+    expected.append(expected[2] / math.sqrt(2))
+    for value, wanted, near in zip(found, expected, (0.2, 0.02, 0.3, 0.04), strict=True):
+        assert value == pytest.approx(wanted, rel=near)  # five deviations of each estimate
 
 
 def test_next_to_no_noise_changes_next_to_nothing():
@@ -161,17 +157,10 @@ def test_the_diagonal_is_where_it_is_taken_to_be():
 
 
 QUICK = {
-    "data.train_per_class": 12,
-    "data.test_per_class": 3,
-    "data.features": ["l2"],
-    "method.shrinkage": 0.3,
-    "evaluation.embedding": False,
-    "evaluation.theory": False,
-    "evaluation.selection": "last",
-    "privacy.name": "sample-level",
-    "privacy.clip": 1.0,
-    "privacy.noise": 0.2,
-}
+    "data.train_per_class": 12, "data.test_per_class": 3, "data.features": ["l2"], "method.shrinkage": 0.3,
+    "evaluation.embedding": False, "evaluation.theory": False, "evaluation.selection": "last",
+    "privacy.name": "sample-level", "privacy.clip": 1.0, "privacy.noise": 0.2,
+}  # fmt: skip
 
 
 @pytest.mark.slow
