@@ -11,6 +11,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
 from fedunseen.core.files import holding
 from fedunseen.engines.remote.releases import Releases
+from processes import sets
 
 
 def record(text, **more):
@@ -104,16 +105,14 @@ def test_the_file_for_people_says_date_zone_and_level(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_says_each_round_in_json(command, tmp_path, fast):
-    settings = [f"--set={key}={json.dumps(value)}" for key, value in fast.items()]
-    done = command(
-        "run", "digit-pairs", *settings, "--set=method.kl=0", "--log-format", "json", "--out", tmp_path / "a"
-    )
+    words = "run", "digit-pairs", "--log-format", "json", "--out", tmp_path / "a"
+    done = command(*words, *sets({**fast, "method.kl": 0}))
     assert done.code == 0, done.err
     lines = [json.loads(line) for line in done.err.splitlines()]
     rounds = [line for line in lines if "round" in line]
     assert [line["round"] for line in rounds] == [1, 2, 3]
     assert all(0 <= line["numbers"]["zsl"] <= 100 for line in rounds)
-    again = command("run", "digit-pairs", "--log-format", "json", "--out", tmp_path / "a")
+    again = command(*words)
     (line,) = map(json.loads, again.err.splitlines())
     assert (again.code, line["level"]) == (2, "error")
     assert "already holds a run" in line["message"]

