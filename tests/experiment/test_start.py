@@ -47,9 +47,8 @@ def test_it_scores_as_the_closed_form_does_before_it_trains(method, strategy, tr
 
 
 def test_it_trains_on_from_there(tree, tmp_path):
-    started = run(Experiment.from_dict(tree), tmp_path / "started")
-    drawn = run(Experiment.from_dict(tree, {"method.start": "random"}), tmp_path / "drawn")
-    still = run(Experiment.from_dict(tree, STILL), tmp_path / "still")
+    changes = {"started": {}, "drawn": {"method.start": "random"}, "still": STILL}
+    started, drawn, still = (run(Experiment.from_dict(tree, more), tmp_path / name) for name, more in changes.items())
     assert started.metrics[0]["losses"]["sce"] < drawn.metrics[0]["losses"]["sce"]
     assert not torch.equal(started.params["g.weight"], still.params["g.weight"])
     assert "start" not in drawn.result
@@ -68,8 +67,7 @@ def test_a_resumed_run_does_not_ask_for_sums_again(tree, tmp_path, monkeypatch, 
     whole = run(experiment, tmp_path / "whole")
     cut_short(experiment, tmp_path / "cut", after=1, stage="training")
     monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.Gaussian.statistics", None)
-    again = run(experiment, tmp_path / "cut", resume=True)
-    assert same(whole, again)
+    assert same(whole, run(experiment, tmp_path / "cut", resume=True))
 
 
 def test_parties_elsewhere_send_their_sums_too(tree, tmp_path):
