@@ -44,9 +44,8 @@ def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
     state = optimiser.init(dict(enumerate(params)))
     for step, grads in enumerate(gradients, 1):
         active = slice(0, sum(s >= step for s in steps))
-        optimiser.update(
-            [v[active] for v in params], [g[active] for g in grads], [[v[active] for v in k] for k in state], step
-        )
+        own = [[v[active] for v in k] for k in state]
+        optimiser.update([v[active] for v in params], [g[active] for g in grads], own, step)
     for k in range(3):
         torch.testing.assert_close([v[k] for v in params], expected[k])
 

@@ -214,6 +214,7 @@ PHASES = (
     Phase("generator", generator_loss, SGD(0.05, 0.9, 0.1), ("generator.*",)),
 )
 NOISE = 3
+SHAPES = {"start.w": (WIDTH,), "critic.w": (WIDTH,), "critic.b": (), "generator.w": (NOISE, WIDTH), "fixed": (1,)}
 
 
 def adversarial():
@@ -221,14 +222,7 @@ def adversarial():
     tasks = []
     for k, own in enumerate(samples):
         generator = torch.Generator().manual_seed(k)
-        shapes = {
-            "start.w": (WIDTH,),
-            "critic.w": (WIDTH,),
-            "critic.b": (),
-            "generator.w": (NOISE, WIDTH),
-            "fixed": (1,),
-        }
-        params = {n: 0.3 * torch.randn(s, generator=generator) for n, s in shapes.items()}
+        params = {n: 0.3 * torch.randn(s, generator=generator) for n, s in SHAPES.items()}
         rng = np.random.default_rng(k)
         turns = epochs_plan(len(own), 8, 3, rng)  # whole turns of three batches
         noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)

@@ -11,6 +11,7 @@ FEATURES = np.random.default_rng(0).normal(size=(9, 3))
 
 
 def make(root, classes=CLASSES, **changes):
+    root.mkdir(exist_ok=True)
     (root / "classes.csv").write_text(classes)
     arrays = {"features": FEATURES, "labels": np.array(LABELS), "split": np.array(SPLIT)} | changes
     np.savez(root / "features.npz", **{key: value for key, value in arrays.items() if value is not None})
@@ -34,8 +35,6 @@ def test_reads_what_it_says(tmp_path):
 
 @pytest.mark.parametrize("labels", [np.array([0, 0, 1, 1, 2, 2, 3, 3, 4]), np.array(LABELS, dtype="S")])
 def test_labels_may_be_rows_or_bytes(tmp_path, labels):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     other = load(make(tmp_path / "a", labels=labels, split=np.array(SPLIT, dtype="S")))
     assert other.fingerprint() == load(make(tmp_path / "b")).fingerprint()
 
@@ -120,7 +119,6 @@ def test_a_part_without_any_sample_is_refused(tmp_path):
 
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):
-    (tmp_path / "whole").mkdir()
     whole = load(make(tmp_path / "whole", users=np.arange(9), answers=np.arange(5) % 2))
     write_folder(tmp_path / "a", whole, whole.train[1:], "train")
     own = load(tmp_path / "a", part=True)

@@ -107,17 +107,16 @@ HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page th
 
 
 def test_missing_folders_and_files(tmp_path):
-    def message(root, **settings):
-        return message_of(load, root, **settings)
-
     nowhere = tmp_path / "nowhere"
-    assert message(nowhere) == f"the folder {nowhere} is missing: {HINT}"
-    assert message(tmp_path) == (f"{tmp_path / 'BEASTS'} is missing, and no other dataset is in {tmp_path}: {HINT}")
+    assert message_of(load, nowhere) == f"the folder {nowhere} is missing: {HINT}"
+    absent = f"{tmp_path / 'BEASTS'} is missing, and no other dataset is in {tmp_path}: {HINT}"
+    assert message_of(load, tmp_path) == absent
     write(tmp_path, content())
     write(tmp_path, content(), dataset="SUN")
-    assert message(tmp_path, dataset="BEAST").startswith("unknown dataset 'BEAST': did you mean 'BEASTS'? (known:")
+    unknown = "unknown dataset 'BEAST': did you mean 'BEASTS'? (known:"
+    assert message_of(load, tmp_path, dataset="BEAST").startswith(unknown)
     (tmp_path / "SUN" / "res101.mat").unlink()
-    assert message(tmp_path, dataset="SUN") == f"{tmp_path / 'SUN' / 'res101.mat'} is missing: {HINT}"
+    assert message_of(load, tmp_path, dataset="SUN") == f"{tmp_path / 'SUN' / 'res101.mat'} is missing: {HINT}"
 
 
 def with_(file, key, value):

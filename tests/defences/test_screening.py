@@ -79,9 +79,8 @@ def test_batched_clients_are_screened_as_each_alone():
 
     values, terms = torch.func.vmap(of)(stacked, batches, context)
     for k, params in enumerate(many):
-        item, result = of(
-            params, {name: value[k] for name, value in batches.items()}, {THRESHOLD: context[THRESHOLD][k]}
-        )
+        own = {name: value[k] for name, value in batches.items()}
+        item, result = of(params, own, {THRESHOLD: context[THRESHOLD][k]})
         torch.testing.assert_close(values[k], item)
         assert all(float(terms[name][k]) == float(result[name]) for name in result if name != "loss")
 

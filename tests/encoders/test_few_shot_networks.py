@@ -31,12 +31,10 @@ def test_conv4_has_the_published_number_of_parameters():
 @pytest.mark.parametrize(
     ("widths", "millions"),
     [
-        ((64, 160, 320, 640), 12.42),
-        ((64, 128, 256, 512), 8.00),
-        ((50, 100, 200, 400), 4.88),
+        ((64, 160, 320, 640), 12.42), ((64, 128, 256, 512), 8.00), ((50, 100, 200, 400), 4.88),
         ((64, 96, 128, 256), 2.23),
     ],
-)
+)  # fmt: skip
 def test_resnet12_has_the_published_number_of_parameters(widths, millions):
     backbone = ResNet12(ResNet12Settings(widths=widths), (3, 84, 84), "vectors").backbone()
     assert count(backbone.init(np.random.default_rng(0))) / 1e6 == pytest.approx(millions, abs=0.005)
@@ -50,9 +48,8 @@ def test_resnet12_written_out():
     images = torch.rand(3, 2, 6, 6)
 
     def norm(maps):
-        return (maps - maps.mean((0, 2, 3), keepdim=True)) / (
-            maps.var((0, 2, 3), keepdim=True, unbiased=False) + 1e-5
-        ).sqrt()
+        variance = maps.var((0, 2, 3), keepdim=True, unbiased=False)
+        return (maps - maps.mean((0, 2, 3), keepdim=True)) / (variance + 1e-5).sqrt()
 
     maps = images - 0.5
     through = maps

@@ -39,10 +39,6 @@ def bert_folder(tmp_path_factory):
     return folder
 
 
-def message(make, error=DataError):
-    return message_of(make, error=error)
-
-
 @pytest.mark.slow
 def test_it_is_the_semantics_that_others_computed(minilm, real_data):
     import scipy.io
@@ -109,14 +105,13 @@ def test_texts_without_a_word_vector_are_named(tmp_path):
 
 
 def test_what_is_missing_is_named(tmp_path, bert_folder, monkeypatch):
-    assert "is not a folder: the text encoder has to name" in message(
-        lambda: embed_texts(["cat"], str(tmp_path / "no"))
-    )
-    assert message(lambda: embed_texts(["cat"], str(tmp_path))) == f"{tmp_path} has no weights (model.safetensors)"
+    said = message_of(embed_texts, ["cat"], str(tmp_path / "no"))
+    assert "is not a folder: the text encoder has to name" in said
+    assert message_of(embed_texts, ["cat"], str(tmp_path)) == f"{tmp_path} has no weights (model.safetensors)"
     monkeypatch.setattr(word_vectors, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "transformers", None)
     for encoder, extra in (("minilm", "text"), (str(bert_folder), "encoders")):
-        said = message(lambda encoder=encoder: embed_texts(["cat"], encoder), MissingDependencyError)
+        said = message_of(embed_texts, ["cat"], encoder, error=MissingDependencyError)
         assert said.endswith(f"pip install 'fedunseen[{extra}]'")
 
 

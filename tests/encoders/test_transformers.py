@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedunseen.core import array_cache as cache
-from fedunseen.core.errors import DataError, ExperimentError, MissingDependencyError
+from fedunseen.core.errors import ExperimentError, MissingDependencyError
 from fedunseen.core.parameters import is_statistic
 from fedunseen.encoders.images import resized
 from fedunseen.encoders.transformers import ResNet, ResNetSettings, ViT, ViTSettings
@@ -208,14 +208,10 @@ def test_multiply_adds_are_those_of_the_papers():
     assert ResNet(settings, (3, 32, 32), "maps").backbone().multiply_adds() == pytest.approx(1.8e9, rel=0.02)
 
 
-def message(make, error):
-    return message_of(make, error=error)
-
-
 def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):
     def said(folder, encode=False):
-        made = (lambda: resnet(folder).encode(np.zeros((1, *SHAPE), dtype=np.uint8))) if encode else folder
-        return message(made if encode else lambda: resnet(folder), DataError)
+        image = np.zeros((1, *SHAPE), dtype=np.uint8)
+        return message_of(resnet(folder).encode, image) if encode else message_of(resnet, folder)
 
     empty = tmp_path / "empty"
     assert said(empty).startswith(f"{empty} is not a folder: encoder.weights has to name one with config.json and")
@@ -241,7 +237,8 @@ def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch)
     (broken / "config.json").write_text(json.dumps(config | {"hidden_sizes": [*config["hidden_sizes"][:2], 20]}))
     assert said(broken, True).startswith(f"{broken}: encoder.stages.2.layers.0.layer.0.convolution.weight has another")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert message(lambda: resnet(resnet_folder), MissingDependencyError).endswith("pip install 'fedunseen[encoders]'")
+    missing = message_of(resnet, resnet_folder, error=MissingDependencyError)
+    assert missing.endswith("pip install 'fedunseen[encoders]'")
 
 
 def test_a_hub_that_does_not_answer_is_named(monkeypatch):
@@ -249,7 +246,7 @@ def test_a_hub_that_does_not_answer_is_named(monkeypatch):
         raise ConnectionError("Name or service not known.\nmore lines")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    assert message(lambda: resnet("microsoft/resnet-18"), DataError).startswith("encoder.weights:")
+    assert message_of(resnet, "microsoft/resnet-18").startswith("encoder.weights:")
 
 
 def test_a_hub_name_is_loaded_from_its_local_copy(monkeypatch, resnet_folder, photographs):
@@ -280,8 +277,7 @@ def test_the_network_sees_images_of_the_size_that_the_data_have(resnet_folder, v
 
 
 def test_settings_that_make_no_sense_are_refused(vit_folder):
-    assert message(lambda: vit(vit_folder, trained=True, size=36).backbone(), ExperimentError) == (
-        "encoder.size: 36 is not a multiple of the patches' side, 8"
-    )
+    said = message_of(lambda: vit(vit_folder, trained=True, size=36).backbone(), error=ExperimentError)
+    assert said == "encoder.size: 36 is not a multiple of the patches' side, 8"
     with pytest.raises(ValidationError, match="pretrained = false leaves random numbers where nothing is trained"):
         ResNetSettings(pretrained=False)
