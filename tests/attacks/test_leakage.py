@@ -303,8 +303,7 @@ def test_the_classifier_that_sees_images_gives_them_away(rng):
     network = Network(images, labels, 4, np.arange(8), 0)
     facts, tensors = measure_classifier(network, images, labels, np.array([1, 6]), {"dlg": DLG(steps=30)})
     torch.testing.assert_close(tensors["source"], torch.from_numpy(images[[1, 6]] / np.float32(255)))
-    assert facts["attacks"]["dlg"]["recovered"] == 2
-    assert facts["attacks"]["dlg"]["labels"] == 2
+    assert (facts["attacks"]["dlg"]["recovered"], facts["attacks"]["dlg"]["labels"]) == (2, 2)
     assert (tensors["dlg.recovered"] - tensors["source"]).square().mean() < 1e-3
     assert tensors["dlg"].shape == (2, 7, 1, 6, 8)
     assert facts["guesses"]["average"]["relative"] == pytest.approx(1.0)

@@ -75,8 +75,7 @@ def test_a_folder_is_read_in_order_in_grey_or_colour(tmp_path):
         Image.new("RGB", (10, 6), colour).save(tmp_path / name, quality=100)
     (tmp_path / "notes.txt").write_text("no image")
     blue, red = read_folder(tmp_path, 3)
-    assert blue.shape == (3, 6, 10)
-    assert red[0].min() == 1.0
+    assert (blue.shape, red[0].min()) == ((3, 6, 10), 1.0)
     assert blue[2].mean() > 0.9
     assert read_folder(tmp_path, 1)[0].shape == (1, 6, 10)
 

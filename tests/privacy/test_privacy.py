@@ -196,8 +196,7 @@ def test_a_defence_that_judges_each_alone_goes_first():
     state, after = strategy.merge(strategy.init(start, 2), start, [reply(0, [3.0, 4.0]), reply(1, [0.5, 0.0])], 0)
     np.testing.assert_allclose(after["w"], [0.55, 0.4], atol=1e-4)
     notes = strategy.notes(state)
-    assert notes["defence"]["kept"] == pytest.approx([0.2, 1.0])
-    assert notes["privacy"]["clipped"] == 0
+    assert (notes["defence"]["kept"], notes["privacy"]["clipped"]) == (pytest.approx([0.2, 1.0]), 0)
     again, _ = strategy.merge(state, start, [], 1)
     assert strategy.notes(again)["defence"]["clients"] == []
 
