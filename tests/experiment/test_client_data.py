@@ -40,7 +40,9 @@ SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 3}
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
 
 
-def test_samples_of_unseen_classes_that_a_party_holds_are_named(make_folder, tmp_path):
+def test_samples_of_unseen_classes_are_named_and_a_missing_folder_and_one_of_tests_refused(
+    make_folder, folders, tmp_path
+):
     def seen_alone(rows, arrays):
         arrays.update({name: values[arrays["labels"] < 8] for name, values in arrays.items()})
 
@@ -50,6 +52,10 @@ def test_samples_of_unseen_classes_that_a_party_holds_are_named(make_folder, tmp
     PartyData(make_folder(tmp_path / "all")).tell_left_out(said.append)
     table = tmp_path / "all" / "classes.csv"
     assert said == [f"note: 16 samples are left out, of i, j, k, l: {table} marks these classes as unseen"]
+    with pytest.raises(DataError, match="nowhere is missing: fix --data"):
+        PartyData(tmp_path / "nowhere")
+    with pytest.raises(DataError, match="holds no sample to train on"):
+        PartyData(folders / "coordinator")
 
 
 class Killed(Exception):
@@ -360,13 +366,6 @@ def test_noise_is_answered_and_does_no_harm(noise, folders, tmp_path):
     party = joined(folders / "north", tmp_path / "state")
     assert unpack(party.answer(noise))[0].keys() == {"error"}
     assert not party.done.is_set()
-
-
-def test_a_missing_folder_and_a_folder_of_tests_are_refused(folders, tmp_path):
-    with pytest.raises(DataError, match="nowhere is missing: fix --data"):
-        PartyData(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no sample to train on"):
-        PartyData(folders / "coordinator")
 
 
 def test_few_shot_parties_train_on_no_validation_class(tmp_path):

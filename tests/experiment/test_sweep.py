@@ -146,7 +146,7 @@ data.root = "elsewhere"
 """
 
 
-def test_data_sets_are_an_axis_of_their_own(write, tmp_path):
+def test_data_sets_are_an_axis_of_their_own_whose_paths_are_relative_to_the_sweep_file(write, tmp_path):
     paper = PAPER.replace('"losses", "lr"', '"losses", "lr", "data"')
     for numbers in ("[12.5, nan]", "[1, 2.25]"):
         paper = paper.replace(numbers, f"{{ birds = {numbers} }}")
@@ -168,9 +168,6 @@ def test_data_sets_are_an_axis_of_their_own(write, tmp_path):
     assert method.consistency == 0.1  # the axis says so
     assert (eels.experiment.method.lr, eels.experiment.data.root) == (0.5, tmp_path / "elsewhere")
     assert sweep.command.endswith("--data fish --data eels")
-
-
-def test_each_relative_path_is_relative_to_the_sweep_file(write, tmp_path):
     bundle = '{ name = "images", root = "here/x", classes = "../y.csv" }'
     data = read_sweep(write(f"{SMALL}[data_sets.eels]\ndata = {bundle}\n")).cells[0].experiment.data
     assert (Path(data.root), Path(data.classes)) == (tmp_path / "here" / "x", tmp_path / ".." / "y.csv")
