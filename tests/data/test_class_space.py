@@ -67,9 +67,8 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
     assert (back.hashes(), back.undescribed.tolist()) == (space.hashes(), [4, 5])
     assert not np.array_equal(back.semantics[4], back.semantics[5])
     assert read_classes(path, back)[0] == space.names[:4]
-    assert message_of(ClassSpace.load, path).startswith(
-        f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out"
-    )
+    said = message_of(ClassSpace.load, path)
+    assert said.startswith(f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,5 @@ def test_drawn_validation_classes():
     assert drawn.tolist() != draw_validation(seen, None, seed=1).tolist()
     assert (len(draw_validation(seen, 39, 0)), len(draw_validation(seen[:2], None, 0))) == (39, 1)
     assert len(draw_validation(seen[:1], None, 0)) == 0
-    assert (
-        message_of(draw_validation, seen, 40, 0)
-        == "40 validation classes out of 40 seen classes leave none to train on: ask for fewer"
-    )
+    said = message_of(draw_validation, seen, 40, 0)
+    assert said == "40 validation classes out of 40 seen classes leave none to train on: ask for fewer"

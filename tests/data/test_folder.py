@@ -103,9 +103,8 @@ def test_users_and_answers_are_read(tmp_path):
 def test_a_part_need_not_have_all_classes_and_splits(tmp_path):
     names, split = np.array(["cat", "cat"]), np.array(["train", "train"])
     make(tmp_path, CLASSES.replace("validation", "seen"), features=FEATURES[:2], labels=names, split=split)
-    assert message_of(load, tmp_path).endswith(
-        " has no test sample of a seen class: give some (a class with a single sample trains on it)"
-    )
+    said = message_of(load, tmp_path)
+    assert said.endswith(" has no test sample of a seen class: give some (a class with a single sample trains on it)")
     benchmark = load(tmp_path, part=True)
     assert benchmark.part
     assert benchmark.train.tolist() == [0, 1]

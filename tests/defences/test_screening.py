@@ -32,7 +32,7 @@ PARAMS = {"w": torch.tensor([1.0, 1.0])}
 RECEIVED = {"w": torch.tensor([0.0, 1.0])}
 
 
-def test_samples_of_weak_features_are_dropped_by_definition():
+def test_samples_of_weak_features_are_dropped_by_definition_and_poisoned_ones_are_counted_apart():
     fmd = Magnitude(Magnitude.Settings(model="local"), features)
     seen = batch()
     value, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
@@ -41,10 +41,6 @@ def test_samples_of_weak_features_are_dropped_by_definition():
     alone = {name: tensor[kept] for name, tensor in seen.items()}
     torch.testing.assert_close(value, loss(PARAMS, alone, {})[0])
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [4, 2, 0, 0]
-
-
-def test_poisoned_samples_are_counted_apart():
-    fmd = Magnitude(Magnitude.Settings(model="local"), features)
     seen = batch() | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
     _, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [2, 1, 2, 1]

