@@ -84,8 +84,7 @@ def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
     each = [json.loads(path.read_text()) for path in sorted(out.glob("runs/none-attacked/seed-*/result.json"))]
     assert ["backdoor_attacked" in one for one in each] == drawn
     result = json.loads(done.out)
-    assert result["attacked_rounds"] == [1]
-    assert result["holds"] == []
+    assert (result["attacked_rounds"], result["holds"]) == ([1], [])
     row = result["defences"]["none"]["attacked"]
     assert row["backdoor"] == pytest.approx(sum(one["backdoor"] for one in each) / 2)
     assert not {"backdoor_attacked", "backdoor_highest", "zsl_attacked"} & set(row)

@@ -33,9 +33,8 @@ def test_each_list_has_all_that_hold_no_more(made, command):
     assert first == set(before.issued["b"])
     assert second == {*first, *before.issued["a"]}
     files = {str(path.relative_to(made)) for name in ("one", "two") for path in (made / name).rglob("*.*")}
-    new = {
-        f"one/b/{name}" for name in ("ca.crt", "node.crt", "node.key", "party.json", "federation.json", "secagg.key")
-    }
+    kit = ("ca.crt", "node.crt", "node.key", "party.json", "federation.json", "secagg.key")
+    new = {f"one/b/{name}" for name in kit}
     lists = {f"{name}/coordinator/{file}" for name in ("one", "two") for file in ("revoked.pem", "federation.json")}
     assert files == {*new, *lists, "one/coordinator/b.pub", "one/coordinator/b.crt"}
     enrolled = [Enrolment.load(made / name) for name in ("kits/coordinator", "one/b", "two/coordinator")]

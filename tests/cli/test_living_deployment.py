@@ -3,7 +3,6 @@
 Real processes over loopback; and the same story told in one process ends with the same bits.
 """
 
-import importlib.util
 import signal
 
 import numpy as np
@@ -16,7 +15,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
-from processes import Deployment
+from processes import ENGINES, Deployment
 from same import same
 
 pytestmark = pytest.mark.slow
@@ -29,16 +28,14 @@ METHODS = {
     "gaussian": {"name": "gaussian", "shrinkage": 0.1},
     "fedzsl": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0},
 }
-LIBRARIES = {"nvflare": "nvflare", "flower": "flwr"}
+NVFLARE, FLOWER = ENGINES
+STORIES = [
+    pytest.param(("nvflare", "gaussian"), marks=NVFLARE.marks, id="nvflare-gaussian"),
+    pytest.param(("flower", "fedzsl"), marks=FLOWER.marks, id="flower-fedzsl"),
+]
 
 
-def telling(engine, method):
-    missing = importlib.util.find_spec(LIBRARIES[engine]) is None
-    skip = pytest.mark.skipif(missing, reason=f"no {engine}")
-    return pytest.param((engine, method), marks=skip, id=f"{engine}-{method}")
-
-
-@pytest.fixture(scope="module", params=[telling("nvflare", "gaussian"), telling("flower", "fedzsl")])
+@pytest.fixture(scope="module", params=STORIES)
 def story(request):
     """What carries the messages, and the method: one in closed form, one that is trained."""
     return request.param

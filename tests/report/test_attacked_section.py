@@ -24,11 +24,9 @@ def page(tmp_path, settings):
 
 
 def test_an_attack_and_what_was_dropped_stand_in_the_report(tmp_path):
-    attack = {
-        "attack.name": "backdoor", "attack.rounds": "2-", "attack.clients": [0, 3],
-        "attack.triggers": ["background", "style"],
-    }  # fmt: skip
-    result, section = page(tmp_path, {**attack, "screening.name": "magnitude"})
+    attack = {"attack.name": "backdoor", "attack.rounds": "2-", "attack.clients": [0, 3]}
+    attack |= {"attack.triggers": ["background", "style"], "screening.name": "magnitude"}
+    result, section = page(tmp_path, attack)
     assert "Clients 0, 3 are malicious: attack <code>backdoor</code> in rounds 2 to 3 (2 rounds)" in section
     assert f'<data value="{result["backdoor_attacked"]}">' in section
     assert "background: clean images before a sky; client 0 trains on 50" in section
@@ -45,7 +43,6 @@ def test_a_client_without_samples_is_told(tmp_path):
 
 def test_magnitudes_are_shares_of_each_kind():
     chart = magnitude_chart(7, {"clean": np.arange(100.0), "sky": np.zeros(3)})
-    assert ">clean<" in chart
-    assert ">sky<" in chart
-    assert "<svg" in magnitude_chart(7, {"clean": np.ones(4), "sky": np.ones(2)})
-    assert "<svg" in magnitude_chart(7, {"clean": np.array([np.nan, 1.0]), "sky": np.ones(2)})
+    assert all(words in chart for words in (">clean<", ">sky<"))
+    for clean in (np.ones(4), np.array([np.nan, 1.0])):
+        assert "<svg" in magnitude_chart(7, {"clean": clean, "sky": np.ones(2)})

@@ -62,15 +62,13 @@ def test_the_page_gives_the_bytes_of_one_client(made, tmp_path):
 def test_modules_that_stay_are_marked(made, tmp_path):
     names = sorted({name.partition(".")[0] for name in made().params})
     assert len(names) > 1
-    sizes = {
-        module: sum(v.numel() for name, v in made().params.items() if name.startswith(f"{module}.")) for module in names
-    }
+    params = made().params.items()
+    sizes = {module: sum(v.numel() for name, v in params if name.startswith(f"{module}.")) for module in names}
     result = {"parameters": {**sizes, "critic": 1234}, "parameters_shared": sizes[names[0]]}
     tree = made().manifest["experiment"]
-    tree = {**tree, "strategy": {**tree["strategy"], "shared": [f"{names[0]}.*"]}}
-    run = copied(
-        made(), tmp_path / "copy", result, {"experiment": {**tree, "method": {**tree["method"], "text": "minilm"}}}
-    )
+    strategy, method = {**tree["strategy"], "shared": [f"{names[0]}.*"]}, {**tree["method"], "text": "minilm"}
+    experiment = {**tree, "strategy": strategy, "method": method}
+    run = copied(made(), tmp_path / "copy", result, {"experiment": experiment})
     html, words = page(run, tmp_path)
     rows = re.findall(r'<tr( class="stays")?><th scope="row">(\w+)</th><td>([\d,]+)</td>', html)
     assert {(name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in (*sizes, "critic")} == {

@@ -22,28 +22,19 @@ def test_replies_are_counted_by_client():
         line(3, [0.0, 0.0, 0.0], [3.0, 3.0, 7.0], {"0": FAR, "1": FAR, "2": FAR}),
     ]
     found = merging_section(lines, CLIENTS)["defence"]
-    counts = {"name": "krum", "replies": 8, "out": 5, "shortened": 1, "nothing": [3]}
-    assert found.items() >= counts.items()
+    assert found.items() >= {"name": "krum", "replies": 8, "out": 5, "shortened": 1, "nothing": [3]}.items()
     zero, one, two = found["rows"]
-    assert zero == {
-        "client": "client 0", "replies": 3, "out": 1, "shortened": 0, "length": 5 / 3, "why": f"{FAR} (3)",
-    }  # fmt: skip
+    counts = {"replies": 3, "out": 1, "shortened": 0}
+    assert zero == {"client": "client 0", **counts, "length": 5 / 3, "why": f"{FAR} (3)"}
     assert (one["replies"], one["out"], one["shortened"]) == (2, 1, 1)
-    assert two["length"] == 8.0
-    assert two["why"] == f"{FAR} (1, 3); it is not finite (2)"
+    assert (two["length"], two["why"]) == (8.0, f"{FAR} (1, 3); it is not finite (2)")
     assert "<svg" in found["chart"]
 
 
 def test_what_it_cost_and_who_got_lost():
-    lines = [
-        {
-            "round": r,
-            "participants": [0, 1],
-            "privacy": {"epsilon": float(r), "delta": 1e-5, "noise": 1.0, "deviation": 0.1, "clipped": 1},
-            "dropped": {"2": "the update is not finite"},
-        }
-        for r in (1, 2)
-    ]
+    privacy = {"delta": 1e-5, "noise": 1.0, "deviation": 0.1, "clipped": 1}
+    usual = {"participants": [0, 1], "dropped": {"2": "the update is not finite"}}
+    lines = [{"round": r, **usual, "privacy": {**privacy, "epsilon": float(r)}} for r in (1, 2)]
     found = merging_section(lines, CLIENTS)
     assert found["defence"] is None
     assert (found["privacy"]["epsilon"], found["privacy"]["rounds"], found["privacy"]["clipped"]) == (2.0, 2, 50.0)

@@ -53,6 +53,6 @@ def test_attributes_stand_group_by_group_and_each_once():
     order, sizes = attribute_order(groups, 7)
     assert order.tolist() == [4, 1, 0, 2, 3, 5, 6]
     assert sizes == [("b", 2), ("a", 1), ("", 4)]
-    assert attribute_order({}, 3)[0].tolist() == [0, 1, 2]
-    assert attribute_order({}, 3)[1] == []
+    order, sizes = attribute_order({}, 3)
+    assert (order.tolist(), sizes) == ([0, 1, 2], [])
     assert attribute_order({"all": (1, 0)}, 2)[1] == [("all", 2)]

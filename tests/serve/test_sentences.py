@@ -64,9 +64,8 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     answer = asked.post("/predict?top=20", json=sample).json()["answers"][0]["classes"]
     assert (answer[0]["name"], answer[0]["kind"]) == ("black dog", "added")
     (ranking,) = load_run(named).predict(photo("black dog", 1), ["black dog"], top=20)
-    assert {one["name"]: one["score"] for one in answer} == pytest.approx(
-        {one.name: one.score for one in ranking}, abs=1e-4
-    )
+    expected = {one.name: one.score for one in ranking}
+    assert {one["name"]: one["score"] for one in answer} == pytest.approx(expected, abs=1e-4)
     assert asked.delete("/classes/black dog").status_code == 204
     assert asked.post("/predict", json=sample).json() == before
 
