@@ -96,7 +96,7 @@ def test_the_file_for_people_says_date_zone_and_level(capsys, tmp_path):
     with logged(tmp_path):
         logging.getLogger("fedunseen.federation").info("north has joined")
     when, level, *words = (tmp_path / "federation.log").read_text("utf-8").split()
-    assert (level, " ".join(words)) == ("INFO", "north has joined")
+    assert (level, *words) == ("INFO", "north", "has", "joined")
     assert datetime.fromisoformat(when).tzinfo is not None
     assert capsys.readouterr().err.split(" ", 1)[1] == "north has joined\n"  # after hours, minutes and seconds
     logging.getLogger("fedunseen.federation").info("no one hears")

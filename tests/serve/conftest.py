@@ -112,9 +112,8 @@ def opened(browser):
         page = context.new_page()
         page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "request", lambda asked: None if asked.url.startswith((url, "data:", "blob:")) else wrong.append(asked.url)
-        )
+        ours = (url, "data:", "blob:")
+        page.on("request", lambda asked: None if asked.url.startswith(ours) else wrong.append(asked.url))
         page.goto(url)
         page.wait_for_selector("#work:not([hidden]), #login:not([hidden])")
         return page

@@ -31,6 +31,15 @@ def draw(page, *strokes):
         page.mouse.up()
 
 
+def tab_to(page, name, value):
+    """Press Tab until the element with this property has the focus."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"document.activeElement.{name}") == value:
+            return
+    pytest.fail(f"Tab does not reach {value}")
+
+
 FOUR = [[(0.24, 0.15), (0.13, 0.58), (0.36, 0.58)], [(0.3, 0.38), (0.28, 0.88)]]
 SEVEN = [[(0.64, 0.16), (0.85, 0.16), (0.72, 0.86)], [(0.68, 0.52), (0.83, 0.52)]]
 
@@ -62,10 +71,7 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
 
 def test_the_keyboard_alone_is_enough(served, opened, digits):
     page = opened(served(digits))
-    for _ in range(20):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.id") == "typed":
-            break
+    tab_to(page, "id", "typed")
     page.keyboard.type("47")
     page.wait_for_selector("#best b")
     names = page.evaluate(
@@ -75,15 +81,9 @@ def test_the_keyboard_alone_is_enough(served, opened, digits):
                 || one.textContent)"""
     )
     assert all(name and name.strip() for name in names)
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.id") == "name":
-            break
+    tab_to(page, "id", "name")
     page.keyboard.type("mine")
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.ariaLabel") == "left 4":
-            break
+    tab_to(page, "ariaLabel", "left 4")
     page.keyboard.press("Space")
     page.keyboard.press("Enter")
     says(page, "#said", "The class mine was added.")
