@@ -38,7 +38,8 @@ def test_the_settings_know_their_method_and_a_softmax_over_classes_does_not_grow
     assert not find("classifier").grows
 
 
-def test_it_is_drawn_from_the_given_generator_alone(method):
+def test_it_is_trained_or_solved_and_drawn_from_the_given_generator_alone(method):
+    assert bool(method.phases()) is method.trained is not isinstance(method, ClosedForm)
     first = method.init(np.random.default_rng(3))
     torch.manual_seed(0)
     again = method.init(np.random.default_rng(3))
@@ -46,6 +47,7 @@ def test_it_is_drawn_from_the_given_generator_alone(method):
     assert all(torch.equal(first[name], again[name]) for name in first)
     kinds = {torch.float32} if method.trained else {torch.float64, torch.uint8}  # sums, and of which classes
     assert {value.dtype for value in first.values()} == kinds
+    assert all(any(phase.owns(name) for name in first) for phase in method.phases())
 
 
 def test_classes_may_come_later_only_if_no_parameter_is_about_a_class(method, grouped):
@@ -132,13 +134,6 @@ def test_a_term_of_weight_zero_is_not_computed_and_its_parameters_are_not_drawn(
     if name == "svip":
         assert any(key.startswith("fill.") for key in params) is (off != "kl")
         assert any(key.startswith("patches.") for key in params) is (off != "patches")
-
-
-def test_it_is_trained_or_solved(method):
-    assert bool(method.phases()) is method.trained
-    names = list(method.init(np.random.default_rng(0)))
-    assert all(any(phase.owns(name) for name in names) for phase in method.phases())
-    assert method.trained is not isinstance(method, ClosedForm)
 
 
 def test_a_method_that_says_too_little_is_told_so(space):

@@ -137,10 +137,8 @@ def test_what_a_strategy_says_is_not_lost(name):
     assert pipeline.decode({"w": torch.ones(1)}, Instruction({"w": torch.ones(1)}))["w"] == 8
     assert pipeline.objective(lambda x: x, lambda x: -x)(7) == ("objective", 7, -7)
     assert pipeline.released(replies(1.0)[0], 2).update["w"] == -5
-    assert pipeline.expand_classes({"strategy/w": 1}, lambda state: {**state, "new": 2}) == {
-        "strategy/w": 1,
-        "strategy/new": 2,
-    }
+    state = pipeline.expand_classes({"strategy/w": 1}, lambda state: {**state, "new": 2})
+    assert state == {"strategy/w": 1, "strategy/new": 2}
     if name not in ("private", "all"):
         assert pipeline.add_local_noise(replies(1.0)[0], 3, 4).update["w"] == 8
     gradient = pipeline.correct(lambda params, step: ({name: torch.ones(1) for name in params}, {}))
@@ -177,8 +175,7 @@ def test_a_strategy_that_overrides_the_merge_is_not_taken_for_a_mean_unless_it_s
         def merge(self, state, params, replies, round):
             return state, {}
 
-    assert (FedAvg.merges_by_mean, Silent.merges_by_mean) == (True, False)
-    assert (Vouched.merges_by_mean, Further.merges_by_mean) == (True, False)
+    assert [kind.merges_by_mean for kind in (FedAvg, Silent, Vouched, Further)] == [True, False, True, False]
 
 
 def test_the_last_filter_sees_the_replies_first():
@@ -239,9 +236,8 @@ def test_the_codec_writes_what_all_others_have_made():
     instruction = pipeline.recall(pipeline.instruct({}, {"w": torch.zeros(4)}, 0), {}, 0)
     trained = {"w": torch.tensor([1.0, -3.0, 0.5, 2.0]), "own": torch.ones(1)}
     sent, state = pipeline.finish(instruction, LocalResult(trained), {})
-    assert {name: value.shape for name, value in sent.items()} == {
-        name: value.shape for name, value in pipeline.expects(instruction).items()
-    }
+    shapes, expected = ({n: v.shape for n, v in form.items()} for form in (sent, pipeline.expects(instruction)))
+    assert shapes == expected
     step = 3 / 127
     assert pipeline.decode(sent, instruction)["w"].tolist() == pytest.approx([42 * step, -3.0, 21 * step, 85 * step])
     sent, _ = pipeline.finish(instruction, LocalResult(trained), state)  # what was rounded off is added
