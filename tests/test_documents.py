@@ -46,17 +46,13 @@ def test_the_list_of_pages_has_every_page():
     docs = ROOT / "docs"
     listed = re.findall(r"^- \[.*?\]\(([^)]+)\): ", (docs / "README.md").read_text("utf-8"), re.MULTILINE)
     there = [*docs.rglob("*.md"), *docs.glob("tutorials/*.ipynb"), *ROOT.glob("*.md"), *ROOT.glob("benchmarks/*.md")]
-    assert sorted(listed) == sorted(
-        os.path.relpath(page, docs) for page in there if page not in (docs / "README.md", ROOT / "README.md")
-    )
+    own = (docs / "README.md", ROOT / "README.md")
+    assert sorted(listed) == sorted(os.path.relpath(page, docs) for page in there if page not in own)
 
 
 def test_every_link_leads_to_a_file():
-    links = [
-        (page, link)
-        for page in PAGES
-        for link in re.findall(r"(?:\]\(|src=\")(?!https?:)([^)#\s\"]+)", page.read_text("utf-8"))
-    ]
+    pattern = r"(?:\]\(|src=\")(?!https?:)([^)#\s\"]+)"
+    links = [(page, link) for page in PAGES for link in re.findall(pattern, page.read_text("utf-8"))]
     assert len(links) > 50
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
@@ -213,9 +209,8 @@ def test_every_link_to_a_heading_leads_to_one():
         found = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
         return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
-    links = [
-        (page, *link) for page in PAGES for link in re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", page.read_text("utf-8"))
-    ]
+    pattern = r"\]\(([^)#\s:]*)#([^)]+)\)"
+    links = [(page, *link) for page in PAGES for link in re.findall(pattern, page.read_text("utf-8"))]
     assert links
     assert [link for link in links if link[2] not in headings(link[0].parent / link[1] if link[1] else link[0])] == []
 

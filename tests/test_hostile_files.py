@@ -24,14 +24,8 @@ SECONDS = 120
 def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=SECONDS, **more):
     """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its imports map.
 
-    Args:
-        words: of the command line.
-        code: Python; None for the command.
-        memory: bytes of address space beyond 3 GiB, which PyTorch's libraries take.
-        file_size: bytes of the largest file that may be written; a longer one fails as on a full disk. None: any.
-        folder: where it runs.
-        seconds: after which it is taken for hung.
-        more: of the environment.
+    Those are 3 GiB of address space for PyTorch's libraries. A file of more than ``file_size`` bytes fails as on a full
+    disk; after ``seconds`` the process is taken for hung; ``more`` is its environment.
     """
 
     def limit():
@@ -167,8 +161,7 @@ def photos(tmp_path):
 
 @pytest.mark.parametrize("words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")])
 def test_pipes_and_loops_of_links_end(photos, words):
-    done = under_limits(*words, photos)
-    assert done.returncode == 2
+    assert under_limits(*words, photos).returncode == 2
 
 
 @pytest.mark.parametrize("name", ["pipe.toml", "device.toml", "classes.csv", "features.npz"])
@@ -229,9 +222,8 @@ FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
 
 @pytest.mark.parametrize("count", [240, pytest.param(2000, marks=pytest.mark.slow)])
 def test_mutations(count):
-    done = under_limits(
-        "--count", count, code=f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))", seconds=900
-    )
+    code = f"exec(compile(open({str(FUZZ)!r}).read(), 'fuzz', 'exec'))"
+    done = under_limits("--count", count, code=code, seconds=900)
     result = json.loads(done.stdout)
     assert (result["wrong"], sum(result["counts"].values())) == ([], count)
     assert result["peak_mib"] < 1536  # with all libraries

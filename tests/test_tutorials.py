@@ -30,14 +30,11 @@ PERCENT = re.compile(r"(\d+)(?:\.\d+)?(?= ?%)")
 
 def shown(notebook):
     """What the code cells print, without decimals and percents, which depend on the processor; of pictures the kind."""
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    return [
-        [
-            re.sub(r"(\d)\.\d+", r"\1", PERCENT.sub("", output.text)) if "text" in output else sorted(output.data)
-            for output in cell.outputs
-        ]
-        for cell in cells
-    ]
+
+    def of(output):
+        return re.sub(r"(\d)\.\d+", r"\1", PERCENT.sub("", output.text)) if "text" in output else sorted(output.data)
+
+    return [[of(output) for output in cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def percents(notebook):
