@@ -1,15 +1,9 @@
-import re
-
 import numpy as np
 import pytest
 
 from fedunseen.data import ClassSpace, read_classes
 from fedunseen.data.class_space import draw_validation
 from refusals import message_of
-
-
-def says(message):
-    return f"^{re.escape(message)}"
 
 
 @pytest.mark.parametrize(
@@ -85,8 +79,7 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
 )  # fmt: skip
 def test_bad_files(tmp_path, text, message):
     path = tmp_path / "classes.csv"
-    if text is not None:
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert message_of(ClassSpace.load, path).startswith(message.format(path=path))
 
 

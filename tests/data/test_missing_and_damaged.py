@@ -230,15 +230,13 @@ def test_damaged_sheets_are_named(real_data, tmp_path, no_text_encoder):
         (tmp_path / path.name).symlink_to(path)
     bear = tmp_path / "03_bear.webp"
 
-    def refusal():
-        return message_of(load, "cifar100", tmp_path, train_per_class=1)
-
-    bear.unlink()
-    assert refusal() == f"{tmp_path} has 99 of 100 sheets, that of class 03 not once: unpack it again"
-    Image.new("RGB", (30, 20)).save(bear)
-    assert refusal() == f"{bear} has 30 x 20 pixels, not 960 x 640: unpack it again"
-    bear.write_bytes(b"no image")
-    assert refusal() == f"{bear} is not a readable image: unpack it again"
+    for spoil, message in (
+        (bear.unlink, f"{tmp_path} has 99 of 100 sheets, that of class 03 not once"),
+        (lambda: Image.new("RGB", (30, 20)).save(bear), f"{bear} has 30 x 20 pixels, not 960 x 640"),
+        (lambda: bear.write_bytes(b"no image"), f"{bear} is not a readable image"),
+    ):
+        spoil()
+        assert message_of(load, "cifar100", tmp_path, train_per_class=1) == f"{message}: unpack it again"
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -38,10 +38,6 @@ def load(root, vectors, **settings):
         return Sent140.load(Sent140.Settings(root=root, vectors=vectors, **settings), seed=0)
 
 
-def refusal(root, vectors, **settings):
-    return message_of(load, root, vectors, **settings)
-
-
 def test_every_group_of_users_has_both_answers(file, vectors):
     made = load(file, vectors)
     space = made.space
@@ -119,7 +115,8 @@ def test_users_are_the_same_for_every_seed_and_more_tweets_begin_with_them(file,
     chosen = [_chosen_users(users, Sent140.Settings(root=file, tweets=count), file) for count in (29, 45)]
     assert [len(chosen[0]), len(chosen[1])] == [10, 15]
     np.testing.assert_array_equal(chosen[0], chosen[1][:10])
-    assert refusal(file, vectors, tweets=61) == f"{file}: data.tweets = 61, but there are 60: lower it, or leave it out"
+    said = message_of(load, file, vectors, tweets=61)
+    assert said == f"{file}: data.tweets = 61, but there are 60: lower it, or leave it out"
 
 
 def test_users_with_few_tweets_may_be_left_out(tmp_path, vectors):
@@ -129,7 +126,8 @@ def test_users_with_few_tweets_may_be_left_out(tmp_path, vectors):
     assert load(path, vectors).users.max() == 69
     made = load(path, vectors, min_per_user=3)
     assert (len(made.features), made.users.max()) == (60, 19)
-    assert refusal(path, vectors, min_per_user=4).startswith(f"{path}: no user has 4 tweets (the most has 3): lower")
+    said = message_of(load, path, vectors, min_per_user=4)
+    assert said.startswith(f"{path}: no user has 4 tweets (the most has 3): lower")
 
 
 def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
@@ -161,10 +159,8 @@ def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, 
     lines = file.read_text("latin-1").splitlines()
     lines.insert(3, '"4","99","now","none","someone","an open quote')
     file.write_text("\n".join(lines) + "\n", "latin-1")
-    assert re.fullmatch(
-        rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again",
-        message_of(load, file, vectors),
-    )
+    pattern = rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again"
+    assert re.fullmatch(pattern, message_of(load, file, vectors))
 
 
 @pytest.mark.slow

@@ -160,14 +160,10 @@ def test_bad_content(tmp_path, change, message):
     assert message_of(load, tmp_path).startswith(message)
 
 
-def with_attributes(count):
-    files = content()
-    files["att_splits.mat"]["att"] = np.random.default_rng(0).uniform(0.1, 1, (count, CLASSES))
-    return files
-
-
 def test_groups_that_the_folder_itself_gives_win(tmp_path):
-    root = write(tmp_path, with_attributes(85), dataset="AWA2")
+    files = content()
+    files["att_splits.mat"]["att"] = np.random.default_rng(0).uniform(0.1, 1, (85, CLASSES))
+    root = write(tmp_path, files, dataset="AWA2")
     names = [f"{i}\tword {i}" for i in range(85)]
     (root / "AWA2" / "predicates.txt").write_text("\n".join(names))
     assert len(load(root, dataset="AWA2").space.attribute_groups) == 9  # names alone are no groups
