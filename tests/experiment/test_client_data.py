@@ -439,7 +439,7 @@ def test_a_setting_keeps_the_model_here_and_a_party_that_comes_when_all_is_over_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda result, model: (result, dict.fromkeys(model, torch.zeros(3))), "of its model has the shape (3,)"),
+        (lambda result, model: (result, {**model, min(model): torch.zeros(3)}), "of its model has the shape (3,)"),
         (lambda result, model: (result, dict(list(model.items())[1:])), "its model lacks"),
         (lambda result, model: (result, {k: v * torch.nan for k, v in model.items()}), "its model is not finite"),
         (lambda result, model: ({**result, "zsl": "\x1b[2J"}, model), "its numbers 'zsl' is not a finite number"),
