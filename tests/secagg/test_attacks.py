@@ -146,8 +146,7 @@ def test_f10_a_party_that_lies_is_named_and_the_honest_ones_are_in_the_sum(stage
 @pytest.mark.parametrize("key", ["seal", "pair"])
 def test_f10_a_zero_key_that_is_signed_is_named_by_the_coordinator_and_by_parties(key, parties):
     keys = parties.keys()
-    bad = {**keys["p0"], key: ZERO}
-    bad["signature"] = parties.credentials["p0"].sign(_signed_text(bad))
+    bad = signed(parties, keys["p0"], **{key: ZERO})
     server = SecAggServer(parties.enrolment, parties.plan.digest, 0, 0, ZERO)
     why = "p0 has signed a key that is not a public key"
     assert refusal(server.take_keys, "p0", bad) == refusal(parties.shares, {**keys, "p0": bad}, ["p1"]) == why
@@ -214,8 +213,23 @@ def test_keys_that_a_party_has_not_signed_for_this_attempt_are_refused(name, swa
     assert why in refusal(parties.shares, {**keys, name: swapped(old, other, keys)}, ["p0"])
 
 
+def signed(parties, message, **changes):
+    """Return a keys message that its own party has changed and signed."""
+    changed = {**message, **changes}
+    return {**changed, "signature": parties.credentials[message["party"]].sign(_signed_text(changed))}
+
+
 def test_a_roster_has_all_names_once_and_is_not_changed(parties):
     keys = parties.keys()
+    for damaged in (None, [*keys.values(), "p1"], [*keys.values(), {"name": "p1"}]):
+        assert refusal(parties.clients["p0"].shares, {"keys": damaged}) == "the roster of the sum is damaged"
+    for changes, why in (
+        ({"extra": "w"}, "the keys of p3 are damaged"),
+        ({"extra": [1]}, "the keys of p3 are damaged"),
+        ({"seal": keys["p3"]["pair"]}, "two keys of the roster are the same"),
+        ({"pair": keys["p1"]["pair"]}, "two keys of the roster are the same"),
+    ):
+        assert why in refusal(parties.shares, {**keys, "p3": signed(parties, keys["p3"], **changes)}, ["p0"])
     for names, why in (
         (["p0", "p1", "p2", "p3", "p1"], "names a party twice"),
         (["p1", "p2", "p3"], "lacks this party's own keys"),
@@ -252,6 +266,7 @@ def test_a_plan_is_taken_as_it_was_signed_and_agreed_to(parties):
     stranger = in_memory(["p9", *parties.names])["p9"].sign(plan.signed_text)
     assert "signed by an unknown key" in refusal(client.accept, plan, {**signatures, "p9": stranger})
     assert "another federation.json" in refusal(client.sign, parties.new_plan(federation=OTHER))
+    assert "weights are not those of the parties" in refusal(client.sign, parties.new_plan(weights={"p0": 1.0}))
     assert "--consent dropouts" in refusal(client.sign, parties.new_plan(dropouts=True))
     removal = {**plan.content(), "removing": ["p0"]}  # is released once
     assert "a field of the wrong kind" in refusal(Plan.read, removal)

@@ -215,8 +215,6 @@ class SecAggClient:
         if (answer := now.answered("shares", request)) is not None:
             return dict(answer)
         roster = self._roster(message.get("keys"))
-        if now.rho:
-            raise SecAggError("this party has answered another 'shares' request of this attempt")
         rho, members = rho_of(now.keys["plan"], now.keys["k"], roster.values()), sorted(roster)
         parts = dict(zip(members, split(now.seed, self.enrolment.threshold, len(members)), strict=True))
         others = [holder for holder in members if holder != self.name]
