@@ -37,15 +37,15 @@ def refusal(kind, **settings):
 
 @pytest.fixture
 def cub(tmp_path):
-    """CUB with a proposed split beside it: classes 1 and 4 are unseen, 2 is for validation."""
+    """CUB with a proposed split beside it: classes 1 and 4 are unseen, 2 is for validation. The last is its folder."""
     root = tmp_path / "CUB_200_2011"
     files, labels, matrix = write_cub(root)
-    parts = write_splits(tmp_path / "xlsa17" / "CUB", BIRDS, files, labels, [1, 4], validation=[2])
-    return root, files, labels, matrix, parts
+    place = tmp_path / "xlsa17" / "CUB"
+    return root, files, labels, matrix, write_splits(place, BIRDS, files, labels, [1, 4], validation=[2]), place
 
 
 def test_cub_with_the_proposed_split(cub):
-    root, files, labels, matrix, parts = cub
+    root, files, labels, matrix, parts, _ = cub
     settings = Cub.Settings(root=root, size=16, resize=18)
     made = Cub.load(settings, seed=0)
     space = made.space
@@ -62,24 +62,19 @@ def test_cub_with_the_proposed_split(cub):
     assert np.array_equal(raw.space.semantics, matrix)
 
 
-def test_cub_without_a_split_says_what_is_missing(cub):
-    root, *_ = cub
-    shutil.rmtree(root.parent / "xlsa17")
-    assert refusal(Cub, root=root).startswith("CUB-200-2011 does not say which classes are seen: set data.splits to")
-    assert refusal(Cub, root=root, splits=root).startswith(f"{root} has no att_splits.mat: set data.splits to the")
-
-
-def test_the_split_may_be_given_as_file_or_folder(cub):
-    root, _, _, _, parts = cub
+def test_the_split_may_be_given_as_file_or_folder_and_without_one_what_is_missing_is_said(cub):
+    root, *_, parts, _ = cub
     folder = root.parent / "elsewhere"
     shutil.move(root.parent / "xlsa17", folder)
     for given in (folder, folder / "CUB", folder / "CUB" / "att_splits.mat"):
         listing = Cub.listing(Cub.Settings(root=root, splits=given), seed=0)
         assert set(np.flatnonzero(listing.test)) == parts["test_seen"]
+    assert refusal(Cub, root=root).startswith("CUB-200-2011 does not say which classes are seen: set data.splits to")
+    assert refusal(Cub, root=root, splits=root).startswith(f"{root} has no att_splits.mat: set data.splits to the")
 
 
 def test_images_and_classes_per_settings(cub):
-    root, *_, parts = cub
+    root, *_, parts, _ = cub
     few = Cub.Settings(root=root, size=16, train_per_class=2, test_per_class=3)
     made = Cub.load(few, seed=0)
     count = {split: np.bincount(made.labels[getattr(made, split)], minlength=6) for split in ("train", "test_unseen")}
@@ -108,9 +103,10 @@ def test_unreadable_images_are_left_out_only_if_asked(cub):
     assert sorted(used.tolist()) == [i for i in range(30) if i not in (3, 7)]
 
 
-def test_a_split_of_other_data_is_refused(cub):
-    root, files, labels, *_ = cub
-    place = root.parent / "xlsa17" / "CUB"
+def test_a_split_of_other_data_or_without_the_files_of_its_images_is_refused(cub):
+    root, files, labels, *_, place = cub
+    (place / "res101.mat").unlink()
+    assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} numbers its samples, but {place}/res101.mat")
     other = [f"other_{i}.jpg" if i % 10 == 0 else file for i, file in enumerate(files)]
     write_splits(place, BIRDS, other, labels, [1, 4])
     message = refusal(Cub, root=root)
@@ -124,21 +120,13 @@ def test_a_split_of_other_data_is_refused(cub):
 
 
 def test_images_outside_of_the_split_are_not_used_but_counted(cub):
-    root, files, labels, *_ = cub
-    place = root.parent / "xlsa17" / "CUB"
+    root, files, labels, *_, place = cub
     keep = [i for i in range(30) if i not in (0, 11)]
     write_splits(place, BIRDS, [files[i] for i in keep], labels[keep], [1, 4])
     with pytest.warns(UserWarning, match="CUB-200-2011: 2 images are in no split of .*att_splits.mat and not used"):
         listing = Cub.listing(Cub.Settings(root=root), seed=0)
     used = np.concatenate(list(listing.ids(Cub.Settings(root=root)).values()))
     assert sorted(used.tolist()) == keep
-
-
-def test_a_split_without_the_files_of_its_images_is_refused(cub):
-    root, *_ = cub
-    place = root.parent / "xlsa17" / "CUB"
-    (place / "res101.mat").unlink()
-    assert refusal(Cub, root=root).startswith(f"{place / 'att_splits.mat'} numbers its samples, but {place}/res101.mat")
 
 
 def test_awa2_with_its_own_lists(tmp_path):
@@ -186,7 +174,7 @@ def test_sun_names_scenes_by_their_folders(tmp_path):
     assert refusal(Sun, root=root).startswith(f"{root / 'attributeLabels_continuous.mat'} has no variable")
 
 
-def test_apy_cuts_objects_out(tmp_path):
+def test_apy_cuts_objects_out_and_those_of_one_picture_keep_their_order(tmp_path):
     objects = write_apy(tmp_path)
     files = [picture for _, picture, *_ in objects]
     labels = np.array([c for _, _, c, *_ in objects])
@@ -203,12 +191,7 @@ def test_apy_cuts_objects_out(tmp_path):
         path = tmp_path / folders.get(part, "VOCdevkit/VOC2008/JPEGImages") / picture
         with Image.open(path) as file:
             assert np.array_equal(made.features[i], square(file, 8, 9, (left - 1, top - 1, right, bottom)))
-
-
-def test_apy_crops_of_one_picture_keep_their_order(tmp_path):
-    """Five aeroplanes in one picture: the release names the file five times, in the list's order."""
-    objects = write_apy(tmp_path)
-    labels = np.array([c for _, _, c, *_ in objects])
+    # five aeroplanes in one picture: the release names the file five times, in the list's order
     files = ["2008_000000.jpg" if c == 0 else picture for _, picture, c, *_ in objects]
     for part in ("train", "test"):
         text = tmp_path / "attribute_data" / f"apascal_{part}.txt"
@@ -241,23 +224,18 @@ def test_deepfashion_draws_its_split_once_for_all(tmp_path):
     assert refusal(DeepFashion, root=tmp_path, unseen_classes=6).startswith("data.unseen_classes = 6 leaves no seen")
 
 
-def test_every_attribute_is_in_exactly_one_group():
+def test_every_attribute_is_in_one_group_and_those_of_cub_are_the_prefixes_of_its_names(tmp_path):
     for dataset, attributes, count in (("CUB", 312, 28), ("AWA1", 85, 9), ("AWA2", 85, 9), ("SUN", 102, 4)):
         groups = builtin_groups(dataset, attributes)
         assert len(groups) == count
         assert sorted(i for columns in groups.values() for i in columns) == list(range(attributes))
         assert builtin_groups(dataset, attributes - 1) == {}
     assert (builtin_groups("awa1_lampert", 85), builtin_groups("APY", 64)) == (builtin_groups("AWA2", 85), {})
-
-
-def test_the_built_in_groups_of_cub_are_the_prefixes_of_its_names(tmp_path):
     write_cub(tmp_path / "CUB", images=False)
     write_splits(tmp_path / "CUB", BIRDS, *write_cub(tmp_path / "again" / "CUB", images=False)[:2], [1])
     groups = Cub.listing(Cub.Settings(root=tmp_path / "CUB"), seed=0).space.attribute_groups
-    ours = builtin_groups("CUB", 312)
-    assert list(groups.values()) == list(ours.values())
-    spoken = [name.removeprefix("has_").replace("_", " ") for name in groups]
-    assert spoken == list(ours)
+    spoken = [(name.removeprefix("has_").replace("_", " "), columns) for name, columns in groups.items()]
+    assert spoken == list(builtin_groups("CUB", 312).items())
 
 
 def test_a_fifth_is_drawn_but_a_single_image_stays():

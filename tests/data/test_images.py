@@ -33,9 +33,16 @@ def test_the_protocol_is_the_usual_one(shape, size, resize):
     assert np.abs(ours.astype(int) - theirs).max() <= 1  # one gray level: rounding of the crop's place
 
 
-def test_a_long_strip_is_not_blown_up():
+def test_a_long_strip_is_not_blown_up_and_a_box_is_the_part_that_counts():
     strip = Image.new("RGB", (1, 200_000), "red")  # resized whole, it would have 256 x 51,200,000 pixels
     assert (square(strip, 224, 256)[0] == 255).all()
+    picture = Image.new("RGB", (30, 20), "black")
+    picture.paste("red", (10, 5, 20, 15))
+    assert (square(picture, 8, 8, (10, 5, 20, 15))[0] == 255).all()
+    beyond = square(picture, 8, 8, (-5, 5, 20, 15))  # cut off at the edge: 20 x 10, of which the middle counts
+    assert beyond[0, 4].tolist() == square(picture.crop((0, 5, 20, 15)), 8, 8)[0, 4].tolist()
+    with pytest.raises(ValueError, match=r"the box \(40, 0, 50, 5\) lies outside of the image"):
+        square(picture, 8, 8, (40, 0, 50, 5))
 
 
 @pytest.mark.parametrize("turn", range(1, 9))
@@ -57,7 +64,7 @@ def test_the_orientation_of_the_camera_is_respected(tmp_path, turn):
     assert not red[:, 5:].any()
 
 
-def test_transparent_parts_are_white_in_every_mode(tmp_path):
+def test_every_mode_becomes_rgb_transparent_parts_white_and_only_the_first_frame_counts(tmp_path):
     clear = Image.new("RGBA", (16, 16), (10, 20, 30, 0))
     clear.paste((200, 0, 0, 255), (0, 0, 8, 16))
     clear.save(tmp_path / "clear.png")
@@ -69,9 +76,6 @@ def test_transparent_parts_are_white_in_every_mode(tmp_path):
     assert (seen[:, 8, 2].tolist(), seen[:, 8, 14].tolist()) == ([200, 0, 0], [255, 255, 255])
     for name in ("grey.png", "palette.png"):
         assert (read_image(tmp_path / name, 16, 16) == 255).all()
-
-
-def test_other_modes_become_rgb(tmp_path):
     Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "print.jpg")
     assert np.abs(read_image(tmp_path / "print.jpg", 8, 8)[0, :, 4, 4].astype(int) - [255, 0, 0]).max() <= 4
     Image.fromarray(np.full((16, 16), 32768, dtype=np.uint16)).save(tmp_path / "deep.png")
@@ -81,22 +85,9 @@ def test_other_modes_become_rgb(tmp_path):
     floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
     assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
     assert "not finite" in message_of(to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError)
-
-
-def test_only_the_first_frame_counts(tmp_path):
     frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
     assert read_image(tmp_path / "film.gif", 8, 8)[0, :, 0, 0].tolist() == [255, 0, 0]
-
-
-def test_a_box_is_the_part_that_counts():
-    picture = Image.new("RGB", (30, 20), "black")
-    picture.paste("red", (10, 5, 20, 15))
-    assert (square(picture, 8, 8, (10, 5, 20, 15))[0] == 255).all()
-    beyond = square(picture, 8, 8, (-5, 5, 20, 15))  # cut off at the edge: 20 x 10, of which the middle counts
-    assert beyond[0, 4].tolist() == square(picture.crop((0, 5, 20, 15)), 8, 8)[0, 4].tolist()
-    with pytest.raises(ValueError, match=r"the box \(40, 0, 50, 5\) lies outside of the image"):
-        square(picture, 8, 8, (40, 0, 50, 5))
 
 
 @pytest.fixture
@@ -152,9 +143,8 @@ def spoil(folder):
 
 def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
     spoil(folder)
-    with pytest.raises(DataError) as error:
-        decode(folder, FILES, 8, 9)
-    assert str(error.value).startswith(f"{folder / FILES[2]} is not a readable image (3 of 10 are not): fix or")
+    said = message_of(decode, folder, FILES, 8, 9)
+    assert said.startswith(f"{folder / FILES[2]} is not a readable image (3 of 10 are not): fix or")
     with monkeypatch.context() as patch:
         patch.setattr(Image, "open", lambda *_: pytest.fail("decoded again"))
         images, unreadable = decode(folder, FILES, 8, 9, skip=True)
@@ -220,9 +210,8 @@ def test_a_missing_picture_is_never_left_out(folder):
     (folder / FILES[1]).unlink()
     (folder / FILES[4]).unlink()
     for skip in (False, True):
-        with pytest.raises(DataError) as error:
-            decode(folder, FILES, 8, 9, skip)
-        assert str(error.value).startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
+        said = message_of(decode, folder, FILES, 8, 9, skip=skip)
+        assert said.startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
     assert message_of(read_image, folder / FILES[1], 8, 9) == f"{folder / FILES[1]} is missing: correct its name"
 
 

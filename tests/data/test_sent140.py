@@ -63,16 +63,12 @@ def test_a_sample_is_its_words_vectors_then_zeros(file, vectors):
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
-def test_both_encodings_are_read_alike(tmp_path, vectors, encoding):
-    write_sentiment140(tmp_path / "a.csv", encoding=encoding)
-    made = load(tmp_path / "a.csv", vectors)
+def test_both_encodings_are_read_alike_and_a_header_is_no_tweet(file, vectors, encoding):
+    write_sentiment140(file, encoding=encoding)
+    made = load(file, vectors)
     assert (made.features[:, 4] == VECTORS["café"]).all()
-
-
-def test_a_header_is_no_tweet(file, vectors):
-    expected = load(file, vectors)
-    file.write_bytes(b"Sentiment,id,Date,Query,User,Tweet\n" + file.read_bytes())
-    assert load(file, vectors).fingerprint() == expected.fingerprint()
+    file.write_bytes(b"Sentiment,id,Date,Query,User,Tweet\n" + file.read_bytes().removeprefix(b"\xef\xbb\xbf"))
+    assert load(file, vectors).fingerprint() == made.fingerprint()
 
 
 def test_the_published_files_are_joined(tmp_path, vectors):
@@ -85,23 +81,22 @@ def test_the_published_files_are_joined(tmp_path, vectors):
         assert (len(made.features), made.users.max()) == (90, 29)
 
 
-def test_neutral_tweets_are_left_out_not_made_negative(tmp_path, vectors):
-    rows = write_sentiment140(tmp_path / "a.csv", users=20)
-    expected = load(tmp_path / "a.csv", vectors)
-    write_sentiment140(tmp_path / "a.csv", rows=[*rows, (2, "user3", "a day"), (2, "nobody", "good")])
-    with pytest.warns(UserWarning, match="^sent140: 2 neutral tweets are left out$") as said:
-        made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
-    assert (len(said), made.fingerprint()) == (1, expected.fingerprint())
-
-
-def test_an_empty_tweet_is_left_out_and_counted_once(tmp_path, vectors):
-    rows = write_sentiment140(tmp_path / "a.csv", users=20)
-    write_sentiment140(tmp_path / "a.csv", rows=[*rows, (0, "user3", ""), (4, "user4", "   "), (4, "user5", "unheard")])
-    with pytest.warns(
-        UserWarning, match="^sent140: 3 of 63 tweets are left out: none of their words has a vector$"
-    ) as said:
-        made = Sent140.load(Sent140.Settings(root=tmp_path / "a.csv", vectors=vectors), seed=0)
-    assert (len(said), len(made.features)) == (1, 60)
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([(2, "user3", "a day"), (2, "nobody", "good")], "2 neutral tweets are left out"),
+        (
+            [(0, "user3", ""), (4, "user4", "   "), (4, "user5", "unheard")],
+            "3 of 63 tweets are left out: none of their words has a vector",
+        ),
+    ],
+)
+def test_neutral_and_empty_tweets_are_left_out_and_counted_once(file, vectors, more, message):
+    expected = load(file, vectors)
+    write_sentiment140(file, rows=[*write_sentiment140(file), *more])
+    with pytest.warns(UserWarning, match=f"^sent140: {message}$") as said:
+        made = Sent140.load(Sent140.Settings(root=file, vectors=vectors), seed=0)
+    assert (len(said), made.fingerprint(), len(made.features)) == (1, expected.fingerprint(), 60)
     assert made.features.any(axis=(1, 2)).all()
 
 
@@ -119,18 +114,16 @@ def test_users_are_the_same_for_every_seed_and_more_tweets_begin_with_them(file,
     assert said == f"{file}: data.tweets = 61, but there are 60: lower it, or leave it out"
 
 
-def test_users_with_few_tweets_may_be_left_out(tmp_path, vectors):
-    path = tmp_path / "a.csv"
-    rows = write_sentiment140(path, users=20)
-    write_sentiment140(path, rows=[*rows, *((0, f"rare{i}", "bad day") for i in range(50))])
-    assert load(path, vectors).users.max() == 69
-    made = load(path, vectors, min_per_user=3)
+def test_users_with_few_tweets_may_be_left_out(file, vectors):
+    write_sentiment140(file, rows=[*write_sentiment140(file), *((0, f"rare{i}", "bad day") for i in range(50))])
+    assert load(file, vectors).users.max() == 69
+    made = load(file, vectors, min_per_user=3)
     assert (len(made.features), made.users.max()) == (60, 19)
-    said = message_of(load, path, vectors, min_per_user=4)
-    assert said.startswith(f"{path}: no user has 4 tweets (the most has 3): lower")
+    said = message_of(load, file, vectors, min_per_user=4)
+    assert said.startswith(f"{file}: no user has 4 tweets (the most has 3): lower")
 
 
-def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
+def test_texts_become_samples_as_the_benchmark_s_own_and_bad_ones_are_one_sentence(file, vectors, tmp_path):
     made = load(file, vectors, words=6)
     settings = Sent140.Settings(root=file, vectors=vectors, words=6)
     texts = ["GOOD day, number0! café", "bad"]
@@ -141,18 +134,13 @@ def test_texts_become_samples_as_the_benchmark_s_own(file, vectors, tmp_path):
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(["", *texts, ""]), "utf-8")
     np.testing.assert_array_equal(Sent140.read(path, settings), read)
-
-
-def test_bad_texts_are_one_sentence(file, vectors, tmp_path):
-    settings = Sent140.Settings(root=file, vectors=vectors)
     with pytest.raises(DataError, match=r"^2 of 3 texts have no word with a vector, the first is text 2 \(''\)"):
         Sent140.read_texts(["good", "", "unheard"], settings)
-    for content, said in ((None, "is missing"), (b"\xff\xfe\x00", "cannot be read as text"), (b"\n \n", "is empty")):
-        path = tmp_path / "mine.txt"
-        if content is not None:
-            path.write_bytes(content)
+    for content, said in ((b"\xff\xfe\x00", "cannot be read as text"), (b"\n \n", "is empty")):
+        path.write_bytes(content)
         with pytest.raises(DataError, match=rf"mine\.txt {said}"):
             Sent140.read(path, settings)
+    assert "absent.txt is missing" in message_of(Sent140.read, tmp_path / "absent.txt", settings)
 
 
 def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, vectors):
@@ -199,9 +187,8 @@ def test_words_are_leaf_s_in_lower_case():
 def test_reads_the_wanted_words(glove):
     found, table = read_vectors(glove, {"the", "cat", ". .", "dog"})
     assert (set(found), table.dtype) == ({"the", "cat", ". ."}, np.float16)
-    np.testing.assert_array_equal(table[found["the"]], np.array([0.5, 1, -2], dtype=np.float16))
-    np.testing.assert_array_equal(table[found[". ."]], np.array([3, 3, 3], dtype=np.float16))
-    np.testing.assert_array_equal(table[found["cat"]], np.array([0.1, 0, 7], dtype=np.float16))
+    for word, vector in {"the": [0.5, 1, -2], ". .": [3, 3, 3], "cat": [0.1, 0, 7]}.items():
+        np.testing.assert_array_equal(table[found[word]], np.array(vector, dtype=np.float16))
     nothing, empty = read_vectors(glove, {"dog"})
     assert (nothing, empty.shape) == ({}, (0, 3))
 
@@ -247,10 +234,10 @@ def test_texts_become_sequences_that_end_in_zeros(glove):
     assert (made.shape, made.dtype) == ((4, 5, 3), np.float16)
     assert isinstance(made, np.memmap)
     the, cat, comma, mark = [0.5, 1, -2], [0.1, 0, 7], [0, 0.25, 0], [1, 1, 1]
-    np.testing.assert_array_equal(made[0], np.array([the, cat, comma, the, mark], dtype=np.float16))
-    np.testing.assert_array_equal(made[3], np.array([cat, the, cat, the, cat], dtype=np.float16))
-    np.testing.assert_array_equal(made[2], np.array([cat, [0] * 3, [0] * 3, [0] * 3, [0] * 3], dtype=np.float16))
-    assert not made[1].any()
+    none = [0] * 3
+    first, last = [the, cat, comma, the, mark], [cat, the, cat, the, cat]
+    expected = np.array([first, [none] * 5, [cat, *[none] * 4], last], dtype=np.float16)
+    np.testing.assert_array_equal(made, expected)
 
 
 @pytest.fixture

@@ -69,13 +69,6 @@ def test_reads_any_numeric_type(tmp_path, dtype):
     assert (space.seen.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1, 2, 3, 4], [3, 4], [5])
 
 
-def test_a_validation_class_that_only_test_samples_show_is_none(tmp_path):
-    files = content()
-    splits = files["att_splits.mat"]
-    splits["val_loc"] = np.append(np.flatnonzero(TRAIN & (LABELS == 5)), np.flatnonzero(TEST & (LABELS == 4))) + 1
-    assert load(write(tmp_path, files)).space.validation.tolist() == [4]
-
-
 @pytest.mark.parametrize("how", ["no val_loc", "split by samples"])
 def test_validation_classes_are_drawn_if_the_file_sets_none_aside(tmp_path, how):
     files = content()
@@ -89,6 +82,10 @@ def test_validation_classes_are_drawn_if_the_file_sets_none_aside(tmp_path, how)
     assert {len(space.validation) for space in spaces} == {1}  # a fifth of five
     assert len({tuple(space.validation) for space in spaces}) > 1
     np.testing.assert_array_equal(load(tmp_path, 0).space.validation, spaces[0].validation)
+    # a class that only test samples show is none
+    splits["val_loc"] = np.append(np.flatnonzero(TRAIN & (LABELS == 5)), np.flatnonzero(TEST & (LABELS == 4))) + 1
+    splits["train_loc"] = np.flatnonzero(~UNSEEN & (LABELS < 4))[:, None] + 1  # as published
+    assert load(write(tmp_path, files)).space.validation.tolist() == [4]
 
 
 def test_predicates_name_the_attributes_and_their_groups(tmp_path):
@@ -106,17 +103,20 @@ def test_predicates_name_the_attributes_and_their_groups(tmp_path):
 HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page there, or correct data.root"
 
 
-def test_missing_folders_and_files(tmp_path):
+@pytest.mark.parametrize("inner", ["", "xlsa17", "xlsa17/data", "data"])
+def test_missing_folders_and_files_and_a_root_too_high(tmp_path, inner):
     nowhere = tmp_path / "nowhere"
     assert message_of(load, nowhere) == f"the folder {nowhere} is missing: {HINT}"
     absent = f"{tmp_path / 'BEASTS'} is missing, and no other dataset is in {tmp_path}: {HINT}"
     assert message_of(load, tmp_path) == absent
-    write(tmp_path, content())
-    write(tmp_path, content(), dataset="SUN")
+    folder = tmp_path / inner
+    write(folder, content())
+    write(folder, content(), dataset="SUN")
+    assert load(tmp_path).name == "xlsa17/BEASTS"
     unknown = "unknown dataset 'BEAST': did you mean 'BEASTS'? (known:"
     assert message_of(load, tmp_path, dataset="BEAST").startswith(unknown)
-    (tmp_path / "SUN" / "res101.mat").unlink()
-    assert message_of(load, tmp_path, dataset="SUN") == f"{tmp_path / 'SUN' / 'res101.mat'} is missing: {HINT}"
+    (folder / "SUN" / "res101.mat").unlink()
+    assert message_of(load, folder, dataset="SUN") == f"{folder / 'SUN' / 'res101.mat'} is missing: {HINT}"
 
 
 def with_(file, key, value):
@@ -169,13 +169,6 @@ def test_groups_that_the_folder_itself_gives_win(tmp_path):
     assert len(load(root, dataset="AWA2").space.attribute_groups) == 9  # names alone are no groups
     (root / "AWA2" / "predicates.txt").write_text("\n".join(name.replace("word ", "all::") for name in names))
     assert load(root, dataset="AWA2").space.attribute_groups == {"all": tuple(range(85))}
-
-
-@pytest.mark.parametrize("inner", ["xlsa17", "xlsa17/data", "data"])
-def test_the_root_may_be_a_folder_too_high(tmp_path, inner):
-    write(tmp_path / inner, content())
-    assert load(tmp_path).name == "xlsa17/BEASTS"
-    assert "unknown dataset 'BEAST': did you mean 'BEASTS'?" in message_of(load, tmp_path, dataset="BEAST")
 
 
 @pytest.mark.parametrize("name", ["res101.mat", "att_splits.mat"])
