@@ -14,6 +14,7 @@ from same import same
 
 NAMES = ("north", "south", "west")
 FIRST = {"data.name": "folder", "data.part": True, "method.name": "gaussian", "method.calibration": True}
+PLANNED = ("--adapt", "run")
 QUIET = {"evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False}
 
 
@@ -25,52 +26,29 @@ def place(adapting):
 
 
 @pytest.fixture
-def offline(place, tmp_path, monkeypatch, command):
-    """Call the commands in a new folder; a call that is expected to fail returns its sentence."""
+def adaptable(place, offline, tmp_path, monkeypatch):
+    """A new folder as the working directory, with the parties' folders; return what merges a run to adapt in it."""
     monkeypatch.chdir(tmp_path)
+    for name in ("data", "kits"):
+        Path(name).symlink_to(place / name)
 
-    class Offline:
-        def plan(self, out, *what, more=(), call=command):
-            words = "--credentials", place / "kits/coordinator", "--parties", ",".join(NAMES)
-            return self.done(call("offline", "plan", *what, *words, "--out", f"{out}.fedunseen", *more))
+    def merged(more=()):
+        settings = {**FIRST, **QUIET, "data.root": str(place / "data/coordinator"), "data.unlabelled": True}
+        said = offline.plan("first", NAMES, *more, of=(place / "mine.toml", *sets(settings))).err
+        assert "unlabelled samples follow" in said
+        offline.round("first", more=more)
 
-        def answer(self, name, plan, out=None, more=(), call=command):
-            words = "--data", place / "data" / name, "--credentials", place / "kits" / name
-            out = f"{out or f'{name}-{plan}'}.fedunseen"
-            return self.done(call("offline", "answer", f"{plan}.fedunseen", *words, "--out", out, *more))
-
-        def merge(self, plan, out, *files, more=("--credentials", place / "kits/coordinator"), call=command):
-            files = files or [f"{name}-{plan}.fedunseen" for name in NAMES]
-            return self.done(call("offline", "merge", f"{plan}.fedunseen", *files, "--out", out, *more))
-
-        def round(self, plan, out, more=()):
-            for name in NAMES:
-                self.answer(name, plan, more=more)
-            return self.merge(plan, out)
-
-        def merged(self, more=()):
-            settings = {**FIRST, **QUIET, "data.root": str(place / "data/coordinator"), "data.unlabelled": True}
-            said = self.plan("first", place / "mine.toml", *sets(settings), more=more).err
-            assert "unlabelled samples follow" in said
-            self.round("first", "run", more)
-
-        @staticmethod
-        def done(done):
-            assert isinstance(done, str) or done.code == 0, done
-            return done
-
-    return Offline()
+    return merged
 
 
 @pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
-def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, command):
-    offline.merged(way)
-    assert ("warning" in offline.plan("one", "--adapt", "run", more=way).err) == bool(way)
-    offline.round("one", "two.fedunseen", way)
-    offline.round("two", "three.fedunseen", way)
-    offline.round("three", "four.fedunseen", way)
+def test_rounds_by_file_end_with_the_bits_of_one_process(way, adaptable, offline, place, command):
+    adaptable(way)
+    assert ("warning" in offline.plan("one", NAMES, *way).err) == bool(way)
+    for plan, following in (("one", "two"), ("two", "three"), ("three", "four")):
+        offline.round(plan, f"{following}.fedunseen", more=way)
     assert "round 4 of 4" in command("offline", "show", "four.fedunseen").out
-    offline.round("four", "adapted", way)
+    offline.round("four", "adapted", more=way)
     done, alone = load_run("adapted"), load_run(place / "alone")
     assert same(done, alone)
     for name in ("sums_sha256", "zsl", "gzsl_harmonic", "calibration_factor"):
@@ -81,64 +59,65 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, offline, place, co
     assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2, 3]
 
 
-def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused, monkeypatch):
-    offline.merged()
-    offline.plan("one", "--adapt", "run")
+def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
+    adaptable, offline, place, refused, monkeypatch
+):
+    adaptable()
+    offline.plan("one")
     offline.round("one", "two.fedunseen")
-    assert "give --credentials" in offline.merge("one", "x", call=refused, more=())
+    assert "give --credentials" in offline.merge(plan="one", out="x", call=refused, kits=None)
     first = Path("north-one.fedunseen").read_bytes()
-    assert "round 1 of the plan, and this is round 2" in offline.merge("two", "x", "north-one.fedunseen", call=refused)
+    assert "round 1 of the plan, and this is round 2" in offline.merge(
+        "north-one.fedunseen", plan="two", out="x", call=refused
+    )
     with monkeypatch.context() as patch:  # its samples are others than in the first round
         patch.setattr("fedunseen.experiment.client_data._raw", lambda *settings: iter([b"another sample"]))
-        assert "changed since the round before" in offline.answer("north", "two", call=refused)
+        assert "changed since the round before" in offline.act("answer", "north", "two", call=refused)
     two = files.read(Path("two.fedunseen"))
     fields = {key: two[key] for key in ("plan", "k", "masked", "elements", "hello", "withdrawals")}
     key = bytes.fromhex(json.loads((place / "kits/coordinator/secagg.key").read_text())["ed25519"])
     turned = files.signed("plan", {**fields, "parties": [*NAMES][::-1]}, two.tensors, two.enrolment, key)
     Path("turned.fedunseen").write_bytes(turned)
-    assert "asks other parties than in the round before" in offline.answer("north", "turned", call=refused)
-    offline.answer("north", "two")
+    assert "asks other parties than in the round before" in offline.act("answer", "north", "turned", call=refused)
+    offline.act("answer", "north", "two")
     for plan in ("one", "two"):  # the same bytes, whenever it is asked again
-        offline.answer("north", plan, f"again-{plan}")
+        offline.act("answer", "north", plan, f"again-{plan}")
         assert Path(f"again-{plan}.fedunseen").read_bytes() == Path(f"north-{plan}.fedunseen").read_bytes()
     assert Path("north-one.fedunseen").read_bytes() == first
-    assert "no answer of south, west" in offline.merge("two", "x", "north-two.fedunseen", call=refused)
+    assert "no answer of south, west" in offline.merge(plan="two", out="x", who=NAMES[:1], call=refused)
     twice = ("north-two.fedunseen", "again-two.fedunseen")
-    assert "are both of north" in offline.merge("two", "x", *twice, call=refused)
+    assert "are both of north" in offline.merge(*twice, plan="two", out="x", call=refused)
     for name in ("south", "west"):
-        offline.answer(name, "two")
+        offline.act("answer", name, "two")
     Path("west-two.fedunseen").write_bytes(Path("west-two.fedunseen").read_bytes()[:-9])
-    assert "is damaged" in offline.merge("two", "x", call=refused)
-    offline.answer("west", "two", "repeated")
+    assert "is damaged" in offline.merge(plan="two", out="x", call=refused)
+    offline.act("answer", "west", "two", "repeated")
     # A second plan over the same samples needs consent, and later rounds have the data of the first.
-    offline.plan("other", "--adapt", "run")
-    assert "released under another plan" in offline.answer("north", "other", call=refused)
+    offline.plan("other")
+    assert "released under another plan" in offline.act("answer", "north", "other", call=refused)
     firsts = [f"{name}-one.fedunseen" for name in NAMES]
-    assert "belongs to another plan" in offline.merge("other", "x", *firsts, call=refused)
-    assert "cannot withdraw" in refused(
-        "offline", "withdraw", "one.fedunseen", "--data", place / "data/north", "--credentials", place / "kits/north",
-        "--out", "gone.fedunseen",
-    )  # fmt: skip
+    assert "belongs to another plan" in offline.merge(*firsts, plan="other", out="x", call=refused)
+    assert "cannot withdraw" in offline.act("withdraw", "north", "one", "gone", call=refused)
     kept = json.loads(Path("two.coordinator.json").read_text())
     kept["rounds"][0]["sums"]["count"] = [count + 1 for count in kept["rounds"][0]["sums"]["count"]]  # unseen ones too
     Path("two.coordinator.json").write_text(json.dumps(kept))
     mixed = ("north-two.fedunseen", "south-two.fedunseen", "repeated.fedunseen")
-    assert "data are not those of" in offline.merge("two", "x", *mixed, call=refused)
+    assert "data are not those of" in offline.merge(*mixed, plan="two", out="x", call=refused)
     unwritten = ("x", "x.coordinator.json", "gone.fedunseen", "north-other.fedunseen")
     assert not any(Path(name).exists() for name in unwritten)
 
 
-def test_what_cannot_adapt_by_file_is_refused(offline, place, refused, tmp_path):
+def test_what_cannot_adapt_by_file_is_refused(adaptable, offline, place, refused, tmp_path):
     settings = {"method.name": "eszsl", **QUIET, "data.train_per_class": 6, "data.test_per_class": 3}
     run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "eszsl")
-    assert "keeps no class means" in offline.plan("p", "--adapt", "eszsl", call=refused)
-    offline.merged()
-    offline.plan("one", "--adapt", "run")
+    assert "keeps no class means" in offline.plan("p", of=("--adapt", "eszsl"), call=refused)
+    adaptable()
+    offline.plan("one")
     offline.round("one", "two.fedunseen")
-    offline.plan("fresh", "--adapt", "run", more=("--plain",))
-    assert "asks for sums in clear" in offline.answer("north", "fresh", call=refused)
+    offline.plan("fresh", NAMES, "--plain")
+    assert "asks for sums in clear" in offline.act("answer", "north", "fresh", call=refused)
     Path("fedunseen-south/ledger/ledger.json").unlink()
     for path in Path("fedunseen-south/ledger").glob("released-*"):
         path.unlink()
-    assert "answers round 1 next" in offline.answer("south", "two", call=refused)
+    assert "answers round 1 next" in offline.act("answer", "south", "two", call=refused)
     assert not Path("p.fedunseen").exists()

@@ -19,11 +19,13 @@ from fedunseen.tools.deal import deal
 from processes import sets
 from same import same
 
+pytestmark = pytest.mark.usefixtures("place")
+
 NAMES = ("north", "south", "west", "east")
 SMALL = {
     "data.train_per_class": 6, "data.test_per_class": 3, "evaluation.theory": False, "evaluation.embedding": False,
 }  # fmt: skip
-PRESET = ("digit-pairs-gaussian", *sets(SMALL))
+PLANNED = ("digit-pairs-gaussian", *sets(SMALL))
 
 
 @pytest.fixture(scope="module")
@@ -45,43 +47,15 @@ def place(dealt, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def offline(place, command, refused):
-    """Call one of the commands; one that is expected to fail returns its sentence."""
-
-    class Offline:
-        def plan(self, name="plan", parties=NAMES, *more, of=PRESET, call=command, kits="kits"):
-            words = "--credentials", f"{kits}/coordinator", "--parties", ",".join(parties)
-            return self.done(call("offline", "plan", *of, *words, "--out", f"{name}.fedunseen", *more))
-
-        def forget(self, name, removing, *given, **more):
-            return self.plan(name, *given, of=("--forget", "run", "--removing", removing), **more)
-
-        def act(self, what, who, plan="plan", out=None, more=(), call=command, kits="kits"):
-            words = "--data", f"data/{who}", "--credentials", f"{kits}/{who}", "--out", f"{out or who}.fedunseen"
-            return self.done(call("offline", what, f"{plan}.fedunseen", *words, *more))
-
-        def merge(self, *paths, plan="plan", out="run", call=command):
-            return self.done(call("offline", "merge", f"{plan}.fedunseen", *paths, "--out", out))
-
-        @staticmethod
-        def done(done):
-            assert isinstance(done, str) or done.code == 0, done
-            return done
-
-    return Offline()
-
-
-@pytest.fixture
-def answered(offline, place):
+def answered(offline):
     """A plan and the answers of all four."""
     offline.plan()
     for name in NAMES:
         offline.act("answer", name)
-    return place
 
 
-def answers(names=NAMES):
-    return [f"{name}.fedunseen" for name in names]
+def plan_removal(offline, name, removing, *given, **more):
+    return offline.plan(name, *given, of=("--forget", "run", "--removing", removing), **more)
 
 
 @pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
@@ -92,16 +66,16 @@ def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, 
     sent = {}
     for name in NAMES:
         assert ("warning" in offline.act("answer", name, more=way).err) == bool(way)
-        sent[name] = (place / f"{name}.fedunseen").read_bytes()
-    offline.merge("plan.fedunseen", *answers())  # as *.fedunseen names them
+        sent[f"{name}-plan.fedunseen"] = (place / f"{name}-plan.fedunseen").stat().st_size
+    offline.merge("plan.fedunseen", *sent, kits=None)  # as *.fedunseen names them
     merged = load_run(place / "run")
     assert merged.result["sums_sha256"] == alone.result["sums_sha256"]
     assert same(merged, alone)
-    assert merged.metrics[0]["bytes_up"] == sum(map(len, sent.values()))
+    assert merged.metrics[0]["bytes_up"] == sum(sent.values())
     rows = np.load(place / "data/north/features.npz")["features"][:2]
     np.save(place / "rows.npy", rows)
     assert command("predict", "run", "rows.npy").code == 0
-    shown = [command("offline", "show", name).out for name in ("plan.fedunseen", "north.fedunseen")]
+    shown = [command("offline", "show", name).out for name in ("plan.fedunseen", "north-plan.fedunseen")]
     assert "signed by coordinator" in shown[0]
     assert "signed by north" in shown[1]
     assert ("under masks" in shown[0], "alone nothing" in shown[1]) == (not way, not way)
@@ -113,21 +87,22 @@ def test_what_a_party_may_not_send_it_does_not_and_the_ledger_lists_the_answer(o
     with monkeypatch.context() as patch:
         patch.setattr("fedunseen.methods.closed_form.statistics.LARGEST", 119 * 127**2)  # 119 samples of 8 bits fit
         assert "120 samples of 8 bits do not fit 64 bits" in offline.act("answer", "north", call=refused)
-    assert not Path("north.fedunseen").exists()
+    assert not Path("north-plan.fedunseen").exists()
     assert not list(Path("fedunseen-north/ledger").glob("released-*"))
     offline.act("answer", "north")
     history = json.loads(command("ledger", "fedunseen-north", "--json").out)
     assert [line["kind"] for line in history["releases"]] == ["budget", "file"]
-    assert history["bytes"] == Path("north.fedunseen").stat().st_size
+    assert history["bytes"] == Path("north-plan.fedunseen").stat().st_size
     assert "1 messages" in command("ledger", "fedunseen-north").err
 
 
 def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline, refused):
     plan = files.read(Path("plan.fedunseen"))
-    elements = np.concatenate([files.read(Path(name)).tensors["elements"].numpy() for name in answers()]).view(np.uint8)
-    bits = np.unpackbits(elements)
+    elements = [files.read(path).tensors["elements"].numpy() for path in Path().glob("*-plan.fedunseen")]
+    assert len(elements) == 4
+    bits = np.unpackbits(np.concatenate(elements).view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 / np.sqrt(4 * bits.size)  # five standard deviations of fair coins
-    first = Path("north.fedunseen").read_bytes()
+    first = Path("north-plan.fedunseen").read_bytes()
     offline.act("answer", "north", out="again")
     assert Path("again.fedunseen").read_bytes() == first
     stored = next(Path("fedunseen-north/ledger").glob("answer-*"))
@@ -145,24 +120,22 @@ def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline,
     assert not Path("t.fedunseen").exists()
 
 
-def test_a_second_plan_needs_withdrawals_or_consent(offline, place, refused):
+def test_a_second_plan_needs_withdrawals_or_consent(offline, refused):
     offline.plan()
     for name in NAMES[:3]:
         offline.act("answer", name)
-    assert "no answer of east" in offline.merge(*answers(NAMES[:3]), call=refused)
+    assert "no answer of east" in offline.merge(who=NAMES[:3], call=refused)
     assert "cannot withdraw" in offline.act("withdraw", "north", out="w", call=refused)
     offline.plan("bare", NAMES[:3])
-    said = offline.act("answer", "north", "bare", "bare-north", call=refused)
-    assert "east took part in that one, without a withdrawal" in said
+    bare = offline.act("answer", "north", "bare", call=refused)
+    assert "east took part in that one, without a withdrawal" in bare
     offline.act("withdraw", "east", out="gone")
     assert "has withdrawn" in offline.act("answer", "east", call=refused)
     offline.plan("second", NAMES[:3], "--withdrawal", "gone.fedunseen")
-    for name in NAMES[:3]:
-        offline.act("answer", name, "second", f"second-{name}")
-    offline.merge(*[f"second-{name}.fedunseen" for name in NAMES[:3]], plan="second")
+    offline.round("second", who=NAMES[:3])
     offline.plan("third")
-    assert "released under another plan" in offline.act("answer", "north", "third", "third-north", call=refused)
-    offline.act("answer", "north", "third", "third-north", more=("--consent", "again"))
+    assert "released under another plan" in offline.act("answer", "north", "third", call=refused)
+    offline.act("answer", "north", "third", more=("--consent", "again"))
     forged = files.read(Path("second.fedunseen"))
     forged.header["withdrawals"][0]["plans"].append("00" * 32)
     with pytest.raises(Exception, match="that its party has not signed"):
@@ -184,11 +157,11 @@ def test_changed_data_need_consent(answered, offline, refused):
     arrays["features"][-1] /= 2
     np.savez("data/north/features.npz", **arrays)
     offline.plan("more")
-    assert "samples have changed since" in offline.act("answer", "north", "more", "more-north", call=refused)
+    assert "samples have changed since" in offline.act("answer", "north", "more", call=refused)
     arrays["features"] = 1 - arrays["features"]  # its own ledger has none of these, and the others' is what helps
     np.savez("data/north/features.npz", **arrays)
-    offline.act("answer", "north", "more", "more-north")
-    assert "asked the same parties" in offline.act("answer", "south", "more", "more-south", call=refused)
+    offline.act("answer", "north", "more")
+    assert "asked the same parties" in offline.act("answer", "south", "more", call=refused)
 
 
 def reference(place, without, names=NAMES):
@@ -212,34 +185,33 @@ def reference(place, without, names=NAMES):
 
 def test_removals_of_several_parties_are_one_masked_sum(answered, offline, place, refused):
     """North removes everything and south some samples: the coordinator sees their total alone."""
-    offline.merge(*answers())
-    offline.forget("gone", "north,south,west")
+    offline.merge()
+    plan_removal(offline, "gone", "north,south,west")
     chosen = range(0, 40, 2)
     agreed, some = ("--consent", "removal"), [word for one in chosen for word in ("--samples", one)]
     for name in ("north", "east"):  # what is left of the total would be the sums of east alone
         assert "the plan keeps all samples of 1 parties" in offline.act("answer", name, "gone", "x", call=refused)
-    offline.act("answer", "north", "gone", "gone-north", agreed)
-    offline.forget("all", ",".join(NAMES))
+    offline.act("answer", "north", "gone", more=agreed)
+    plan_removal(offline, "all", ",".join(NAMES))
     assert "keeps all samples of 0 parties" in offline.act("answer", "south", "all", "x", some, call=refused)
-    offline.act("answer", "south", "gone", "gone-south", (*some, *agreed))
-    offline.act("answer", "west", "gone", "gone-west", (*some, *agreed))
+    for name in ("south", "west"):
+        offline.act("answer", name, "gone", more=(*some, *agreed))
     assert "--samples are for a removal" in offline.act("answer", "east", "gone", "x", (*some, *agreed), call=refused)
-    assert "0 samples" in offline.act("answer", "east", "gone", "gone-east", agreed).err
-    files_ = [f"gone-{name}.fedunseen" for name in NAMES]
-    assert "no answer of east" in offline.merge(*files_[:3], plan="gone", out="left", call=refused)
-    offline.merge(*files_, plan="gone", out="left")
+    assert "0 samples" in offline.act("answer", "east", "gone", more=agreed).err
+    assert "no answer of east" in offline.merge(plan="gone", out="left", who=NAMES[:3], call=refused)
+    offline.merge(plan="gone", out="left")
     left = load_run(place / "left")
     assert left.result["sums_sha256"] == reference(place, {"north": None, "south": chosen, "west": chosen})
     assert left.result["sums_sha256"] != load_run(place / "run").result["sums_sha256"] == reference(place, {})
     samples = len(np.load(place / "data/north/features.npz")["labels"]) + 40
     assert left.result["forgotten"] == [f"{samples} samples of north, south, west"]
     # Nothing is removed twice, and few parties do not hide each other.
-    offline.forget("again", "north,south,east")
+    plan_removal(offline, "again", "north,south,east")
     assert "removed by another plan" in offline.act("answer", "south", "again", "x", (*some, *agreed), call=refused)
-    offline.forget("few", "west,east")
+    plan_removal(offline, "few", "west,east")
     assert "ask for a plan with 3" in offline.act("answer", "east", "few", "x", call=refused)
-    offline.act("answer", "east", "few", "few-east", agreed)
-    assert "--removing names 'oz'" in offline.forget("bad", "north,oz", call=refused)
+    offline.act("answer", "east", "few", more=agreed)
+    assert "--removing names 'oz'" in plan_removal(offline, "bad", "north,oz", call=refused)
     # A lying coordinator pads the list with parties that it does not ask.
     plan = files.read(Path("few.fedunseen"), "plan")
     for names, why in (
@@ -262,13 +234,10 @@ def test_three_parties_withdraw_and_are_removed_by_file(place, offline, refused)
     withdrawn = "--withdrawal", "gone.fedunseen"
     assert "takes 3 at least" in offline.plan("next", three[:2], *withdrawn, **kits, call=refused)
     offline.plan("next", three[:2], "--plain", *withdrawn, **kits)
-    for name in three[:2]:
-        offline.act("answer", name, "next", more=("--plain",), **kits)
-    offline.merge(*answers(three[:2]), plan="next")
+    offline.round("next", who=three[:2], more=("--plain",), **kits)
     assert load_run(place / "run").result["sums_sha256"] == reference(place, {}, three[:2])
-    offline.forget("remove", "north", three[:1], "--plain", **kits)
-    offline.act("answer", "north", "remove", "removal", ("--plain",), **kits)
-    offline.merge("removal.fedunseen", plan="remove", out="left")
+    plan_removal(offline, "remove", "north", three[:1], "--plain", **kits)
+    offline.round("remove", "left", three[:1], ("--plain",), **kits)
     assert load_run(place / "left").result["sums_sha256"] == reference(place, {"north": None}, three[:2])
 
 
@@ -280,35 +249,36 @@ def lie(name, changes=None, tensors=None, signer="kits/coordinator", out=None):
     Path(f"{out or name}.fedunseen").write_bytes(files.signed(*given, bytes.fromhex(key)))
 
 
+ANSWER = Path("north-plan.fedunseen")
+
+
 def edit(old, new):
-    path = Path("north.fedunseen")
-    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    ANSWER.write_bytes(ANSWER.read_bytes().replace(old, new, 1))
 
 
 def flip():
-    content = Path("north.fedunseen").read_bytes()
-    edit(content, content[:-1] + bytes([content[-1] ^ 1]))
+    content = ANSWER.read_bytes()
+    ANSWER.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
 def add_one():
-    elements = files.read(Path("north.fedunseen")).tensors["elements"]
-    lie("north", tensors={"elements": elements + 1}, signer="kits/north")
+    lie(ANSWER.stem, tensors={"elements": files.read(ANSWER).tensors["elements"] + 1}, signer="kits/north")
 
 
 SHORT = {"elements": torch.zeros(5, dtype=torch.int64)}
 HARMS = {  # what is done to the answer of north, what the merge says
-    "cut": (lambda: edit(Path("north.fedunseen").read_bytes()[-40:], b""), "is damaged"),
+    "cut": (lambda: edit(ANSWER.read_bytes()[-40:], b""), "is damaged"),
     "flipped": (flip, "not signed by north, or was changed"),
     "older": (lambda: edit(b"file 1\n", b"file 0\n"), "another version of fedunseen"),
     "of another version": (
         lambda: edit(f'"version": "{__version__}"'.encode(), b'"version": "0.0.9"'), "was written by fedunseen 0.0.9",
     ),
-    "huge": (lambda: os.truncate("north.fedunseen", 2**32), "are the most"),
-    "signed by another": (lambda: lie("north", signer="kits/south"), "is not signed by north"),
-    "signed by a stranger": (lambda: lie("north", signer="strange/north"), "whose key the plan does not know"),
-    "short": (lambda: lie("north", tensors=SHORT, signer="kits/north"), "another length than the plan"),
+    "huge": (lambda: os.truncate(ANSWER, 2**32), "are the most"),
+    "signed by another": (lambda: lie(ANSWER.stem, signer="kits/south"), "is not signed by north"),
+    "signed by a stranger": (lambda: lie(ANSWER.stem, signer="strange/north"), "whose key the plan does not know"),
+    "short": (lambda: lie(ANSWER.stem, tensors=SHORT, signer="kits/north"), "another length than the plan"),
     "without a sum": (add_one, "the answers have no sum"),
-    "missing": (lambda: os.remove("north.fedunseen"), "cannot be read"),
+    "missing": (ANSWER.unlink, "cannot be read"),
 }  # fmt: skip
 
 
@@ -316,18 +286,18 @@ HARMS = {  # what is done to the answer of north, what the merge says
 def test_a_bad_file_is_refused_and_nothing_is_written(harm, answered, offline, refused):
     change, why = HARMS[harm]
     change()
-    assert why in offline.merge(*answers(), call=refused)
+    assert why in offline.merge(call=refused, kits=None)
     assert not Path("run").exists()
 
 
 def test_files_that_do_not_belong_together_are_refused(answered, offline, refused):
-    shutil.copy("north.fedunseen", "copy.fedunseen")
-    assert "are both of north" in offline.merge(*answers(), "copy.fedunseen", call=refused)
-    assert "no answer of north" in offline.merge(*answers(NAMES[1:]), call=refused)
+    shutil.copy("north-plan.fedunseen", "copy.fedunseen")
+    assert "are both of north" in offline.merge(*Path().glob("*-plan.fedunseen"), "copy.fedunseen", call=refused)
+    assert "no answer of north" in offline.merge(who=NAMES[1:], call=refused)
     offline.plan("other")
-    assert "belongs to another plan" in offline.merge(*answers(), plan="other", call=refused)
+    assert "belongs to another plan" in offline.merge(*Path().glob("*-plan.fedunseen"), plan="other", call=refused)
     Path("plan.coordinator.json").unlink()
-    assert "merge where the plan was written" in offline.merge(*answers(), call=refused)
+    assert "merge where the plan was written" in offline.merge(call=refused)
     assert not Path("run").exists()
 
 
@@ -339,16 +309,16 @@ def test_files_that_do_not_belong_together_are_refused(answered, offline, refuse
         ({"more": ("--consent", "all")}, "--consent all: choose among"),
         ({"plan": "clear"}, "the plan asks for sums in clear"),
         ({"more": ("--set", "data.quantization=16")}, "data.quantization = 16 is not the coordinator's, 8"),
-        ({"plan": "south"}, "is a file of the kind 'answer', not 'plan'"),
+        ({"plan": "south-plan"}, "is a file of the kind 'answer', not 'plan'"),
     ],
     ids=str,
 )
-def test_a_party_refuses_what_it_should_not_answer(words, why, offline, place, refused):
+def test_a_party_refuses_what_it_should_not_answer(words, why, offline, refused):
     offline.plan()
     offline.act("answer", "south")
     offline.plan("clear", NAMES, "--plain")
     assert why in offline.act("answer", "north", **words, call=refused)
-    assert not Path("north.fedunseen").exists()
+    assert not Path("north-plan.fedunseen").exists()
 
 
 @pytest.mark.parametrize(
@@ -365,7 +335,7 @@ def test_a_plan_that_files_cannot_carry_is_refused(parties, more, why, offline, 
     assert not Path("plan.fedunseen").exists()
 
 
-def test_credentials_need_no_engine(place, command, refused, monkeypatch):
+def test_credentials_need_no_engine(command, refused, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("fedunseen.engines.carriers.nvflare.kit.find_spec", lambda name: None)
     done = command("certs", "--parties", "a,b,c", "--out", "new", "--authority", "authority")
