@@ -7,9 +7,9 @@ import pytest
 
 from fedunseen.core import arrays
 from fedunseen.core.arrays import array_names, load_arrays
-from fedunseen.core.errors import DataError
 from fedunseen.core.memory import Mapped
 from fedunseen.data import read_features
+from refusals import message_of
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, np.uint8, np.int32])
@@ -76,8 +76,7 @@ def save(path, content):
 def test_bad_files(tmp_path, name, content, message):
     path = tmp_path / name
     save(path, content)
-    with pytest.raises(DataError, match=f"^{re.escape(message.format(path=path))}"):
-        read_features(path, 3)
+    assert message_of(read_features, path, 3).startswith(message.format(path=path))
 
 
 def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
@@ -88,10 +87,8 @@ def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
         path = tmp_path / f"cut{name[1:]}"
         for length in range(0, len(whole), 37):
             path.write_bytes(whole[:length])
-            with pytest.raises(
-                DataError, match=r"is damaged( or not a NumPy file: save it again$|: an array of shape \(20, 3\))"
-            ):
-                read_features(path, 3)
+            said = message_of(read_features, path, 3)
+            assert re.search(r"is damaged( or not a NumPy file: save it again$|: an array of shape \(20, 3\))", said)
 
 
 def test_an_array_that_nobody_needs_is_not_read(tmp_path):
@@ -102,8 +99,8 @@ def test_an_array_that_nobody_needs_is_not_read(tmp_path):
         archive.writestr("huge.npy", header((2**43,), "<f4") + b"123")
     assert read_features(path, 3).tolist() == [[1.0] * 3] * 2
     assert (set(load_arrays(path, ["features", "absent"])), array_names(path)) == ({"features"}, ["features", "huge"])
-    with pytest.raises(DataError, match=r"a\.npz is damaged: an array of shape \(8796093022208,\) and type float32 "):
-        load_arrays(path, ["huge"])
+    said = message_of(load_arrays, path, ["huge"])
+    assert "a.npz is damaged: an array of shape (8796093022208,) and type float32 " in said
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -1,14 +1,13 @@
 """A benchmark of arrays in memory: what becomes seen, unseen and of whom, and what is refused."""
 
-import re
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedunseen.core.errors import DataError
 from fedunseen.data import Benchmark
+from refusals import message_of
 
 ANIMALS = {"horse": [1.0, 0.0], "tiger": [0.0, 1.0], "zebra": [1.0, 1.0], "ox": [2.0, 0.0]}
 X = np.arange(8.0).reshape(4, 2)
@@ -67,14 +66,13 @@ def test_classes_may_be_numbers_and_pictures_stay_bytes():
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(given, message):
-    with pytest.raises(DataError, match=f"^{re.escape(message)}"):
-        Benchmark.from_arrays(*given)
+    assert message_of(Benchmark.from_arrays, *given).startswith(message)
 
 
 def test_tests_and_groups_that_do_not_fit_are_refused():
-    with pytest.raises(DataError, match=r"^the test samples have the shape \(1,\), the training samples \(2,\)$"):
-        Benchmark.from_arrays(X, Y, ANIMALS, test=(X[:, :1], Y))
-    with pytest.raises(DataError, match=r"^groups have the shape \(3,\), but there are 4 training samples$"):
-        Benchmark.from_arrays(X, Y, ANIMALS, groups=[1, 2, 3])
-    with pytest.raises(DataError, match=r"^arrays has no sample of an unseen class: give some, "):
-        Benchmark.from_arrays(X, Y, ANIMALS, test=(X, Y))
+    def refusal(**settings):
+        return message_of(Benchmark.from_arrays, X, Y, ANIMALS, **settings)
+
+    assert refusal(test=(X[:, :1], Y)) == "the test samples have the shape (1,), the training samples (2,)"
+    assert refusal(groups=[1, 2, 3]) == "groups have the shape (3,), but there are 4 training samples"
+    assert refusal(test=(X, Y)).startswith("arrays has no sample of an unseen class: give some, ")

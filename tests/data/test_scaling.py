@@ -46,12 +46,9 @@ def test_a_constant_column_becomes_zero(step):
     assert scaler(new)[0, 1] == 0
 
 
-def test_a_row_of_zeros_stays_under_l2_and_large_rows_do_not_overflow():
+def test_zeros_stay_under_l2_large_rows_do_not_overflow_and_the_source_is_left_alone():
     rows = np.array([[0, 0], [3e30, 4e30]], dtype=np.float32)
     np.testing.assert_allclose(Scaler.fit(rows, ("l2",))(rows), [[0, 0], [0.6, 0.8]], rtol=1e-6)
-
-
-def test_no_steps_copy_nothing_and_steps_leave_the_source_alone():
     rows = np.ones((4, 2), dtype=np.float32)
     assert Scaler.fit(rows, ())(rows) is rows
     Scaler.fit(rows, ("centre", "l2"))(rows)
