@@ -1,7 +1,6 @@
 """EfficientNet-Lite: on real photos, against the package's own forward pass, with weights from files of all kinds."""
 
 import pickle
-import re
 import sys
 
 import numpy as np
@@ -11,7 +10,7 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 from safetensors.torch import save_file
 
-from fedunseen.core.errors import DataError, MissingDependencyError
+from fedunseen.core.errors import MissingDependencyError
 from fedunseen.core.parameters import is_statistic
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
 from refusals import message_of
@@ -123,17 +122,16 @@ def test_bad_weights(weights, tmp_path, photographs):
     torch.save({**weights, "_conv_stem.weight": torch.zeros(1, 2)}, tmp_path / "shaped.pth")
     torch.save([1, 2], tmp_path / "listed.pth")
     (tmp_path / "cut.safetensors").write_bytes(b"\x00" * 7)
+    damaged = "is damaged, or holds more than tensors: give encoder.weights a .safetensors file"
     for name, said in {
-        "pickled.pth": "is damaged, or holds more than tensors: give encoder.weights a .safetensors file",
-        "zipped.pth": "is damaged, or holds more than tensors: give encoder.weights a .safetensors file",
-        "cut.safetensors": "is damaged, or holds more than tensors: give encoder.weights a .safetensors file",
+        **dict.fromkeys(("pickled.pth", "zipped.pth", "cut.safetensors"), damaged),
         "short.pth": "holds no weights of efficientnet-lite0 (it lacks _bn0.weight)",
         "shaped.pth": "holds no weights of efficientnet-lite0 (it has _conv_stem.weight of the shape (1, 2))",
         "listed.pth": "holds something else than named tensors",
         "none.pth": "is missing: encoder.weights has to name a .safetensors or a .pth file",
     }.items():
-        with pytest.raises(DataError, match="^" + re.escape(f"{tmp_path / name} {said}")):
-            encoder(weights=tmp_path / name).encode(photographs)
+        message = message_of(lambda path: encoder(weights=path).encode(photographs), tmp_path / name)
+        assert message.startswith(f"{tmp_path / name} {said}")
     assert not (tmp_path / "written").exists()
 
 

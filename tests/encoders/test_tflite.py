@@ -65,15 +65,11 @@ def test_features_are_those_that_others_computed(real_data, mobilenet, apples):
 
 
 @pytest.mark.slow
-def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, monkeypatch):
+def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, two_threads, monkeypatch):
     monkeypatch.setattr(cache, "CHUNK", 8)
     alone = np.concatenate([encoder(mobilenet, apples).encode(apples[i : i + 1]) for i in range(4)])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        together = encoder(mobilenet, apples).encode(apples[:12])
-    finally:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(3)  # the fixture sets it back
+    together = encoder(mobilenet, apples).encode(apples[:12])
     assert isinstance(together, np.memmap)
     assert np.array_equal(alone, together[:4])
     (path,) = (own_cache / "features").iterdir()

@@ -71,21 +71,16 @@ def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     assert np.array_equal(resnet(resnet_folder, shape=(1, 20, 24)).encode(grey), resnet(resnet_folder).encode(wide))
 
 
-def test_frozen_tokens_are_the_librarys(vit_folder, photographs):
+def test_frozen_tokens_are_the_librarys_and_other_sizes_interpolate_the_positions(vit_folder, photographs):
     model = transformers.ViTModel.from_pretrained(vit_folder, add_pooling_layer=False).eval()
     with torch.no_grad():
         expected = model(prepared(photographs, *HALF)).last_hidden_state.numpy()
+        values = model(prepared(photographs, *HALF, size=48), interpolate_pos_encoding=True).last_hidden_state
     vectors = vit(vit_folder).encode(photographs)
     np.testing.assert_allclose(vectors, expected[:, 0], rtol=1e-4, atol=1e-5)
     maps = vit(vit_folder, "maps").encode(photographs)
     assert maps.shape == (8, 16, 4, 4)
     np.testing.assert_allclose(maps[:, :, 2, 1], expected[:, 1 + 2 * 4 + 1], rtol=2e-3, atol=2e-3)
-
-
-def test_other_sizes_interpolate_the_positions(vit_folder, photographs):
-    model = transformers.ViTModel.from_pretrained(vit_folder, add_pooling_layer=False).eval()
-    with torch.no_grad():
-        values = model(prepared(photographs, *HALF, size=48), interpolate_pos_encoding=True).last_hidden_state
     network = vit(vit_folder, "maps", size=48, trained=True).backbone()
     assert network.shape == (16, 6, 6)
     own = network(network.init(np.random.default_rng(0)), torch.from_numpy(photographs))
@@ -93,9 +88,8 @@ def test_other_sizes_interpolate_the_positions(vit_folder, photographs):
 
 
 def test_vit_gives_tokens_and_takes_them_back(vit_folder, photographs):
-    model = transformers.ViTModel.from_pretrained(
-        vit_folder, add_pooling_layer=False, attn_implementation="eager"
-    ).eval()
+    settings = {"add_pooling_layer": False, "attn_implementation": "eager"}
+    model = transformers.ViTModel.from_pretrained(vit_folder, **settings).eval()
     with torch.no_grad():
         pixels = prepared(photographs, *HALF)
         expected = model(pixels, output_attentions=True)
@@ -186,6 +180,8 @@ def test_random_weights_need_no_file():
     weight = params["f.encoder.stages.3.layers.1.layer.0.convolution.weight"]
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
     assert torch.isfinite(network(params, torch.rand(4, 3, 32, 32), training=True)).all()
+    large = ResNet(settings.model_copy(update={"size": None}), (3, 32, 32), "maps").backbone()
+    assert large.multiply_adds() == pytest.approx(1.8e9, rel=0.02)  # as the paper says
 
 
 def test_random_vit_starts_as_its_authors_do(vit_folder, tmp_path):
@@ -201,11 +197,6 @@ def test_random_vit_starts_as_its_authors_do(vit_folder, tmp_path):
     assert weight.std().item() == pytest.approx(0.3, rel=0.1)
     assert not params["f.vit.layers.0.mlp.fc1.bias"].any()
     assert torch.equal(params["f.vit.layernorm.weight"], torch.ones(16))
-
-
-def test_multiply_adds_are_those_of_the_papers():
-    settings = ResNetSettings(weights="microsoft/resnet-18", pretrained=False, trained=True)
-    assert ResNet(settings, (3, 32, 32), "maps").backbone().multiply_adds() == pytest.approx(1.8e9, rel=0.02)
 
 
 def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch):
@@ -241,19 +232,15 @@ def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch)
     assert missing.endswith("pip install 'fedunseen[encoders]'")
 
 
-def test_a_hub_that_does_not_answer_is_named(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise ConnectionError("Name or service not known.\nmore lines")
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    assert message_of(resnet, "microsoft/resnet-18").startswith("encoder.weights:")
-
-
-def test_a_hub_name_is_loaded_from_its_local_copy(monkeypatch, resnet_folder, photographs):
+def test_a_hub_name_is_loaded_from_its_local_copy_and_a_hub_that_does_not_answer_is_named(
+    monkeypatch, resnet_folder, photographs
+):
     asked = []
 
     def snapshot_download(name, allow_patterns):
         asked.append((name, allow_patterns))
+        if name == "microsoft/resnet-18":
+            raise ConnectionError("Name or service not known.\nmore lines")
         return str(resnet_folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
@@ -262,6 +249,7 @@ def test_a_hub_name_is_loaded_from_its_local_copy(monkeypatch, resnet_folder, ph
     ((name, patterns),) = asked
     assert name == "somebody/network"
     assert not any(".bin" in pattern or ".pt" in pattern or ".py" in pattern for pattern in patterns)
+    assert message_of(resnet, "microsoft/resnet-18").startswith("encoder.weights:")
 
 
 @pytest.mark.parametrize(("side", "expected"), [(448, 448), (224, 224), (32, 224)])

@@ -47,9 +47,8 @@ def saved(kind, folder):
     model.save_pretrained(folder)
     if kind in ("clip", "siglip"):
         tokenizers = pytest.importorskip("tokenizers")
-        words = tokenizers.Tokenizer(
-            tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="[UNK]")
-        )
+        numbers = {word: i for i, word in enumerate(WORDS)}
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
         words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
         fast = transformers.PreTrainedTokenizerFast(
             tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", model_max_length=12
