@@ -29,13 +29,9 @@ def test_finite_finds_a_single_bad_number(bad, answer):
 
 
 def test_size_in_bytes_counts_each_number_by_its_type():
-    tensors = {
-        "a": torch.zeros(3, 2),
-        "b": torch.zeros(5, dtype=torch.bfloat16),
-        "c": torch.zeros(2, dtype=torch.int64),
-    }
+    tensors = [torch.zeros(3, 2), torch.zeros(5, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.int64)]
     assert size_in_bytes(tensors) == 24 + 10 + 16
-    assert size_in_bytes(list(tensors.values())) == 50
+    assert size_in_bytes(dict(zip("abc", tensors, strict=True))) == 50
 
 
 def test_linear_layer_is_drawn_from_the_given_generator_alone():

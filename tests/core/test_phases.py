@@ -34,7 +34,7 @@ def torchs(kind, options, params, gradients):
 
 
 @pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
-def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
+def test_a_stack_of_clients_takes_each_ones_own_steps_and_gradients_are_only_read(optimiser, kind, options):
     params, gradients = draw(0, 3), [draw(seed, 3) for seed in range(1, 6)]
     steps = [5, 4, 2]  # the clients at the back rest early
     expected = [
@@ -48,10 +48,6 @@ def test_a_stack_of_clients_takes_each_ones_own_steps(optimiser, kind, options):
         optimiser.update([v[active] for v in params], [g[active] for g in grads], own, step)
     for k in range(3):
         torch.testing.assert_close([v[k] for v in params], expected[k])
-
-
-@pytest.mark.parametrize(("optimiser", "kind", "options"), OPTIMISERS)
-def test_gradients_are_only_read(optimiser, kind, options):
     # Autograd may return one tensor for two parameters (those of a sum), and one that a scalar was expanded to.
     item = torch.ones(1).expand(4)
     params = [torch.zeros(4), torch.full((4,), 2.0)]
@@ -77,10 +73,7 @@ def test_every_epoch_sees_every_sample_once(samples, batch, epochs, seed):
         assert (np.diff(weight[-1]) <= 0).all()
         assert weight[-1, 0] == 1
     assert ((plan.index >= 0) & (plan.index < samples)).all()
-
-
-def test_a_plan_without_samples_has_no_steps():
-    assert epochs_plan(0, 4, 3, np.random.default_rng(0)).steps == 0
+    assert epochs_plan(0, batch, epochs, np.random.default_rng(seed)).steps == 0
 
 
 @pytest.mark.parametrize(("weights", "mean"), [([1.0, 1.0, 1.0], 4.0), ([1.0, 0.0, 1.0], 3.5), ([0.0, 0.0, 0.0], 0.0)])
