@@ -52,28 +52,31 @@ class Growing:
         near = described * p["described"] * kernel(squared_distances(self.semantics, row))[:, 0]
         own, k = kernel.variance * (1 + kernel.nugget), near[self.observed]
         prior = from_prior(p, torch.zeros_like(total)[None], row, near.new_tensor([described]))[0]
-        weight, bias, apart, grown = p["weight"], p["bias"], prior + k @ self.dual, self
-        cross = torch.cat([self.cross, k[None]])
+        bias, apart, grown, (classes, shown) = p["bias"], prior + k @ self.dual, self, self.cross.shape
+        weight = torch.empty(classes + 1, len(total), dtype=k.dtype)  # copied once: copies are what takes time here
+        cross = torch.empty(classes + 1, shown + bool(count), dtype=k.dtype)
+        cross[:-1, :shown], cross[-1, :shown] = self.cross, k
         if count:
             half = torch.linalg.solve_triangular(self.factor, k[:, None], upper=False)
             square = own + 1 / count - half.square().sum()
             effect = torch.linalg.solve_triangular(self.factor.T, half, upper=True)[:, 0]
             a = (total / count - p["centre"] - apart) / square
             step, moved = a @ p["precision"], near - self.cross @ effect
-            bias = bias - moved * (weight @ a) - moved.square() * (a @ step) / 2
-            weight = torch.addr(weight, moved, step)
+            bias = bias - moved * (p["weight"] @ a) - moved.square() * (a @ step) / 2
+            torch.addr(p["weight"], moved, step, out=weight[:-1])
             apart = apart + (own - k @ effect) * a
-            factor = torch.zeros(len(k) + 1, len(k) + 1, dtype=k.dtype)
+            factor = torch.zeros(shown + 1, shown + 1, dtype=k.dtype)
             factor[:-1, :-1], factor[-1, :-1], factor[-1, -1] = self.factor, half[:, 0], square.sqrt()
-            cross = torch.cat([cross, torch.cat([near, near.new_tensor([own])])[:, None]], 1)
-            observed = torch.cat([self.observed, self.observed.new_tensor([len(self.semantics)])])
+            cross[:-1, -1], cross[-1, -1] = near, own
+            observed = torch.cat([self.observed, self.observed.new_tensor([classes])])
             dual = torch.cat([self.dual - torch.outer(effect, a), a[None]])
             grown = Growing(p, self.semantics, observed, factor, cross, dual)
-        new = apart @ p["precision"]
+        else:
+            weight[:-1] = p["weight"]
+        weight[-1] = apart @ p["precision"]
         numbers = {"count": count, "described": described, "seen_mask": 0.0}
         params = p | {name: torch.cat([p[name], near.new_tensor([value])]) for name, value in numbers.items()}
-        params["weight"] = torch.cat([weight, new[None]])
-        params["bias"] = torch.cat([bias, (new @ apart)[None] / -2])
+        params |= {"weight": weight, "bias": torch.cat([bias, (weight[-1] @ apart)[None] / -2])}
         return Growing(params, torch.cat([self.semantics, row]), grown.observed, grown.factor, cross, grown.dual)
 
 
