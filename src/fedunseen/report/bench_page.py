@@ -1,24 +1,19 @@
 """The leaderboard of a bench: a page that sorts and filters, and the same rows as CSV, Markdown and LaTeX."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import tabular
 from fedunseen.data.io.csv_io import write_csv
+from fedunseen.experiment.sweep import Sweep
+from fedunseen.experiment.sweep.schema import Bench
+from fedunseen.papers.bench import Interval, Line
 from fedunseen.report.parts import render
 from fedunseen.report.svg import Frame, circle, path, svg, text
 from fedunseen.report.sweep_page import COLORS
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.sweep import Sweep
-    from fedunseen.experiment.sweep.schema import Bench
-    from fedunseen.papers.bench import Interval, Line
 
 ACCURACIES = {"zsl": "ZSL", "gzsl_harmonic": "H"}
 COSTS = ("seconds", "bytes", "rounds")

@@ -1,22 +1,17 @@
 """The model card of a run: what the model is, what it learned from, how good it is and how that was chosen, as Markdown."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
 
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.experiment.result.run import Run
 from fedunseen.report.parts import render
 from fedunseen.report.reproducibility import command
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
 
 _LISTED = 30  # classes that are named
 

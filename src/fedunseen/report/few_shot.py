@@ -1,24 +1,20 @@
 """The page of a few-shot run: accuracy on new classes after a few examples, beside baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen import metrics
 from fedunseen.evaluation.summary import weak_classes, weak_words
+from fedunseen.experiment.result.run import Run
 from fedunseen.report import parts, statistics
 from fedunseen.report.charts import Curve, Level, Scale, line_chart
 from fedunseen.report.maps import class_color, confusion_map, plane_map
 from fedunseen.report.parts import Content, Facts, holders, losses, most_confused
 from fedunseen.report.svg import image_source
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
 
 NUMBERS = (
     ("few_shot", "Few-shot", "orange"), ("few_shot_pixels", "Raw samples", ""), ("few_shot_random", "Untrained", ""),

@@ -1,18 +1,15 @@
 """What gradients gave away, as one HTML page: sources beside what was recovered of them (FZSL, Fig. 4), and numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from fedunseen.core.files import write_text
 from fedunseen.report.parts import paragraphs, render
 from fedunseen.report.reproducibility import attack_command
 from fedunseen.report.svg import image_source, to_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Facts = Mapping[str, Any]
 

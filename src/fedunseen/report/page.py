@@ -1,22 +1,18 @@
 """Make a page of a run directory: the same sections for each task, from what the task's view computes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedunseen.core.files import write_text
+from fedunseen.experiment.result.run import Run
 from fedunseen.report import backdoor_page, few_shot, statistics, unusual, zero_shot
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.communication_cost import travel
 from fedunseen.report.parts import LINES, Content, Facts, Sections, axis, render_sections, upper_end
 from fedunseen.report.reproducibility import chosen, reproducibility
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
 
 VIEWS = {"zero-shot": zero_shot, "any-shot": zero_shot, "few-shot": few_shot}
 

@@ -1,24 +1,20 @@
 """How a run was chosen, and how to reproduce it: its experiment as a TOML file, the shortest command, what it cost."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.presets import preset_text
 from fedunseen.core.toml import toml_text, toml_value
+from fedunseen.experiment.result.run import Run
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:

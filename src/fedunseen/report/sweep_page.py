@@ -1,11 +1,9 @@
 """The results of a sweep: one self-contained HTML page with tables and figures; the tables as Markdown and LaTeX, too."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +11,11 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import escaped, tabular
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
-from fedunseen.experiment.sweep.schema import MEASURES
+from fedunseen.experiment.sweep import Row, Sweep
+from fedunseen.experiment.sweep.schema import MEASURES, Figure
 from fedunseen.report import statistics, sweep_tables
 from fedunseen.report.charts import Bar, Curve, Scale, bar_chart, line_chart, value_chart
 from fedunseen.report.parts import paragraphs, passages, render, upper_end
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.sweep import Row, Sweep
-    from fedunseen.experiment.sweep.schema import Figure
 
 Floats = NDArray[np.float64]
 Lines = Mapping[tuple[str, ...], Sequence["Row"]]

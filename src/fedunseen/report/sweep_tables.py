@@ -1,22 +1,17 @@
 """The cells of a sweep as tables: one pivot, which the HTML page, Markdown and LaTeX show."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, SHORT, TITLES
-from fedunseen.experiment.sweep.schema import MEASURES
+from fedunseen.experiment.sweep import Row, Sweep
+from fedunseen.experiment.sweep.schema import MEASURES, Figure, Table
 from fedunseen.metrics import t_critical
 from fedunseen.report.communication_cost import written_bytes
 from fedunseen.report.parts import paragraphs
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.sweep import Row, Sweep
-    from fedunseen.experiment.sweep.schema import Figure, Table
 
 _ONLY_IN_SWEEPS = {  # metric -> head of its column, title of its chart
     "backdoor": ("backdoor", "Backdoor accuracy"),
