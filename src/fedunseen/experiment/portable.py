@@ -4,11 +4,9 @@ The graph takes samples as the run takes them, the classes' attributes as ``clas
 were seen; scalings and calibration are inside. So a class is added by a line in ``classes.csv``.
 """
 
-from __future__ import annotations
-
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +16,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_json, write_text
 from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.data import Scaler, fit_semantics
-
-if TYPE_CHECKING:
-    from fedunseen.experiment.result.run import Run
+from fedunseen.experiment.result.run import Run
 
 _INPUTS = ["samples", "semantics", "seen"]
 _SAME = 1e-3  # largest difference between the graph's scores and the run's, as a part of the scores' range

@@ -4,13 +4,11 @@ A table is a dictionary of columns, as ``pandas.DataFrame`` takes it; what was n
 every table has all of them, with a column ``seed``. A run without a merged model has no classes and confusions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +17,11 @@ from fedunseen import metrics
 from fedunseen.core.errors import ExperimentError, RunDirectoryError
 from fedunseen.core.files import write_text
 from fedunseen.core.latex import tabular
+from fedunseen.data import ClassSpace
 from fedunseen.data.io.csv_io import write_csv
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
+from fedunseen.experiment import Run
 from fedunseen.metrics import class_difference, episode_confusion, harmonic_difference, paired_difference
-
-if TYPE_CHECKING:
-    from fedunseen.data import ClassSpace
-    from fedunseen.experiment import Run
-
 
 Table = dict[str, list[Any]]
 """Name of a column -> its values, all columns of one length."""

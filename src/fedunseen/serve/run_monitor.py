@@ -1,7 +1,5 @@
 """What a run shows of itself while it trains: an observer of rounds and log lines that changes nothing."""
 
-from __future__ import annotations
-
 import logging
 import math
 import threading
@@ -12,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from fedunseen.core.errors import QuorumError
 from fedunseen.engines import DistributedSettings
 from fedunseen.engines.remote.coordinator import PartyStatus, needed
+from fedunseen.engines.remote.releases import Site
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment import Experiment
 from fedunseen.federation.run_directory import RunDirectory
-
-if TYPE_CHECKING:
-    from fedunseen.engines.remote.releases import Site
 
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 

@@ -4,12 +4,10 @@ Tensors: answers, who held what, similarities, sample images, sums of features. 
 result.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,12 +24,10 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.evaluation.plane import plane, silhouette
+from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates, Generator
 from fedunseen.methods.base import AttributePredictor
-
-if TYPE_CHECKING:
-    from fedunseen.evaluation.settings import EvaluationSettings
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most

@@ -3,10 +3,8 @@
 Samples of them are drawn from the class's mean and the covariance within classes, to test the model or as examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,10 +13,8 @@ from numpy.typing import NDArray
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.encoders.backbone import Backbone
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import dequantized, few_threads, scatter, unpacked
-
-if TYPE_CHECKING:
-    from fedunseen.methods.closed_form.base import ClosedForm
 
 SHOTS = 5  # examples of each class whose gain is predicted
 DRAWS = 20  # samples of each class left out
