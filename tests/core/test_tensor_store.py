@@ -33,7 +33,7 @@ MORE = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25
 
 @pytest.mark.parametrize("types", [["w", "bias", "number"], ["half"], ["none"], list(PARAMS)])
 def test_tensors_come_back_one_by_one_or_at_once_and_a_change_of_what_was_read_changes_nothing(types):
-    store, put = TensorStore(), {name: MORE[name] for name in types}
+    store, put = TensorStore(), {name: MORE[name] + 1 for name in types}
     first, kept = store.put(PARAMS), store.put(put)
     first["w"].zero_()
     same(first, PARAMS)

@@ -65,6 +65,11 @@ def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):
     assert said.startswith(f"{path}, line 6: the class 'class 4' has no attributes: describe it, or leave it out")
 
 
+@pytest.fixture
+def colors(make_space):
+    return make_space(attribute_names=("size", "red", "green"), attribute_groups={"color": (1, 2)})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -83,21 +88,12 @@ def test_bad_files(tmp_path, text, message):
     assert message_of(ClassSpace.load, path).startswith(message.format(path=path))
 
 
-def test_a_spreadsheets_file_is_read(tmp_path):
+def test_a_spreadsheets_file_is_read_and_new_classes_may_order_their_columns_as_they_like(tmp_path, colors):
     path = tmp_path / "classes.csv"
     path.write_bytes(b"\xef\xbb\xbfname,split, color: red\r\napple, seen ,1.5\r\n\r\n")
     space = ClassSpace.load(path)
     assert (space.names, space.attribute_names, space.attribute_groups) == (("apple",), ("red",), {"color": (0,)})
     assert space.seen.tolist() == [0]
-
-
-@pytest.fixture
-def colors(make_space):
-    return make_space(attribute_names=("size", "red", "green"), attribute_groups={"color": (1, 2)})
-
-
-def test_new_classes_may_order_their_columns_as_they_like(tmp_path, colors):
-    path = tmp_path / "new.csv"
     path.write_text("green,split,color: red,name,size\n1,,2,kiwi,3\n4,,5,plum,6\n")
     names, semantics = read_classes(path, colors)
     assert (names, semantics.tolist()) == (("kiwi", "plum"), [[3, 2, 1], [6, 5, 4]])
