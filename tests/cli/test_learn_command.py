@@ -9,6 +9,7 @@ from fastapi.testclient import TestClient
 from fedunseen import load_run
 from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
+from processes import command as call
 
 NEW = ("okapi", "quagga")
 HOW = {"shown": "--support", "described": "--classes"}
@@ -22,27 +23,26 @@ def samples():
     return dict(zip(NEW, (centres[:, None] + noise).astype(np.float32), strict=True))
 
 
-@pytest.fixture
-def trained(command, make_folder, samples, tmp_path):
+@pytest.fixture(scope="module")
+def trained(make_folder, samples, tmp_path_factory):
     """A run of what ``init`` writes, and beside it the new classes, shown and described."""
-    make_folder(tmp_path / "mine")
+    place = tmp_path_factory.mktemp("trained")
+    header = (make_folder(place / "mine") / "classes.csv").read_text("utf-8").splitlines()[0].replace("split,", "")
     for name, rows in samples.items():
-        (tmp_path / "shown" / name).mkdir(parents=True)
-        np.save(tmp_path / "shown" / name / "some.npy", rows[:5])
-    header = (tmp_path / "mine" / "classes.csv").read_text("utf-8").splitlines()[0].replace("split,", "")
+        (place / "shown" / name).mkdir(parents=True)
+        np.save(place / "shown" / name / "some.npy", rows[:5])
     lines = ["okapi,0.9,0.1,0.8,0.1,0.9,0.2", "quagga,0.1,0.9,0.1,0.7,0.2,0.8"]
-    (tmp_path / "described").write_text("\n".join([header, *lines]) + "\n", "utf-8")
-    assert command("init", tmp_path / "mine").code == 0
-    done = command("run", tmp_path / "mine.toml", "--out", tmp_path / "run", "--set", "evaluation.embedding=false")
-    assert done.code == 0, done.err
-    return tmp_path / "run"
+    (place / "described").write_text("\n".join([header, *lines]) + "\n", "utf-8")
+    call("init", place / "mine")
+    call("run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false")
+    return place / "run"
 
 
 @pytest.mark.parametrize("steps", [("shown",), ("shown", "described"), ("described", "shown"), ("shown", "shown")])
 def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, trained, samples, tmp_path, steps):
     run = trained
     for i, how in enumerate(steps):
-        done = command("learn", run, HOW[how], tmp_path / how, "--out", tmp_path / f"learned {i}", "--json")
+        done = command("learn", run, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json")
         assert done.code == 0, done.err
         run = tmp_path / f"learned {i}"
         assert json.loads(done.out)["learnt"] == ([] if i else list(NEW))
@@ -52,15 +52,14 @@ def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, 
         np.save(tmp_path / "new.npy", rows[5])
         result = command("predict", run, tmp_path / "new.npy", "--json")
         assert json.loads(result.out)[0]["classes"][0]["name"] == name
-    for words in (("report",), ("export", "--csv", tmp_path / "tables")):
-        done = command(words[0], run, *words[1:])
-        assert done.code == 0, done.err
+    call("report", run)
+    call("export", run, "--csv", tmp_path / "tables")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    assert command("export", run, "--out", tmp_path / "model").code == 0
+    call("export", run, "--out", tmp_path / "model")
 
 
-def test_a_learned_run_is_served_and_takes_more_classes(trained, samples):
-    learnt = load_run(trained).learn(examples={"okapi": samples["okapi"][:5]}, out=trained.with_name("learnt"))
+def test_a_learned_run_is_served_and_takes_more_classes(trained, samples, tmp_path):
+    learnt = load_run(trained).learn(examples={"okapi": samples["okapi"][:5]}, out=tmp_path / "learnt")
     asked = TestClient(create_app(Recognizer(load_run(learnt.path))), base_url="http://127.0.0.1")
     listed = asked.get("/classes?attributes=true").json()["classes"]
     assert (listed[-1]["name"], listed[-1]["kind"], "attributes" in listed[-1]) == ("okapi", "unseen", False)

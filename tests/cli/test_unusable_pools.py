@@ -2,6 +2,7 @@
 
 import shutil
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.secagg.enrolment import enrol
 from processes import ADAPTING
 from processes import command as done
+from refusals import message_of
 
 NAMES = ("north", "south", "west")
 ARRAYS = {
@@ -117,10 +119,10 @@ def pool(labelled, tmp_path):
         if kind in FILES:
             return written(tmp_path / "pool.npz", kind)
         if kind in ("damaged picture", "empty folder"):
-            (tmp_path / "pool").mkdir()
+            (folder := tmp_path / "pool").mkdir()
             if kind == "damaged picture":
-                (tmp_path / "pool" / "0.png").write_bytes(b"\x89PNG cut")
-            return tmp_path / "pool"
+                (folder / "0.png").write_bytes(b"\x89PNG cut")
+            return folder
         kinds = {"pictures not finite": "not finite", "no pictures": "none", "few pictures": "few"}
         kinds |= {"text for pictures": "text", "method": ""}
         rows = labelled[0][:20]
@@ -172,45 +174,43 @@ def pictures(folder, kind):
 
 
 def error(call, *given, **more):
-    with pytest.raises(FedUnseenError) as caught:
-        call(*given, **more)
-    return str(caught.value)
+    return message_of(call, *given, error=FedUnseenError, **more)
 
 
 @pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds])
 def test_an_unusable_pool_is_refused_in_a_sentence(way, kind, place, pool, labelled, adapting, refused, tmp_path):
     name, new = "method" if kind == "method" else "run", tmp_path / "new"
     if way == "command":
-        call, given = refused, ("adapt", place / name, pool(kind), "--out", new)
+        call = partial(refused, "adapt", place / name, pool(kind), "--out", new)
     elif way == "Run.adapt":
-        call, given = lambda *what: error(load_run(place / name).adapt, *what), (pool(kind, in_memory=True), new)
+        call = partial(error, load_run(place / name).adapt, pool(kind, in_memory=True), new)
     elif way.startswith("estimator"):
         x, y, table = labelled
         model, rows = ZeroShotClassifier("ridge" if kind == "method" else "gaussian"), pool(kind, in_memory=True)
         if way == "estimator.fit":
-            call, given = lambda rows: error(model.fit, x, y, classes=table, unlabelled=rows), (rows,)
+            call = partial(error, model.fit, x, y, classes=table, unlabelled=rows)
         else:
-            model.fit(x, y, classes=table)
-            call, given = lambda rows: error(model.adapt, rows), (rows,)
+            call = partial(error, model.fit(x, y, classes=table).adapt, rows)
     elif way == "run":
+        more = ()
         if "picture" in kind:
             pictures(tmp_path / "data", kind)
             more = ("data.name='images'", "data.size=16", "encoder.name='efficientnet-lite'")
         else:
             shutil.copytree(adapting / "mine", tmp_path / "data")
-            if kind != "method":
+            if kind == "method":
+                more = ("method.name='eszsl'",)
+            else:
                 spoil(tmp_path / "data", kind)
-            more = ("method.name='eszsl'",) if kind == "method" else ()
         settings = ("partition.clients=2", f"data.root='{tmp_path / 'data'}'", "data.unlabelled=true", *more)
-        words = [f"--set={one}" for one in settings]
-        call, given = refused, ("run", adapting / "mine.toml", *words, "--out", new)
+        call = partial(refused, "run", adapting / "mine.toml", *(f"--set={one}" for one in settings), "--out", new)
     else:
         shutil.copytree(adapting / "data" / "north", tmp_path / "data")
         spoil(tmp_path / "data", kind)
         words = ("--data", tmp_path / "data", "--credentials", place / "kits/north", "--state", tmp_path / "state")
-        call, given = refused, ("offline", "answer", place / "plan", *words, "--out", new)
+        call = partial(refused, "offline", "answer", place / "plan", *words, "--out", new)
     before, begin = set(tmp_path.rglob("*")), time.process_time()
-    said = call(*given)
+    said = call()
     assert time.process_time() - begin < 2
     assert CASES[way][kind].format(place=tmp_path) in said
     assert (": " in said, "\n" in said) == (True, False)
