@@ -36,15 +36,10 @@ class Proxy:
         self.port = self.server.sockets[0].getsockname()[1]
 
     def cut(self):
-        """End all connections; new ones get no answer until :meth:`mend`."""
+        """End all connections; new ones get no answer as long as it is ``down``."""
         self._do(self._cut())
 
-    def mend(self):
-        """Carry again."""
-        self.down = False
-
     def close(self):
-        """End everything."""
         self.cut()
         self.loop.call_soon_threadsafe(self.loop.stop)
 
@@ -68,7 +63,7 @@ class Proxy:
             await asyncio.sleep(0.05)
         pair = (to_near, to_far)
         self.open.add(pair)
-        ways = [asyncio.ensure_future(self._carry(near, to_far)), asyncio.ensure_future(self._carry(far, to_near))]
+        ways = [asyncio.ensure_future(self._carry(*way)) for way in ((near, to_far), (far, to_near))]
         await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         self.open.discard(pair)
         for writer in pair:
@@ -99,8 +94,8 @@ class Proxy:
 def test_a_bad_network_and_a_cut_change_nothing(engine, machine, tmp_path):
     """Everything that parties send and receive goes through the proxy, which is cut when the first round is merged."""
     command("data", "deal", "digit-pairs", *sets(SMALL), "--parties", ",".join(NAMES), "--out", tmp_path / "data")
-    patient = ["--patience", 600]
-    deployment = Deployment(machine, engine, NAMES, tmp_path / "data", "digit-pairs", *sets(SMALL), join=patient)
+    given = machine, engine, NAMES, tmp_path / "data", "digit-pairs", *sets(SMALL)
+    deployment = Deployment(*given, join=["--patience", 600])
     proxy = Proxy(deployment.port)
     try:
         coordinator = deployment.host("--json")
@@ -109,13 +104,12 @@ def test_a_bad_network_and_a_cut_change_nothing(engine, machine, tmp_path):
         machine.until(lambda: lines.exists() and lines.read_text().count("\n") >= 1, coordinator, *parties.values())
         proxy.cut()
         time.sleep(CUT)
-        proxy.mend()
+        proxy.down = False
         deployment.end(coordinator, parties)
     finally:
         proxy.close()
     assert proxy.cuts >= len(NAMES)
     assert proxy.carried > 2 * len(NAMES) * ROUNDS * 1000
-    variant = Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"})
-    here = run(variant, tmp_path / "here")
+    here = run(Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here")
     assert same(tmp_path / "run", here.path)
     assert json.loads((tmp_path / "run" / "result.json").read_text())["gzsl_harmonic"] == here.result["gzsl_harmonic"]
