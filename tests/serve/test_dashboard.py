@@ -5,9 +5,11 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock
 
 import httpx
 import pytest
+import uvicorn
 from starlette.testclient import TestClient
 
 from fedunseen import Experiment, __version__, run
@@ -16,13 +18,11 @@ from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, Quo
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.serve.dashboard import create_app
 from fedunseen.serve.run_monitor import RunMonitor
-from processes import sets
+from processes import TRAINED, sets
+from refusals import message_of
 
 TOKEN = "a-token-of-the-tests"
-SMALL = {
-    "strategy.rounds": 3, "data.train_per_class": 10, "data.test_per_class": 4, "evaluation.selection": "last",
-    "evaluation.clients": False, "evaluation.embedding": False, "evaluation.theory": False, "method.hidden": [16],
-}  # fmt: skip
+SMALL = {**TRAINED, "strategy.rounds": 3, "evaluation.clients": False}
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.quorum": 2, "partition.clients": 3}
 
 
@@ -68,9 +68,9 @@ def test_rounds_are_told_once_and_in_order(monitor):
 def test_a_deployment_waits_until_enough_parties_are_there(federation):
     monitor, parties = federation
     monitor.on_round("training", 0, 3, None)
-    assert (monitor.phase(), monitor.numbers()["connected"]) == ("waiting", 0)
-    connect(parties[:2])
-    assert (monitor.phase(), monitor.numbers()["connected"]) == ("training", 2)
+    for connected, phase in ((0, "waiting"), (2, "training")):
+        connect(parties[:connected])
+        assert (monitor.phase(), monitor.numbers()["connected"]) == (phase, connected)
     parties[2].refused = "they differ in the attributes of the classes"
     merged = {"participants": [0], "client_seconds": {"0": 1.25}, "dropped": {"1": "its update is not finite"}}
     monitor.on_round("training", 1, 3, {**line(1, 40.0), **merged})
@@ -81,19 +81,15 @@ def test_a_deployment_waits_until_enough_parties_are_there(federation):
 
 
 @pytest.mark.parametrize(
-    ("error", "phase", "why"),
-    [
-        (None, "complete", ""),
-        (QuorumError("round 2 has 1 of the 2 replies"), "paused", "round 2 has 1 of the 2 replies"),
-        (DataError("the data are gone"), "failed", "the data are gone"),
-        (KeyboardInterrupt(), "interrupted", ""),
-    ],
-)
-def test_the_end_is_told_with_its_reason(monitor, error, phase, why):
+    ("error", "phase"),
+    [(None, "complete"), (QuorumError("1 of 2 replies"), "paused"), (DataError("no data"), "failed"),
+     (KeyboardInterrupt(), "interrupted")],
+)  # fmt: skip
+def test_the_end_is_told_with_its_reason(monitor, error, phase):
     monitor.end(error)
     assert not monitor.end_was_shown.is_set()
     result = monitor.state()
-    assert (result["phase"], result["why"], monitor.end_was_shown.is_set()) == (phase, why, True)
+    assert (result["phase"], result["why"], monitor.end_was_shown.is_set()) == (phase, str(error or ""), True)
 
 
 def test_the_service_is_read_only_and_guarded(monitor):
@@ -121,14 +117,12 @@ def test_other_machines_are_let_in_as_the_service_lets_them_in():
     places = [bind_address_of(True, at) for at in (None, "[::1]:0")]
     assert [(one.host, one.port, one.local) for one in places] == [("127.0.0.1", 8322, True), ("::1", 0, True)]
     assert bind_address_of(False, None) is None
-    with pytest.raises(ArgumentError) as error:
-        bind_address_of(True, "0.0.0.0:8322").token()
-    wanted = "give --dashboard-token-file FILE with a token for them"
-    assert str(error.value) == f"--dashboard-at 0.0.0.0 lets other machines in: {wanted}"
+    wanted = "lets other machines in: give --dashboard-token-file FILE with a token for them"
+    said = message_of(bind_address_of(True, "0.0.0.0:8322").token, error=ArgumentError)
+    assert said == f"--dashboard-at 0.0.0.0 {wanted}"
+    wanted = "is not an address: write HOST:PORT, for example 127.0.0.1:8322"
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
-        with pytest.raises(ExperimentError) as error:
-            bind_address_of(True, at)
-        assert str(error.value) == f"--dashboard-at {at} is not an address: write HOST:PORT, for example 127.0.0.1:8322"
+        assert message_of(bind_address_of, True, at, error=ExperimentError) == f"--dashboard-at {at} {wanted}"
 
 
 def state(url):
@@ -165,7 +159,7 @@ def test_a_watched_run_has_the_same_bits(watch, tmp_path):
     assert answers
     assert [one["round"] for one in last["events"]] == [1, 2, 3]
     assert last["events"][-1]["accuracies"]["ZSL"] == plain.metrics[-1]["zsl"]
-    assert [(one["classes"], one["samples"], one["rounds"]) for one in last["parties"]] == [(8, 80, 3)] * 10
+    assert [(one["classes"], one["samples"], one["rounds"]) for one in last["parties"]] == [(8, 48, 3)] * 10
     for name in ("model.safetensors", "evaluation.safetensors"):
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
@@ -183,12 +177,7 @@ def test_the_rounds_before_a_resume_are_on_the_page(monitor, tmp_path):
 
 
 def test_a_page_that_breaks_ends_neither_the_run_nor_its_log(watch, tmp_path, monkeypatch, caplog):
-    import uvicorn
-
-    def broken(self, sockets=None):
-        raise RuntimeError("no more file handles")
-
-    monkeypatch.setattr(uvicorn.Server, "run", broken)
+    monkeypatch.setattr(uvicorn.Server, "run", Mock(side_effect=RuntimeError("no more file handles")))
     experiment = Experiment.load("digit-pairs", SMALL)
     with watch(experiment) as (monitor, _):
         done = run(experiment, tmp_path / "run", progress=both(monitor, lambda *given: None))
