@@ -1,7 +1,5 @@
 """Every script of ``benchmarks/`` runs, on its smallest shape: what is measured rarely breaks unseen."""
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import subprocess

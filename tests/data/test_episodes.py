@@ -1,7 +1,5 @@
 """Episodes: what they hold, whom they leave out, and that chance is fair."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

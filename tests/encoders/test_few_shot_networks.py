@@ -1,7 +1,5 @@
 """Networks of few-shot learning against PyTorch's own and published sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Whole rounds of few-shot methods: batched against one at a time, the peer model against its definition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """What is answered, batch by batch and in episodes, against slow references."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Few-shot runs from end to end, on scikit-learn's digits with a network small enough for seconds."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

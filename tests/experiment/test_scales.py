@@ -1,7 +1,5 @@
 """Features of any length: what an experiment leaves to the data keeps training stable, what it says stays."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A trained method that begins with the closed form: the parties' sums come first, on every engine."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -3,8 +3,6 @@
 The network is f(x) = F x and a linear classifier H f + b, whose gradients fit in one line each.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

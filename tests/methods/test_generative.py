@@ -3,8 +3,6 @@
 The slope of the critic, which its penalty is about, is taken by differences.
 """
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 
