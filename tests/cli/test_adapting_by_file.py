@@ -59,17 +59,19 @@ def test_rounds_by_file_end_with_the_bits_of_one_process(way, adaptable, offline
     assert [line.get("round") for line in history if "unlabelled" in line] == [0, 1, 2, 3]
 
 
-def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
-    adaptable, offline, place, refused, monkeypatch
-):
+@pytest.fixture
+def one_round(adaptable, offline):
     adaptable()
     offline.plan("one")
     offline.round("one", "two.fedunseen")
+
+
+@pytest.mark.usefixtures("one_round")
+def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(offline, place, refused, monkeypatch):
     assert "give --credentials" in offline.merge(plan="one", out="x", call=refused, kits=None)
     first = Path("north-one.fedunseen").read_bytes()
-    assert "round 1 of the plan, and this is round 2" in offline.merge(
-        "north-one.fedunseen", plan="two", out="x", call=refused
-    )
+    said = offline.merge("north-one.fedunseen", plan="two", out="x", call=refused)
+    assert "round 1 of the plan, and this is round 2" in said
     with monkeypatch.context() as patch:  # its samples are others than in the first round
         patch.setattr("fedunseen.experiment.client_data._raw", lambda *settings: iter([b"another sample"]))
         assert "changed since the round before" in offline.act("answer", "north", "two", call=refused)
@@ -107,13 +109,11 @@ def test_a_file_of_another_round_is_refused_and_an_answer_is_given_once(
     assert not any(Path(name).exists() for name in unwritten)
 
 
-def test_what_cannot_adapt_by_file_is_refused(adaptable, offline, place, refused, tmp_path):
+@pytest.mark.usefixtures("one_round")
+def test_what_cannot_adapt_by_file_is_refused(offline, refused, tmp_path):
     settings = {"method.name": "eszsl", **QUIET, "data.train_per_class": 6, "data.test_per_class": 3}
     run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "eszsl")
     assert "keeps no class means" in offline.plan("p", of=("--adapt", "eszsl"), call=refused)
-    adaptable()
-    offline.plan("one")
-    offline.round("one", "two.fedunseen")
     offline.plan("fresh", NAMES, "--plain")
     assert "asks for sums in clear" in offline.act("answer", "north", "fresh", call=refused)
     Path("fedunseen-south/ledger/ledger.json").unlink()

@@ -167,10 +167,8 @@ def test_a_command_refuses_in_one_sentence_and_writes_nothing(words, code, sente
     monkeypatch.chdir(place)
     before = files(place)
     done = command(*shlex.split(words))
-    assert (done.code, done.out) == (2, ""), done
-    assert (done.err[:7], done.err.count("\n")) == ("error: ", 1)
-    assert sentence in done.err
-    assert done.err.endswith(f" [{code}]\n")
+    assert (done.code, done.out, done.err[:7], done.err.count("\n")) == (2, "", "error: ", 1), done
+    assert (sentence in done.err, done.err.endswith(f" [{code}]\n")) == (True, True), done
     assert files(place) == before
 
 
