@@ -252,26 +252,22 @@ def lie(name, changes=None, tensors=None, signer="kits/coordinator", out=None):
 ANSWER = Path("north-plan.fedunseen")
 
 
-def edit(old, new):
-    ANSWER.write_bytes(ANSWER.read_bytes().replace(old, new, 1))
-
-
-def flip():
-    content = ANSWER.read_bytes()
-    ANSWER.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+def rewrite(change):
+    return lambda: ANSWER.write_bytes(change(ANSWER.read_bytes()))
 
 
 def add_one():
     lie(ANSWER.stem, tensors={"elements": files.read(ANSWER).tensors["elements"] + 1}, signer="kits/north")
 
 
+WRITTEN = f'"version": "{__version__}"'.encode()
 SHORT = {"elements": torch.zeros(5, dtype=torch.int64)}
 HARMS = {  # what is done to the answer of north, what the merge says
-    "cut": (lambda: edit(ANSWER.read_bytes()[-40:], b""), "is damaged"),
-    "flipped": (flip, "not signed by north, or was changed"),
-    "older": (lambda: edit(b"file 1\n", b"file 0\n"), "another version of fedunseen"),
+    "cut": (rewrite(lambda data: data[:-40]), "is damaged"),
+    "flipped": (rewrite(lambda data: data[:-1] + bytes([data[-1] ^ 1])), "not signed by north, or was changed"),
+    "older": (rewrite(lambda data: data.replace(b"file 1\n", b"file 0\n", 1)), "another version of fedunseen"),
     "of another version": (
-        lambda: edit(f'"version": "{__version__}"'.encode(), b'"version": "0.0.9"'), "was written by fedunseen 0.0.9",
+        rewrite(lambda data: data.replace(WRITTEN, b'"version": "0.0.9"', 1)), "was written by fedunseen 0.0.9",
     ),
     "huge": (lambda: os.truncate(ANSWER, 2**32), "are the most"),
     "signed by another": (lambda: lie(ANSWER.stem, signer="kits/south"), "is not signed by north"),

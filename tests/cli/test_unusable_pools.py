@@ -173,8 +173,7 @@ def pictures(folder, kind):
         (folder / "unlabelled" / "0.png").write_bytes(b"\x89PNG cut")
 
 
-def error(call, *given, **more):
-    return message_of(call, *given, error=FedUnseenError, **more)
+error = partial(message_of, error=FedUnseenError)
 
 
 @pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds])
