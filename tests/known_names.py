@@ -1,14 +1,16 @@
-"""What several tests name: refusals, the end of one of an unknown name, and a few-shot experiment of seconds."""
+"""What several tests name: refusals, the end of an unknown name, an extra, and a few-shot experiment of seconds."""
 
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 
+accounted = pytest.mark.skipif(find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting")
 DIGITS_MAML = str(Path(__file__).with_name("digits-maml.toml"))
 
 

@@ -1,6 +1,5 @@
 """Rules of the server against slow and obvious references, and the strategy that applies them."""
 
-import importlib
 import re
 
 import numpy as np
@@ -9,22 +8,18 @@ import torch
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import length
+from fedunseen.core.registry import find
 from fedunseen.defences import DEFENCES, Robust
 from fedunseen.defences.base import add_noise
 from fedunseen.defences.rules import krum_scores, scalar_products, squared_distances
-from fedunseen.strategies import STRATEGIES, FedAvg, Pipeline, Reply
+from fedunseen.strategies import FedAvg, Pipeline, Reply
 
 SHAPES = {"a.weight": (3, 4), "b.bias": (5,), "c": ()}
 WHOLE = [name for name in DEFENCES if name != "class-probes"]  # which has tests of its own
 
 
-def find(registry, name):
-    module, attribute = registry[name].split(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
 def rule(name, **settings):
-    kind = find(DEFENCES, name)
+    kind = find("defence", name)
     return kind(kind.Settings(**settings), seed=3)
 
 
@@ -82,7 +77,7 @@ def close(one, other):
     ("multi-krum", {"malicious": 0}),
 ])  # fmt: skip
 def test_a_rule_that_leaves_everything_is_the_strategy_bit_for_bit(strategy, name, settings):
-    kind, many = find(STRATEGIES, strategy), replies(7)
+    kind, many = find("strategy", strategy), replies(7)
     inner = kind(kind.Settings(server_lr=0.5))
     plain_state, plain = inner.merge(inner.init(params(), 9), params(), many, 2)
     pipeline = robust(rule(name, **settings), inner)
@@ -283,7 +278,7 @@ def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
 
 
 def test_control_variates_see_what_is_merged_not_what_came():
-    kind = find(STRATEGIES, "scaffold")
+    kind = find("strategy", "scaffold")
     many = replies(9, c0=1e4)
     strategy = robust(rule("median"), kind(kind.Settings(weights="uniform")))
     state, after = strategy.merge(strategy.init(params(), 9), params(), many, 0)

@@ -82,26 +82,3 @@ def described():
         return {"name": "folder", "root": str(folder)}
 
     return write
-
-
-@pytest.fixture(scope="session")
-def predicted(folder):
-    """Return the accuracies, in percent, of what a run predicts for the test samples of the small benchmark."""
-
-    def accuracies(done):
-        arrays, space = np.load(folder / "features.npz"), done.space
-        test = arrays["split"] == "test"
-        labels = np.array(space.names)[arrays["labels"][test]]
-
-        def accuracy(among, group):
-            answers = [ranking[0].name for ranking in done.predict(arrays["features"][test], among=among, top=1)]
-            right = np.array(answers) == labels
-            return 100 * np.mean([right[labels == space.names[c]].mean() for c in group])
-
-        return {
-            "zsl": accuracy("unseen", space.unseen),
-            "gzsl_unseen": accuracy("all", space.unseen),
-            "gzsl_seen": accuracy("all", space.seen),
-        }
-
-    return accuracies

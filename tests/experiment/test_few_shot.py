@@ -106,20 +106,6 @@ def test_several_seeds_have_an_interval_over_seeds(tmp_path):
     assert result["few_shot_ci95"] == pytest.approx(12.706 * np.std(each, ddof=1) / 2**0.5, rel=1e-3)
 
 
-def test_a_zero_shot_benchmark_has_classes_to_choose_on(tmp_path):
-    """digit-pairs with frozen pixels: rounds are chosen on validation classes, which no client trains on."""
-    settings = {
-        "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
-        "strategy.rounds": 2, "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,
-        "evaluation.validation_episodes": 5,
-    }  # fmt: skip
-    pairs = run(Experiment.load("digit-pairs", settings), tmp_path / "pairs")
-    assert {"few_shot_validation", "few_shot_base"} <= pairs.result.keys()
-    counts, space = load_params(pairs.path / "evaluation.safetensors")["client_counts"].numpy(), pairs.space
-    assert counts[:, space.train].sum() > 0
-    assert counts[:, space.validation].sum() == counts[:, space.unseen].sum() == 0
-
-
 def test_the_plane_of_two_features_is_kept(tmp_path):
     run(small(encoder__outputs=2, strategy__rounds=1), tmp_path / "plane")
     plane = {n: v.numpy() for n, v in load_params(tmp_path / "plane" / "plane" / "round-1.safetensors").items()}

@@ -109,25 +109,20 @@ def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
     assert forget(done, "2", tmp_path / "few", samples[:3], consent=True).result["forgotten"] == ["3 samples of 2"]
 
 
-def test_a_party_writes_what_is_to_be_removed(tmp_path):
-    rows = np.random.default_rng(0).normal(size=(120, 8)).astype(np.float32)
-    labels = np.repeat(np.arange(6), 20)
-    tables = {name: tmp_path / name for name in ("all", "party")}
-    for folder, held in zip(tables.values(), (labels >= 0, labels < 2), strict=True):
-        folder.mkdir()
-        split = np.where((labels < 4) & (np.arange(120) % 5 > 0), "train", "test")
-        np.savez(folder / "features.npz", features=rows[held], labels=labels[held], split=split[held])
-        lines = [f"c{c},{'seen' if c < 4 else 'unseen'},{c % 3},{c // 3},1" for c in range(6)]
-        (folder / "classes.csv").write_text("\n".join(["name,split,a,b,c", *lines]) + "\n")
-    data = {"data.name": "folder", "data.root": str(tables["all"]), "method.shrinkage": 0.1, "partition.kind": "pccd"}
+def test_a_party_writes_what_is_to_be_removed(folder, make_folder, tmp_path):
+    def first_three_classes(rows, arrays):
+        arrays.update({name: values[arrays["labels"] < 3] for name, values in arrays.items()})
+
+    party = make_folder(tmp_path / "party", first_three_classes)
+    data = {"data.name": "folder", "data.root": str(folder), "method.shrinkage": 0.1, "partition.kind": "pccd"}
     done = run(gaussian({**LAST, **data, "partition.clients": 4, "privacy.aggregation": "masked"}), tmp_path / "run")
     file = tmp_path / "removal.safetensors"
-    assert write_removal(done, tables["party"], file, range(10, 32)) == 22
+    assert write_removal(done, party, file, range(4, 26)) == 22
     left = forget(done, "1", tmp_path / "left", removal=file)
     totals = [RunDirectory(one.path).newest_checkpoint(torch.device("cpu")).params["count"] for one in (done, left)]
-    assert (totals[0] - totals[1]).tolist() == [6, 16, 0, 0, 0, 0]
+    assert (totals[0] - totals[1]).tolist() == [6, 10, 6] + [0] * 9
     with pytest.raises(DataError, match=r"is not a removal"):
-        forget(done, "1", tmp_path / "no", removal=tables["party"] / "classes.csv")
+        forget(done, "1", tmp_path / "no", removal=party / "classes.csv")
 
 
 FEW = {"data.train_per_class": 10, "data.test_per_class": 8, "data.features": ["centre"], **LAST}

@@ -56,9 +56,18 @@ def test_alone_every_client_has_classifiers_of_its_own(make, tmp_path):
     assert (done.result["bytes_up"], done.result["parameters_shared"]) == (0, 0)
 
 
-def test_its_accuracies_are_those_of_its_predictions(generative, predicted):
-    found = predicted(generative)
-    assert {name: generative.result[name] for name in found} == pytest.approx(found)
+@pytest.mark.parametrize("which", ["generative", "finished"])
+def test_the_accuracies_of_a_run_are_those_of_its_predictions(which, folder, request):
+    done, arrays = request.getfixturevalue(which), np.load(folder / "features.npz")
+    space, test = done.space, arrays["split"] == "test"
+    labels = np.array(space.names)[arrays["labels"][test]]
+    groups = {"zsl": space.unseen, "gzsl_unseen": space.unseen, "gzsl_seen": space.seen}
+    for name, group in groups.items():
+        among = "unseen" if name == "zsl" else "all"
+        answers = [ranking[0].name for ranking in done.predict(arrays["features"][test], among=among, top=1)]
+        right = np.array(answers) == labels
+        expected = 100 * np.mean([right[labels == space.names[c]].mean() for c in group])
+        assert done.result[name] == pytest.approx(expected)
 
 
 def test_a_class_that_is_added_is_generated_too(generative):

@@ -1,12 +1,13 @@
 """Clients' own models: trained on from the merged one as a plain loop would, measured beside it, and never sent."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from fedunseen import Experiment, run
+from fedunseen import run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.portable import export_model
@@ -20,16 +21,17 @@ from fedunseen.report.card import model_card
 from fedunseen.serve.model import Recognizer
 from fedunseen.strategies import FedAvg, Local
 from known_names import refuses
+from links import experiment
 from same import same
 
-FEW = {
-    "data.train_per_class": 8, "data.test_per_class": 4, "partition.clients": 4, "strategy.rounds": 2,
-    "method.kl": 0.0, "evaluation.selection": "last", "evaluation.embedding": False,
-}  # fmt: skip
-
-
-def few(**more):
-    return Experiment.load("digit-pairs", {**FEW, **{k.replace("__", "."): v for k, v in more.items()}})
+few = partial(
+    experiment,
+    data__train_per_class=8,
+    data__test_per_class=4,
+    partition__clients=4,
+    method__kl=0.0,
+    method__hidden=[256],
+)
 
 
 def federation_of(experiment, strategy=None):
@@ -223,8 +225,8 @@ def test_a_client_without_a_model_is_named(fedrep, client, hint):
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
     """The reported round is not the last one."""
-    experiment = few(strategy__rounds=5, evaluation__selection="best-on-test", method__lr=0.6)
-    experiment = experiment.with_overrides({"strategy.personal_epochs": 1})
+    more = {"evaluation__selection": "best-on-test", "strategy__personal_epochs": 1}
+    experiment = few(strategy__rounds=5, method__lr=0.6, **more)
     done, made = run(experiment, tmp_path / "run"), federation_of(experiment)
     assert done.result["selected_round"] < 5
     expected = dict(personal_models(made, after(made, done.result["selected_round"]).params, 5, 1))

@@ -1,23 +1,20 @@
 """Rounds that are not measured, and early stopping: where it stops, and that the run is the long one cut short."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
 
 from fedunseen import Experiment, run
 from fedunseen.federation.loop import Loop
-from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.report import write_report
+from links import experiment
 from pages import without_pictures
 from same import same
 
 LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
-FEW = {
-    "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
-    "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,
-    "evaluation.validation_episodes": 5,
-}  # fmt: skip
 
 
 def slowly(merits, patience):
@@ -78,26 +75,31 @@ def test_report_and_terminal_say_where_and_why(both):
 
 
 def test_few_shot_stops_on_its_validation_episodes(tmp_path):
-    settings = {**FEW, "evaluation.selection": "validation", "strategy.rounds": 12, "strategy.stop_after": 1}
+    """digit-pairs with frozen pixels: rounds are chosen on validation classes, which no client trains on."""
+    settings = {
+        "method.name": "protonet", "method.hidden": [8], "method.episodes": 4, "method.queries": 5,
+        "partition.kind": "pccd", "partition.clients": 10, "evaluation.episodes": 10,
+        "evaluation.validation_episodes": 5, "strategy.rounds": 12, "strategy.stop_after": 1,
+    }  # fmt: skip
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
     merits = [(line["few_shot"], 0.0) for line in done.metrics]
     assert done.result["rounds"] == slowly(merits, 1) < 12
     assert done.result["stopped"]["round"] == done.result["rounds"]
     assert "It stopped after round" in write_report(done).read_text("utf-8")
+    assert {"few_shot_validation", "few_shot_base"} <= done.result.keys()
+    counts, space = load_params(done.path / "evaluation.safetensors")["client_counts"].numpy(), done.space
+    assert counts[:, space.train].sum() > 0
+    assert counts[:, space.validation].sum() == counts[:, space.unseen].sum() == 0
 
 
-SMALL = {
-    "data.train_per_class": 4, "data.test_per_class": 2, "method.kl": 0, "strategy.rounds": 7,
-    "evaluation.selection": "last", "evaluation.embedding": False,
-    "partition.clients": 3, "strategy.local_epochs": 1,
-}  # fmt: skip
+small = partial(experiment, method__kl=0, strategy__rounds=7, strategy__local_epochs=1)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The same run, measured every round and every third."""
-    folder, small = tmp_path_factory.mktemp("every"), Experiment.load("digit-pairs", SMALL)
-    return {every: run(small.with_overrides({"evaluation.every": every}), folder / str(every)) for every in (1, 3)}
+    folder = tmp_path_factory.mktemp("every")
+    return {every: run(small(evaluation__every=every), folder / str(every)) for every in (1, 3)}
 
 
 def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
@@ -121,8 +123,8 @@ def test_pages_and_tables_have_the_measured_rounds(runs):
 
 
 def test_only_a_measured_round_is_chosen(tmp_path):
-    settings = {**SMALL, "evaluation.selection": "best-on-test", "evaluation.every": 2, "strategy.rounds": 5}
-    done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
+    settings = {"evaluation__selection": "best-on-test", "evaluation__every": 2, "strategy__rounds": 5}
+    done = run(small(**settings), tmp_path / "run")
     assert done.result["selected_round"] in (1, 2, 4, 5)
     best = max((line for line in done.metrics if "zsl" in line), key=lambda line: line["gzsl_harmonic"])
     assert done.result["gzsl_harmonic"] == best["gzsl_harmonic"]
@@ -131,7 +133,7 @@ def test_only_a_measured_round_is_chosen(tmp_path):
 def test_clients_own_models_are_measured_in_some_rounds_and_in_each_where_asked(runs, tmp_path):
     seldom = runs[1]
     assert [line["round"] for line in seldom.metrics if "clients" in line] == [1, 2, 4, 6, 7]
-    asked = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.clients": True}), tmp_path / "asked")
+    asked = run(small(evaluation__clients=True), tmp_path / "asked")
     assert all("clients" in line for line in asked.metrics)
     for one, line in zip(asked.metrics, seldom.metrics, strict=True):
         assert line.get("clients", one["clients"]) == one["clients"]

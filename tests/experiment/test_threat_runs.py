@@ -1,6 +1,5 @@
 """Runs with malicious clients, screening, a defence or private merging."""
 
-import importlib.util
 import json
 import re
 
@@ -15,6 +14,7 @@ from fedunseen.engines.local import in_process
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
+from known_names import accounted
 from pages import without_pictures
 from same import same
 
@@ -191,8 +191,6 @@ def test_different_objects_are_the_unseen_classes_least_like_the_target():
 
 
 PRIVATE = {**LAST, "privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
-no_accounting = importlib.util.find_spec("dp_accounting") is None
-accounted = pytest.mark.skipif(no_accounting, reason="needs the extra privacy: dp-accounting")
 
 
 def break_client(monkeypatch, wrong):

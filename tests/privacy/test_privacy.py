@@ -16,10 +16,7 @@ from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
 from fedunseen.strategies import Pipeline, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
-
-accounted = pytest.mark.skipif(
-    __import__("importlib").util.find_spec("dp_accounting") is None, reason="needs the extra privacy: dp-accounting"
-)
+from known_names import accounted
 
 
 def renyi(q, noise, alpha):

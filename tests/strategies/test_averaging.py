@@ -1,4 +1,3 @@
-import importlib
 from dataclasses import replace
 
 import pytest
@@ -6,16 +5,12 @@ import torch
 
 from fedunseen import strategies
 from fedunseen.core.phases import Step
+from fedunseen.core.registry import find
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies import STRATEGIES, Instruction, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
 
 LENGTHS = {"w": 0.5, "v": 0.5}
-
-
-def find(name):
-    module, attribute = STRATEGIES[name].split(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def replies():
@@ -90,7 +85,7 @@ PARAMS = {"w": torch.zeros(2), "v": torch.zeros(3), "n.running_var": torch.ones(
 
 @pytest.fixture(params=sorted(STRATEGIES))
 def kind(request):
-    return find(request.param)
+    return find("strategy", request.param)
 
 
 def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged(kind):
@@ -136,7 +131,7 @@ def test_a_round_without_a_reply_changes_neither_model_nor_state(kind):
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(name):
-    kind = find(name)
+    kind = find("strategy", name)
     assert kind.Settings().name == name
     assert kind().settings == kind.Settings()
     assert kind(server_lr=0.5).settings == kind.Settings(server_lr=0.5) == kind(kind.Settings(server_lr=0.5)).settings
