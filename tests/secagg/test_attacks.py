@@ -158,6 +158,13 @@ def test_f10_a_complaint_about_a_good_share_names_who_complains(parties):
     assert run(parties, change=change).left_out == {"p2": "it complains about the share of p1, which is good"}
 
 
+@pytest.mark.parametrize(("times", "roster"), [(1, ["p0", "p1", "p2", "p3"]), (2, ["p1", "p2", "p3"])])
+def test_a_party_that_is_late_once_is_asked_again_and_twice_is_left_out(times, roster, parties):
+    late = ["p0"] * times
+    done = run(parties, drops=lambda stage, name: stage == "shares" and name in late and late.pop() == name)
+    assert (done.roster, [*done.left_out], late) == (roster, [name for name in parties.names if name not in roster], [])
+
+
 def test_shares_that_do_not_restore_a_seed_name_the_dealer(monkeypatch):
     parties = Parties(3)
     monkeypatch.setattr("fedunseen.secagg.party.split", lambda seed, t, n: [key_stream(bytes(32), 2).tobytes()] * n)
@@ -269,8 +276,12 @@ def test_a_plan_is_taken_as_it_was_signed_and_agreed_to(parties):
     assert "weights are not those of the parties" in refusal(client.sign, parties.new_plan(weights={"p0": 1.0}))
     assert "--consent dropouts" in refusal(client.sign, parties.new_plan(dropouts=True))
     removal = {**plan.content(), "removing": ["p0"]}  # is released once
-    assert "a field of the wrong kind" in refusal(Plan.read, removal)
     assert Plan.read({**removal, "once": True}).removing == ["p0"]
+    wrong = [{"weights": {"p0": one}} for one in ("1", True, 0, -1.0, float("nan"), float("inf"))]
+    wrong += [{"sums": one} for one in (0, 1.0, 10**9 + 1)] + [{"once": 1}, {"dropouts": None}, {"quantization": 8}]
+    wrong += [{"weights": []}, {"removing": "p0"}, {"removing": [0]}, {"removing": ["p0", "p0"]}, {"once": False}]
+    for changes in wrong:
+        assert "a field of the wrong kind" in refusal(Plan.read, {**removal, "once": True, **changes}), changes
 
 
 def test_a_damaged_total_is_refused(tmp_path):
