@@ -1,5 +1,7 @@
 """Honest parties of a masked sum, and the requests of a coordinator that may lie."""
 
+from functools import partial
+
 import numpy as np
 
 from fedunseen.core.errors import FedUnseenError
@@ -9,6 +11,7 @@ from fedunseen.secagg.party import SecAggClient
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError
 from fedunseen.secagg.ring import Field, Layout
+from refusals import message_of
 
 ZERO = "00" * 32
 
@@ -104,10 +107,4 @@ class Parties:
         return rho, self.open(rho, k, names, plan)
 
 
-def refusal(call, *given, **named):
-    """Return why a party refuses, or fail."""
-    try:
-        call(*given, **named)
-    except (SecAggError, FedUnseenError) as error:
-        return str(error)
-    raise AssertionError("nothing was refused")
+refusal = partial(message_of, error=(SecAggError, FedUnseenError))
