@@ -1,5 +1,9 @@
-"""Private merging: the accountant against published numbers and closed forms, the mechanism against its definition."""
+"""Private merging: the accountant against published numbers and closed forms, the mechanism against its definition.
 
+Under masks every client clips and blurs its own part, and the sum is blurred enough.
+"""
+
+import json
 import math
 import sys
 
@@ -12,11 +16,14 @@ from scipy.stats import norm as normal
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from fedunseen.defences import Robust
 from fedunseen.defences.rules import NormClip, NormClipSettings
+from fedunseen.experiment import Experiment, run
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
-from fedunseen.strategies import Pipeline, Reply
-from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.report import write_report
+from fedunseen.secagg.masks import Masks
+from fedunseen.strategies import FedAvg, Pipeline, Reply
 from known_names import accounted
+from processes import TRAINED
 
 
 def renyi(q, noise, alpha):
@@ -106,7 +113,7 @@ def test_a_small_budget_is_kept_by_the_better_of_two_bounds():
     assert epsilon(needed, q, rounds, delta) <= 0.01 < epsilon(needed - 0.5, q, rounds, delta)
     for noise in (1.0, needed):
         assert epsilon(noise, q, rounds, delta) <= epsilon(noise, q, rounds, delta, "rdp")
-    strategy = private(dict.fromkeys(range(9), 1.0), rate=q, rounds=rounds, noise=None, epsilon=0.01)  # not refused
+    strategy = merging(dict.fromkeys(range(9), 1.0), rate=q, rounds=rounds, noise=None, epsilon=0.01)  # not refused
     assert strategy.filters[0].cost(rounds) <= 0.01
 
 
@@ -117,100 +124,98 @@ def test_a_budget_that_no_noise_keeps(monkeypatch):
         needed_noise(1.0, 1.0, 9, 1e-5)
 
 
-def reply(client, values, classes=1):
-    return Reply(client, {"w": torch.tensor(values)}, classes, 10)
+def zeros(size=2):
+    return {"w": torch.zeros(size)}
 
 
-def private(weights, rate=0.5, rounds=3, inner=None, more=(), **settings):
+def merging(weights, rate=0.5, rounds=3, inner=None, more=(), uniform=False, **settings):
+    """Make private merging of clients with these weights; its privacy is paid for."""
     result = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
-    noise = Private(result, rate, rounds, weights, 7)
-    return Pipeline(inner or FedAvg(FedAvgSettings(server_lr=0.5)), [noise, *more])
+    noise = Private(result, rate, rounds, weights, 7, uniform)
+    return Pipeline(inner or FedAvg(server_lr=0.5), [noise, *more])
+
+
+def released(strategy, *replies, size=2, round=0):
+    """Return the parameters after a round that began with zeros."""
+    return strategy.merge({}, zeros(size), replies, round)[1]["w"]
 
 
 @pytest.fixture
-def free(monkeypatch):
-    """Cost nothing: what is tested is not the accountant."""
+def private(monkeypatch):
+    """Make private merging that costs nothing: what is tested is not the accountant."""
     monkeypatch.setattr(privacy, "epsilon", lambda *_: 0.0)
+    return merging
 
 
-@pytest.mark.usefixtures("free")
-def test_the_sum_is_divided_by_what_is_expected_not_by_who_came():
-    start = {"w": torch.zeros(2)}
+def test_the_sum_is_divided_by_what_is_expected_not_by_who_came(private):
     strategy = private({0: 1.0, 1: 3.0, 2: 4.0})
     # client 1 claims 1000 classes; what counts is the table. Its update of length 5 is clipped to 2.
-    given = [reply(0, [1.0, 0.0]), reply(1, [3.0, 4.0], classes=1000)]
-    state, after = strategy.merge({}, start, given, 0)
+    given = [Reply(0, {"w": torch.tensor([1.0, 0.0])}, 1, 10), Reply(1, {"w": torch.tensor([3.0, 4.0])}, 1000, 10)]
+    state, after = strategy.merge({}, zeros(), given, 0)
     expected = (np.array([1.0, 0.0]) + 3 * 2 / 5 * np.array([3.0, 4.0])) / (0.5 * 8)
     np.testing.assert_allclose(after["w"], 0.5 * expected, atol=1e-4)
     assert strategy.notes(state)["privacy"]["clipped"] == 1
-    _, alone = strategy.merge({}, start, given[:1], 0)
-    np.testing.assert_allclose(alone["w"], [0.5 / 4, 0.0], atol=1e-4)
+    np.testing.assert_allclose(released(strategy, given[0]), [0.5 / 4, 0.0], atol=1e-4)
 
 
-@pytest.mark.usefixtures("free")
-def test_noise_is_the_multiplier_times_what_one_client_can_change():
-    start = {"w": torch.zeros(40_000)}
-    strategy = private({0: 1.0, 1: 3.0}, noise=2.0)
-    released = strategy.merge({}, start, [], 0)[1]["w"]  # no one was drawn: noise alone, as in any other round
+def test_noise_is_the_multiplier_times_what_one_client_can_change(private):
+    size, strategy = 40_000, private({0: 1.0, 1: 3.0}, noise=2.0)
+    noise = released(strategy, size=size)  # no one was drawn: noise alone, as in any other round
     most = 0.5 * 3 * 2.0 / (0.5 * 4)  # server_lr * w_max * C / (q W)
-    assert float(released.std()) == pytest.approx(2.0 * most, rel=0.02)
-    assert float(released.mean()) == pytest.approx(0.0, abs=0.05)
+    assert float(noise.std()) == pytest.approx(2.0 * most, rel=0.02)
+    assert float(noise.mean()) == pytest.approx(0.0, abs=0.05)
     assert strategy.filters[0].deviation == pytest.approx(2.0 * 3 * 2.0 / (0.5 * 4))
     # and no client can change more than that, whatever it sends
     random = np.random.default_rng(0)
     for _ in range(20):
-        update = torch.from_numpy(random.normal(size=40_000).astype(np.float32) * 10 ** random.uniform(-3, 3))
-        other = strategy.merge({}, start, [Reply(1, {"w": update}, 3, 1)], 0)[1]["w"]
-        assert float((other - released).norm()) <= most * 1.0001
+        update = torch.from_numpy(random.normal(size=size).astype(np.float32) * 10 ** random.uniform(-3, 3))
+        other = released(strategy, Reply(1, {"w": update}, 3, 1), size=size)
+        assert float((other - noise).norm()) <= most * 1.0001
 
 
-@pytest.mark.usefixtures("free")
-def test_noise_comes_from_the_seed_or_from_the_system():
-    start = {"w": torch.zeros(4)}
+def test_noise_comes_from_the_seed_or_from_the_system(private):
     for source, same in (("seed", True), ("system", False)):
-        item, two = (private({0: 1.0}, noise=1.0, noise_from=source).merge({}, start, [], 0)[1]["w"] for _ in range(2))
+        item, two = (released(private({0: 1.0}, noise=1.0, noise_from=source)) for _ in range(2))
         assert torch.equal(item, two) is same
     strategy = private({0: 1.0}, noise=1.0)
-    assert not torch.equal(strategy.merge({}, start, [], 0)[1]["w"], strategy.merge({}, start, [], 1)[1]["w"])
+    assert not torch.equal(released(strategy), released(strategy, round=1))
 
 
-@pytest.mark.usefixtures("free")
 @pytest.mark.parametrize("size", [1e25, 1e31, 1e37, 3e38, float("nan")])
-def test_no_update_changes_more_than_it_may_however_long_it_is(size):
+def test_no_update_changes_more_than_it_may_however_long_it_is(private, size):
     strategy = private({0: 1.0}, rate=1.0, clip=1.0)
-    start, update = {"w": torch.zeros(1000)}, {"w": torch.full((1000,), size)}
-    without = strategy.merge({}, start, [], 0)[1]["w"]
-    change = strategy.merge({}, start, [Reply(0, update, 1, 1)], 0)[1]["w"] - without
-    assert float(change.norm()) <= 0.5 * 1.0 * 1.00001  # server_lr * clip
-    assert float(change.norm()) == pytest.approx(0.5 if size < 1e30 else 0.0, rel=1e-4)
+    reply = Reply(0, {"w": torch.full((1000,), size)}, 1, 1)
+    change = float((released(strategy, reply, size=1000) - released(strategy, size=1000)).norm())
+    assert change <= 0.5 * 1.0 * 1.00001  # server_lr * clip
+    assert change == pytest.approx(0.5 if size < 1e30 else 0.0, rel=1e-4)
 
 
-@pytest.mark.usefixtures("free")
-def test_a_defence_that_judges_each_alone_goes_first():
+def test_a_defence_that_judges_each_alone_goes_first(private):
     clip = Robust(NormClip(NormClipSettings(bound=1.0), 0))
-    strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(FedAvgSettings()), more=[clip])
-    start = {"w": torch.zeros(2)}
-    state, after = strategy.merge(strategy.init(start, 2), start, [reply(0, [3.0, 4.0]), reply(1, [0.5, 0.0])], 0)
+    strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(), more=[clip])
+    given = [Reply(k, {"w": torch.tensor(update)}, 1, 10) for k, update in enumerate(([3.0, 4.0], [0.5, 0.0]))]
+    state, after = strategy.merge(strategy.init(zeros(), 2), zeros(), given, 0)
     np.testing.assert_allclose(after["w"], [0.55, 0.4], atol=1e-4)
     notes = strategy.notes(state)
     assert (notes["defence"]["kept"], notes["privacy"]["clipped"]) == (pytest.approx([0.2, 1.0]), 0)
-    again, _ = strategy.merge(state, start, [], 1)
+    again, _ = strategy.merge(state, zeros(), [], 1)
     assert strategy.notes(again)["defence"]["clients"] == []
 
 
 @pytest.mark.slow
 @accounted
 def test_a_budget_is_kept_to():
-    strategy = private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
-    assert strategy.filters[0].noise == needed_noise(5.0, 0.3, 10, 1e-5)
-    state, _ = strategy.merge({}, {"w": torch.zeros(2)}, [], 9)
+    strategy = merging(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=10, noise=None, epsilon=5.0)
+    noise = strategy.filters[0].noise
+    assert noise == needed_noise(5.0, 0.3, 10, 1e-5)
+    state, _ = strategy.merge({}, zeros(), [], 9)
     result = strategy.notes(state)["privacy"]
-    assert result["epsilon"] == epsilon(strategy.filters[0].noise, 0.3, 10, 1e-5) <= 5.0
-    assert (result["delta"], result["noise"]) == (1e-5, strategy.filters[0].noise)
-    rounds = affordable_rounds(5.0, strategy.filters[0].noise, 0.3, 1000, 1e-5)
+    assert result["epsilon"] == epsilon(noise, 0.3, 10, 1e-5) <= 5.0
+    assert (result["delta"], result["noise"]) == (1e-5, noise)
+    rounds = affordable_rounds(5.0, noise, 0.3, 1000, 1e-5)
     dear = f"round {rounds + 1} would raise it to {strategy.filters[0].cost(rounds + 1):.4g}; resume the run"
     with pytest.raises(FedUnseenError, match=f"^privacy.epsilon = 5 is spent: {dear}"):
-        strategy.merge(state, {"w": torch.zeros(2)}, [], rounds)
+        strategy.merge(state, zeros(), [], rounds)
 
 
 @accounted
@@ -220,14 +225,12 @@ def test_rounds_that_cost_more_than_the_budget_are_refused():
     assert 0 < paid < 20
     spent = f"privacy.epsilon = 4 is spent after {paid} of the 20 rounds, which cost {cost:.4g}: raise privacy.noise"
     with pytest.raises(ExperimentError, match=f"^{spent}"):
-        private(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=20, noise=1.0, epsilon=4.0)
+        merging(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=20, noise=1.0, epsilon=4.0)
 
 
-@pytest.mark.usefixtures("free")
-def test_a_delta_that_means_nothing_is_refused():
-    with pytest.raises(
-        ExperimentError, match=r"^privacy.delta = 0.1 allows .* 10 clients away: set it far below 1/10$"
-    ):
+def test_a_delta_that_means_nothing_is_refused(private):
+    why = r"^privacy.delta = 0.1 allows .* 10 clients away: set it far below 1/10$"
+    with pytest.raises(ExperimentError, match=why):
         private(dict.fromkeys(range(10), 1.0), delta=0.1)
 
 
@@ -238,3 +241,71 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
     for accountant in ("pld", "rdp"):
         with pytest.raises(MissingDependencyError, match=r"^privacy.name needs an accountant: pip install"):
             epsilon(1.2345, 0.5, 3, 1e-5, accountant)
+
+
+CLASSES = (1, 2, 3, 1, 3)
+
+
+def masked(noise, weights="classes"):
+    """Make private merging under masks of five clients that hold these many classes."""
+    uniform = weights == "uniform"
+    table = dict(enumerate([1.0] * len(CLASSES) if uniform else map(float, CLASSES)))
+    settings = {"noise": noise, "noise_from": "seed", "aggregation": "masked"}
+    return merging(table, 1.0, inner=FedAvg(weights=weights), uniform=uniform, **settings)
+
+
+def replies(updates):
+    return [Reply(k, {"w": torch.tensor(u)}, CLASSES[k], 10) for k, u in enumerate(updates)]
+
+
+def masks():
+    return Masks(64.0, len(CLASSES), noisy=True, dropouts=True)
+
+
+@accounted
+@pytest.mark.parametrize("weights", ["classes", "uniform"])
+def test_a_masked_round_releases_the_clipped_weighted_mean(weights):
+    """With next to no noise it is the mean that the server would make of single updates."""
+    strategy = masked(1.0, weights)
+    strategy.filters[0].noise = 1e-9
+    given = replies([[3.0, 4.0], [0.3, -0.4], [0.0, 1.0], [-30.0, 40.0], [0.5, 0.5]])
+    hidden = released(strategy, masks().sum(strategy, given, zeros()).reply)
+    assert hidden.tolist() == pytest.approx(released(strategy, *given).tolist(), abs=1e-6)
+
+
+@accounted
+def test_the_sum_of_all_parts_is_as_noisy_as_the_accountant_takes_it_to_be():
+    """If as few clients as may are part of it, it has the noise that is counted; with all, more."""
+    size, noise, clip = 20_000, 1.5, 2.0
+    strategy = masked(noise)
+    nothing = replies([np.zeros(size, dtype=np.float32)] * 5)
+    agreed = masks()
+    assert agreed.least == 4
+    for part in (nothing, nothing[1:]):
+        weight = sum(CLASSES[reply.client] for reply in part)
+        total = agreed.sum(strategy, part, zeros(size)).reply.update["w"].double() * weight
+        expected = noise * clip * max(CLASSES) * math.sqrt(len(part) / 4)
+        assert float(total.std()) == pytest.approx(expected, rel=0.03)  # six deviations of the estimate
+        assert abs(float(total.mean())) < 6 * expected / math.sqrt(size)
+
+
+@accounted
+def test_each_client_and_each_round_has_noise_of_its_own():
+    strategy, still = masked(1.0), zeros(50)
+    drawn = [strategy.add_local_noise(Reply(k, still, 1, 1), 4, round).update["w"] for k in (0, 1) for round in (0, 1)]
+    assert all(not torch.equal(a, b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+@accounted
+def test_a_run_counts_its_epsilon(tmp_path):
+    noise = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 2.0}
+    settings = {**TRAINED, "partition.clients": 4, "strategy.rounds": 2, **noise}
+    plain, hidden = (
+        run(Experiment.load("digit-pairs", {**settings, "privacy.aggregation": aggregation}), tmp_path / aggregation)
+        for aggregation in ("plain", "masked")
+    )
+    assert hidden.result["epsilon"] == plain.result["epsilon"] > 0
+    assert "clipped" not in hidden.metrics[0]["privacy"]
+    assert "clients clipped their updates and added the noise under masks" in write_report(hidden).read_text("utf-8")
+    manifest = json.loads((hidden.path / "manifest.json").read_bytes())
+    assert manifest["experiment"]["privacy"]["aggregation"] == "masked"

@@ -31,12 +31,22 @@ from fedunseen.strategies.summed import Summed
 from known_names import accounted
 
 SPACE = ClassSpace(tuple("abcdef"), np.eye(6), tuple("uvwxyz"), [0, 1, 2, 3], [], [4, 5])
+PAIR = ClassSpace(("a", "b"), np.eye(2), ("u", "v"), [0], [], [1])
 
 
-def made(samples=400, width=6, seed=0):
+def made(samples=400, spread=(1.0,) * 6, seed=0):
     rng = np.random.default_rng(seed)
     labels = torch.from_numpy(rng.integers(4, size=samples))
-    return torch.from_numpy(rng.normal(size=(samples, width))), labels
+    return torch.from_numpy(rng.normal(size=(samples, len(spread))) * spread), labels
+
+
+def noised(release, sums, seed=0):
+    """Return the sums of one party that holds all samples, with noise."""
+    return release.noisy(release.nothing(sums), 1, np.random.default_rng(seed))
+
+
+def added(parts):
+    return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
 def scaled(sums, release):
@@ -60,23 +70,17 @@ def test_one_sample_changes_what_is_released_by_one_over_the_noise_multiplier_at
 
 def test_samples_are_shortened_and_not_lengthened():
     inputs = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    space = ClassSpace(("a", "b"), np.eye(2), ("u", "v"), [0], [], [1])
-    sums = statistics(inputs, torch.tensor([0, 0, 0]), space, clip_norm=1.0)
+    sums = statistics(inputs, torch.tensor([0, 0, 0]), PAIR, clip_norm=1.0)
     assert sums["total"][0].tolist() == pytest.approx([0.6 + 0.3, 0.8 + 0.4])
     assert sums["count"].tolist() == [3.0, 0.0]
 
 
 @pytest.mark.parametrize("parties", [1, 4])
 def test_the_noise_of_all_parts_together_is_what_the_accountant_counts(parties):
-    width, release = 150, Release(2.0, 3.0)
-    space = ClassSpace(
-        tuple(f"c{i}" for i in range(300)), np.eye(300), tuple(f"a{i}" for i in range(300)), [0], [], [1]
-    )
+    width, release, names = 150, Release(2.0, 3.0), tuple(map(str, range(300)))
+    space = ClassSpace(names, np.eye(300), names, [0], [], [1])
     nothing = release.nothing(statistics(torch.zeros(1, width), torch.tensor([0]), space))
-    total = release.noisy(nothing, parties, np.random.default_rng(0))
-    for i in range(1, parties):
-        part = release.noisy(nothing, parties, np.random.default_rng(i))
-        total = {name: value + part[name] for name, value in total.items()}
+    total = added([release.noisy(nothing, parties, np.random.default_rng(i)) for i in range(parties)])
     assert float(total["noise"]) == pytest.approx(1.0)
     full = unpacked(total["square"], width)
     off = full[tuple(torch.triu_indices(width, width, 1))]
@@ -88,10 +92,8 @@ def test_the_noise_of_all_parts_together_is_what_the_accountant_counts(parties):
 
 
 def test_next_to_no_noise_changes_next_to_nothing():
-    release, (inputs, labels) = Release(1e3, 1e-9), made()
-    sums = statistics(inputs, labels, SPACE)
-    noisy = release.noisy(release.nothing(sums), 1, np.random.default_rng(0))
-    one, other = moments(sums), moments(release.cleaned(noisy, SPACE.seen))
+    release, sums = Release(1e3, 1e-9), statistics(*made(), SPACE)
+    one, other = moments(sums), moments(release.cleaned(noised(release, sums), SPACE.seen))
     assert torch.allclose(one.means, other.means, atol=1e-4)
     assert torch.allclose(one.covariance, other.covariance, atol=1e-2)
     assert torch.allclose(one.count, other.count, rtol=1e-4)
@@ -99,19 +101,13 @@ def test_next_to_no_noise_changes_next_to_nothing():
 
 def test_what_is_left_of_a_covariance_under_noise():
     """Two directions stand out of the noise and stay; the rest, half of it negative, becomes one positive number."""
-    width, samples, rng = 80, 4000, np.random.default_rng(1)
-    spread = np.full(width, 0.3)
-    spread[:2] = 3.0, 2.0
-    labels = torch.from_numpy(rng.integers(4, size=samples))
-    inputs = torch.from_numpy(rng.normal(size=(samples, width)) * spread)
-    exact = statistics(inputs, labels, SPACE)
-    release = Release(10.0, 0.5)
-    noisy = release.noisy(release.nothing(exact), 1, np.random.default_rng(2))
+    release, exact = Release(10.0, 0.5), statistics(*made(4000, [3.0, 2.0, *[0.3] * 78], seed=1), SPACE)
+    noisy = noised(release, exact, seed=2)
     cleaned = release.cleaned(noisy, SPACE.seen)
     assert validate_statistics(cleaned) == ""
-    truth, noised, found = (moments(sums).covariance for sums in (exact, noisy, cleaned))
-    assert float(torch.linalg.eigvalsh(noised)[0]) < 0 < float(torch.linalg.eigvalsh(found)[0])
-    assert float((found - truth).norm()) < 0.3 * float((noised - truth).norm())
+    truth, blurred, found = (moments(sums).covariance for sums in (exact, noisy, cleaned))
+    assert float(torch.linalg.eigvalsh(blurred)[0]) < 0 < float(torch.linalg.eigvalsh(found)[0])
+    assert float((found - truth).norm()) < 0.3 * float((blurred - truth).norm())
     assert float(found.trace()) == pytest.approx(float(truth.trace()), rel=0.05)
     values = torch.linalg.eigvalsh(found).flip(0)
     assert values[0] > values[1] > 1.5 * values[2]
@@ -119,8 +115,8 @@ def test_what_is_left_of_a_covariance_under_noise():
 
 
 def test_noise_on_a_sum_counts_as_fewer_samples():
-    release, (inputs, labels) = Release(4.0, 1.0), made(4000)
-    noisy = release.noisy(release.nothing(statistics(inputs, labels, SPACE)), 1, np.random.default_rng(0))
+    release = Release(4.0, 1.0)
+    noisy = noised(release, statistics(*made(4000), SPACE))
     cleaned = release.cleaned(noisy, SPACE.seen)
     n, variance = noisy["count"][:4], 1.0  # of these samples
     expected = n / (1 + release.deviations[1] ** 2 / (n * variance))
@@ -131,14 +127,13 @@ def test_noise_on_a_sum_counts_as_fewer_samples():
 
 
 def test_nobody_s_classes_have_no_samples_and_hidden_ones_are_said():
-    release, (inputs, labels) = Release(4.0, 1.0), made()
-    noisy = release.noisy(release.nothing(statistics(inputs, labels, SPACE)), 1, np.random.default_rng(0))
+    release, hidden, sums = Release(4.0, 1.0), Release(4.0, 1000.0), statistics(*made(), SPACE)
+    noisy = noised(release, sums)
     noisy["count"][5] = 1e3
     cleaned = release.cleaned(noisy, SPACE.seen)
     assert cleaned["count"][4:].tolist() == [0.0, 0.0]
     assert not bool(cleaned["total"][4:].any())
-    hidden = Release(4.0, 1000.0)
-    noisy = hidden.noisy(hidden.nothing(statistics(inputs, labels, SPACE)), 1, np.random.default_rng(0))
+    noisy = noised(hidden, sums)
     noisy["count"][:] = 1.0
     with pytest.raises(DataError, match=r"raise privacy\.epsilon"):
         hidden.cleaned(noisy, SPACE.seen)
@@ -180,12 +175,11 @@ def test_a_run_releases_noisy_sums_once(bits, aggregation, tmp_path):
 @pytest.mark.parametrize("quantization", [None, Quantization.of_unit_length(8, 8.0, 6)])
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantization):
-    inputs, labels = made()
     settings = PrivacySettings(name="sample-level", clip=2.0, noise=1.0, aggregation=aggregation)
     release = release_of(settings, quantization)
     nothing = release.nothing(no_sums(6, SPACE, quantization))
     strategy = PrivateSums(Summed(FedAvg(), nothing), settings, 3, release)
-    sums = release.nothing(statistics(inputs, labels, SPACE, 2.0, quantization))
+    sums = release.nothing(statistics(*made(), SPACE, 2.0, quantization))
     replies = [Reply(client, sums, 4, 400) for client in (0, 1)]
     sent = [strategy.released(reply, 0) for reply in replies]
     if aggregation == "masked":
@@ -200,8 +194,6 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantizati
 
 
 # Whole numbers: the distribution of discrete noise is exact, and hides of a sample what the accountant counts
-
-PAIR = ClassSpace(("a", "b"), np.eye(2), ("u", "v"), [0], [], [1])
 
 
 def words(seed=0):
@@ -246,12 +238,11 @@ def test_the_systems_randomness_is_not_repeated():
     assert (discrete_gaussian(sigmas, system_words) != discrete_gaussian(sigmas, system_words)).all()
 
 
-def in_units(sums, release, parties=1):
+def in_units(sums, release):
     """Return all that is released as one vector, in units of the deviations of its noise."""
-    width, classes = sums["total"].shape[1], len(sums["count"])
-    deviations = release.whole_deviations(width, classes, parties)
-    values = {"count": sums["count"] * COUNT_UNIT, "total": sums["total"], "square": sums["square"]}
-    parts = [torch.where(deviations[k] > 0, v / deviations[k], v.double()).flatten() for k, v in values.items()]
+    deviations = release.whole_deviations(sums["total"].shape[1], len(sums["count"]), 1)
+    values = {**sums, "count": sums["count"] * COUNT_UNIT}
+    parts = [torch.where(z > 0, values[k] / z, values[k].double()).flatten() for k, z in deviations.items()]
     return torch.cat(parts).double()
 
 
@@ -285,23 +276,21 @@ def test_an_audit_finds_no_more_than_the_accountant_counts(parties):
     others = torch.randint(-20, 20, (5, 3), dtype=torch.int8, generator=torch.Generator().manual_seed(0))
     victim = torch.tensor([[127, -127, 127]], dtype=torch.int8)
 
-    def released(rows, seed):
-        sums = statistics(rows, torch.zeros(len(rows), dtype=torch.int64), PAIR, release.clip, quantization)
+    exact = [
+        statistics(rows, torch.zeros(len(rows), dtype=torch.int64), PAIR, release.clip, quantization)
+        for rows in (others, torch.cat([others, victim]))
+    ]
+
+    def released(sums, seed):
         nothing = release.nothing({name: torch.zeros_like(value) for name, value in sums.items()})
         parts = [release.nothing(sums)] + [nothing] * (parties - 1)
         noisy = [release.noisy(part, parties, np.random.default_rng([seed, i])) for i, part in enumerate(parts)]
-        whole = {name: sum(item[name] for item in noisy) for name in ("total", "square")}
-        count = sum(item["count"] for item in noisy).double() / COUNT_UNIT
-        return in_units(whole | {"count": count}, release, 1)
+        whole = added(noisy)
+        return in_units(whole | {"count": whole["count"].double() / COUNT_UNIT}, release)
 
-    without = statistics(others, torch.zeros(5, dtype=torch.int64), PAIR, release.clip, quantization)
-    together = torch.cat([others, victim])
-    with_it = statistics(together, torch.zeros(6, dtype=torch.int64), PAIR, release.clip, quantization)
-    direction = in_units(with_it, release) - in_units(without, release)
-    direction /= direction.norm()
-    scores = np.array(
-        [[float(released(rows, seed) @ direction) for seed in range(1500)] for rows in (others, together)]
-    )
+    without, with_it = (in_units(sums, release) for sums in exact)
+    direction = (with_it - without) / (with_it - without).norm()
+    scores = np.array([[float(released(sums, seed) @ direction) for seed in range(1500)] for sums in exact])
     shift = (scores[1].mean() - scores[0].mean()) / scores.std(axis=1).mean()
     assert 0.85 / 1.5 < shift < 1 / 1.5 + 4 * math.sqrt(2 / 1500)
     assert scores.std(axis=1) == pytest.approx([1.0, 1.0], abs=0.08)
@@ -312,10 +301,8 @@ def test_noise_on_whole_numbers_is_what_is_said():
     release = Release(1.0, 2.0, quantization)
     nothing = release.nothing(statistics(torch.zeros(1, 40), torch.tensor([0]), PAIR, 1.0, quantization))
     assert "clipped" not in nothing  # how many features were depends on samples
-    noisy = release.noisy(nothing, 1, np.random.default_rng(0))
+    noisy, step = release.noisy(nothing, 1, np.random.default_rng(0)), float(quantization.step[0])
     assert all(noisy[name].dtype == torch.int64 for name in ("count", "total", "square"))
-    square = unpacked(noisy["square"], 40).double() * float(quantization.step[0]) ** 2
-    off = square[tuple(torch.triu_indices(40, 40, 1))]
+    off = unpacked(noisy["square"], 40)[tuple(torch.triu_indices(40, 40, 1))].double() * step**2
     assert float(off.std()) == pytest.approx(release.deviations[2] / math.sqrt(2), rel=0.1)
-    total = noisy["total"].double() * float(quantization.step[0])
-    assert float(total.std()) == pytest.approx(release.deviations[1], rel=0.35)
+    assert float((noisy["total"].double() * step).std()) == pytest.approx(release.deviations[1], rel=0.35)
