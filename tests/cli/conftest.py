@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import warnings
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedunseen.cli.main import main
 from fedunseen.core.toml import toml_text
 from fedunseen.tools.deal import deal
 from processes import ADAPTING
+from published_layouts import write_image, write_sentiment140
 
 
 class Done(NamedTuple):
@@ -22,6 +24,12 @@ class Done(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def answer(self):
+        """The one line of JSON that ``--json`` prints."""
+        assert self.out.count("\n") == 1, self
+        return json.loads(self.out)
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +51,18 @@ def command(monkeypatch, capsys):
         except SystemExit as error:
             code = error.code or 0
         return Done(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def works(command):
+    """Call the command, which must end well."""
+
+    def call(*arguments):
+        done = command(*arguments)
+        assert done.code == 0, done
+        return done
 
     return call
 
@@ -125,6 +145,29 @@ def small(make_folder, tmp_path):
     }
     (tmp_path / "small.toml").write_text(toml_text(sections), "utf-8")
     return tmp_path / "small.toml"
+
+
+@pytest.fixture(scope="session")
+def photos():
+    """Write the text of a ``classes.csv`` and, for each class in it, a folder with so many pictures."""
+
+    def write(root, table, each, size=(20, 16), without=()):
+        names = [line.split(",")[0] for line in table.splitlines()[1:]]
+        for number, (name, i) in enumerate(product(names, range(each))):
+            if name not in without:
+                write_image(root / name / f"{i}.png", number, size)
+        (root / "classes.csv").write_text(table, "utf-8")
+        return root
+
+    return write
+
+
+@pytest.fixture
+def tweets(tmp_path):
+    """Tweets of twenty users and vectors of their words: the settings of such data."""
+    write_sentiment140(tmp_path / 'my "tweets"' / "mine.csv")
+    (tmp_path / "vectors.txt").write_text("good 1 0\nbad 0 1\nday 0.3 0.1\n")
+    return {"data.root": str(tmp_path / 'my "tweets"'), "data.vectors": str(tmp_path / "vectors.txt")}
 
 
 @pytest.fixture(scope="session")
