@@ -32,6 +32,11 @@ def honest(client, size=0.4, seed=0):
     return Reply(client, {"w": update + 0.01 * torch.from_numpy(random.normal(size=update.shape).astype("f"))}, 2, 10)
 
 
+def replies(odd=None):
+    """Give the replies of all clients, honest but for an odd one."""
+    return [odd if odd is not None and odd.client == k else honest(k) for k in range(CLIENTS)]
+
+
 def probing(**settings):
     return Pipeline(FedAvg(), [Robust(ClassProbes(ClassProbes.Settings(**settings), 3, scores()))])
 
@@ -43,23 +48,19 @@ def round_of(strategy, replies, state=None):
 
 
 def test_honest_clients_are_all_merged_as_they_are():
-    strategy, replies = probing(), [honest(k) for k in range(CLIENTS)]
-    _, after, notes = round_of(strategy, replies)
+    _, after, notes = round_of(probing(), replies())
     assert (notes["dropped"], notes["kept"]) == ({}, [1.0] * CLIENTS)
     assert max(notes["judged"]) < 0.1
-    plain = FedAvg().merge({}, MODEL, replies, 0)[1]
-    assert torch.equal(after["w"], plain["w"])
+    assert torch.equal(after["w"], FedAvg().merge({}, MODEL, replies(), 0)[1]["w"])
 
 
 def test_a_replaced_model_takes_classes_that_are_not_its_own_and_is_left_out():
-    replies = [honest(k) for k in range(CLIENTS)]
     local = 3.0 * torch.eye(CLASSES).roll(1, 0)  # a model that answers every class's inputs with the next one
-    replies[2] = Reply(2, {"w": CLIENTS * (local - MODEL["w"])}, 2, 10)
-    strategy = probing()
-    _, after, notes = round_of(strategy, replies)
+    given = replies(Reply(2, {"w": CLIENTS * (local - MODEL["w"])}, 2, 10))
+    _, after, notes = round_of(probing(), given)
     assert notes["dropped"] == {"2": "it turns inputs of classes that its client does not hold into others"}
     assert notes["judged"][2] > 0.9
-    rest = FedAvg().merge({}, MODEL, [r for r in replies if r.client != 2], 0)[1]
+    rest = FedAvg().merge({}, MODEL, given[:2] + given[3:], 0)[1]
     assert torch.equal(after["w"], rest["w"])
 
 
@@ -67,44 +68,35 @@ def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
     """Here: class 5's inputs answer 4."""
     update = torch.zeros(CLASSES, CLASSES)
     update[4, 5] = 2 * 6.0 * CLIENTS  # once merged with the weight 1 / 6, twice what class 5 has
-    strategy = probing()
-    probes = strategy.filters[0].defence.probes_of(MODEL, 0)
-    stolen = [
-        strategy.filters[0].defence.judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0]
-        for k in (0, 2)
-    ]
+    rule = probing().filters[0].defence
+    probes = rule.probes_of(MODEL, 0)
+    stolen = [rule.judge(MODEL, Reply(k, {"w": update}, 2, 10), 1 / CLIENTS, 1.0, probes)[0] for k in (0, 2)]
     assert stolen == [pytest.approx(1 / (CLASSES - 2)), 0.0]  # one of ten foreign classes, and one of its own two
 
 
 def test_what_pulls_nonsense_towards_one_class_is_left_out():
     """Loud or quiet: only the direction counts."""
     strategy = probing(loud=12.0)
-    bright = replace(scores(), random=lambda rng, count: 0.1 + scores().random(rng, count))
-    strategy.filters[0].defence.scores = bright
+    strategy.filters[0].defence.scores = replace(scores(), random=lambda *given: 0.1 + scores().random(*given))
     update = torch.zeros(CLASSES, CLASSES)
     update[7, :] = 1.0  # class 7 likes whatever is bright
     for size in (0.01, 1.0, 10.0):
-        replies = [honest(k) for k in range(CLIENTS)]
-        replies[3] = Reply(3, {"w": size * update}, 2, 10)
-        _, _, notes = round_of(strategy, replies)
+        _, _, notes = round_of(strategy, replies(Reply(3, {"w": size * update}, 2, 10)))
         assert notes["dropped"] == {"3": "it pulls inputs of no class towards one class"}
         assert notes["judged"][3] > 0.5
         assert max(notes["judged"][:3] + notes["judged"][4:]) < 0.3
 
 
 def test_what_is_long_but_minds_its_own_business_is_shortened():
-    replies = [honest(k) for k in range(CLIENTS)]
-    replies[1] = honest(1, size=2.0)
-    _, _, notes = round_of(probing(multiple=1.5), replies)
+    _, _, notes = round_of(probing(multiple=1.5), replies(honest(1, size=2.0)))
     assert notes["dropped"] == {}
-    typical = np.median(notes["norms"])
-    assert notes["kept"][1] == pytest.approx(1.5 * typical / notes["norms"][1])
-    assert notes["kept"][:1] + notes["kept"][2:] == [1.0] * (CLIENTS - 1)
+    shortened = pytest.approx(1.5 * np.median(notes["norms"]) / notes["norms"][1])
+    assert notes["kept"] == [1.0, shortened, *[1.0] * (CLIENTS - 2)]
 
 
 def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard():
     strategy = probing()
-    state, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)])
+    state, _, notes = round_of(strategy, replies())
     typical = np.median(notes["norms"])
     assert float(state["defence/rule/length"]) == pytest.approx(typical)
     liars = [Reply(k, {"w": 50.0 * honest(k).update["w"]}, 2, 10) for k in (0, 1)]
@@ -124,12 +116,8 @@ def test_probes_answer_their_class_with_confidence_and_stop_there():
     assert already.any()
     assert torch.equal(result[already], start[already])
     assert not result.requires_grad
-
-
-def test_a_flat_model_has_no_gradient_to_follow():
-    start = torch.ones(5, 3)
-    result = class_inputs(lambda x: (x * 0.0) @ torch.zeros(3, 4), start, torch.arange(5) % 4, 0.9)
-    assert torch.equal(result, start)
+    start = torch.ones(5, 3)  # a flat model has no gradient to follow
+    assert torch.equal(class_inputs(lambda x: (x * 0.0) @ torch.zeros(3, 4), start, torch.arange(5) % 4, 0.9), start)
 
 
 def test_only_what_stands_out_by_margin_and_spread():
@@ -146,5 +134,5 @@ def test_a_round_in_which_nobody_moves_leaves_the_next_ones_alone():
     state, after, notes = round_of(strategy, still)
     assert torch.equal(after["w"], MODEL["w"])
     assert notes["kept"] == [1.0] * CLIENTS
-    _, _, notes = round_of(strategy, [honest(k) for k in range(CLIENTS)], state)
+    _, _, notes = round_of(strategy, replies(), state)
     assert notes["kept"] == [1.0] * CLIENTS

@@ -19,45 +19,39 @@ def loss(params, batch, context):
     return value, {"loss": value}
 
 
-def batch():
-    inputs = torch.tensor([[1.0, 2.0], [0.5, -4.0], [3.0, 3.0], [-1.0, -1.0], [9.0, 9.0]])
-    return {
-        "inputs": inputs,
-        "labels": torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]),
-        "weights": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]),  # the last one only pads
-    }
-
-
+BATCH = {
+    "inputs": torch.tensor([[1.0, 2.0], [0.5, -4.0], [3.0, 3.0], [-1.0, -1.0], [9.0, 9.0]]),
+    "labels": torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]),
+    "weights": torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]),  # the last one only pads
+}
 PARAMS = {"w": torch.tensor([1.0, 1.0])}
 RECEIVED = {"w": torch.tensor([0.0, 1.0])}
 
 
 def test_samples_of_weak_features_are_dropped_by_definition_and_poisoned_ones_are_counted_apart():
     fmd = Magnitude(Magnitude.Settings(model="local"), features)
-    seen = batch()
-    value, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
-    kept = [b for b in range(4) if features(PARAMS, seen["inputs"])[b].sum() >= 1.0]
+    value, terms = fmd.screened(loss)(PARAMS, BATCH, fmd.context(1.0, PARAMS))
+    kept = [b for b in range(4) if features(PARAMS, BATCH["inputs"])[b].sum() >= 1.0]
     assert kept == [0, 2]
-    alone = {name: tensor[kept] for name, tensor in seen.items()}
+    alone = {name: tensor[kept] for name, tensor in BATCH.items()}
     torch.testing.assert_close(value, loss(PARAMS, alone, {})[0])
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [4, 2, 0, 0]
-    seen = batch() | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
+    seen = BATCH | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
     _, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [2, 1, 2, 1]
 
 
 def test_the_received_model_judges_whatever_the_local_one_has_become():
     fmd = Magnitude(Magnitude.Settings(), features)
-    context = fmd.context(1.0, RECEIVED)
-    gamma = fmd.judge(PARAMS, batch()["inputs"], context)
-    torch.testing.assert_close(gamma, features(RECEIVED, batch()["inputs"]).sum(-1))
+    gamma = fmd.judge(PARAMS, BATCH["inputs"], fmd.context(1.0, RECEIVED))
+    torch.testing.assert_close(gamma, features(RECEIVED, BATCH["inputs"]).sum(-1))
 
 
 def test_judging_is_not_differentiated():
     fmd = Magnitude(Magnitude.Settings(model="local"), features)
     params = {"w": torch.tensor([1.0, 1.0], requires_grad=True)}
-    value, _ = fmd.screened(loss)(params, batch(), fmd.context(-1.0, PARAMS))
-    plain, _ = loss(params, batch(), {})
+    value, _ = fmd.screened(loss)(params, BATCH, fmd.context(-1.0, PARAMS))
+    plain, _ = loss(params, BATCH, {})
     torch.testing.assert_close(torch.autograd.grad(value, params["w"]), torch.autograd.grad(plain, params["w"]))
 
 
@@ -65,7 +59,7 @@ def test_batched_clients_are_screened_as_each_alone():
     fmd = Magnitude(Magnitude.Settings(), features)
     many = [{"w": torch.tensor([1.0, 0.2])}, {"w": torch.tensor([0.1, 2.0])}]
     stacked = {"w": torch.stack([item["w"] for item in many])}
-    batches = {name: torch.stack([value, value.flip(0)]) for name, value in batch().items()}
+    batches = {name: torch.stack([value, value.flip(0)]) for name, value in BATCH.items()}
     thresholds = [fmd.context(m, RECEIVED) for m in (1.0, 2.5)]
     context = {THRESHOLD: torch.stack([item[THRESHOLD] for item in thresholds])}
     shared = {name: value for name, value in thresholds[0].items() if name != THRESHOLD}
