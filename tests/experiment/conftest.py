@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from fedunseen import Experiment, run
+from fedunseen import ClassSpace, Experiment, run
+from links import KilledError
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +44,26 @@ def finished(make, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """Eight classes of small pictures: a color, bright above or below; no one holds green below and red above."""
+    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
+    lines = ["name,split,color: red,color: green,color: blue,where: above,where: below"]
+    for colour, rgb in (("red", ".86,.16,.16"), ("green", ".16,.78,.24"), ("blue", ".2,.27,.86"), ("grey", ".5,.5,.5")):
+        for where, half, flags in (("above", slice(10), "1,0"), ("below", slice(10, 20), "0,1")):
+            name = f"{colour} {where}"
+            lines.append(f"{name},{'unseen' if name in ('green below', 'red above') else 'seen'},{rgb},{flags}")
+            (root / name).mkdir()
+            pictures = rng.normal(30, 12, (10, 20, 20, 3))
+            pictures[:, half] += np.array(rgb.split(","), dtype=float) * rng.uniform(180, 255, (10, 1, 1, 1))
+            for i, picture in enumerate(pictures.clip(0, 255).astype(np.uint8)):
+                Image.fromarray(picture).save(root / name / f"{i}.png")
+    (root / "classes.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.fixture(scope="session")
 def cut_short():
     """Run an experiment into a folder and end it as a kill would, once so many rounds are done and written down."""
-
-    class KilledError(Exception):
-        pass
 
     def cut(experiment, path, after, stage=""):
         def kill(now, round, rounds, line):
@@ -66,19 +83,17 @@ def described():
     The last ``unseen`` of the classes are unseen, and ``validation`` of those before are for validation.
     """
 
-    def write(folder, shape, noise, each, unseen, validation=0, seed=0):
+    def write(folder, shape, noise, each, unseen, validation=0, seed=0, scale=1.0):
         rng, (classes, attributes, features) = np.random.default_rng(seed), shape
         semantics, labels = rng.random((classes, attributes)), np.repeat(np.arange(classes), each)
         rows = semantics[labels] @ rng.normal(size=(attributes, features))
-        rows = (rows + noise * rng.normal(size=rows.shape)).astype(np.float32)
+        rows = scale * (rows + noise * rng.normal(size=rows.shape)).astype(np.float32)
         seen = classes - unseen
         split = np.where((labels < seen) & (np.arange(len(labels)) % 4 > 0), "train", "test")
         np.savez(folder / "features.npz", features=rows, labels=labels, split=split)
-        lines = ["name,split," + ",".join(f"a{i}" for i in range(attributes))]
-        for c, row in enumerate(semantics):
-            kind = "unseen" if c >= seen else "validation" if c >= seen - validation else "seen"
-            lines.append(f"c{c},{kind},{','.join(map(str, row))}")
-        (folder / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+        names, columns = tuple(f"c{c}" for c in range(classes)), tuple(f"a{i}" for i in range(attributes))
+        sets = range(seen), range(seen - validation, seen), range(seen, classes)
+        ClassSpace(names, semantics, columns, *sets).save(folder / "classes.csv")
         return {"name": "folder", "root": str(folder)}
 
     return write

@@ -1,5 +1,3 @@
-import json
-
 import numpy as np
 import pytest
 
@@ -31,8 +29,7 @@ def benchmark():
 
 def test_arrays_have_a_run_directory_that_predicts(benchmark, tmp_path):
     done = fedunseen.run(Experiment.from_dict(TREE), tmp_path / "run", benchmark=benchmark)
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    assert manifest["experiment"]["data"]["name"] == "arrays"
+    assert done.manifest["experiment"]["data"]["name"] == "arrays"
     assert done.result["zsl"] == 100.0  # there is one unseen class
     ranking = fedunseen.load_run(tmp_path / "run").predict(benchmark.features[benchmark.test_unseen][:1])
     assert {one.name for one in ranking[0]} == set(ANIMALS)

@@ -1,25 +1,22 @@
 """Closed forms in whole runs: what they reach, how they are calibrated, and which one is chosen."""
 
-import warnings
-
 import numpy as np
 import pytest
-import torch
 from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
-from fedunseen.encoders import Backbone
-from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import calibration_folds
+from fedunseen.federation import Federation
+from fedunseen.federation.partition import PartitionSettings, make_partition
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
-from fedunseen.methods.closed_form.statistics import add
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.metrics import accuracies, best_factor
+from fedunseen.strategies import FedAvg
 
 QUICK = {"evaluation.embedding": False}
 LAST = {**QUICK, "evaluation.selection": "last"}
@@ -46,17 +43,12 @@ def test_every_client_alone_has_a_model_of_its_own_classes(tmp_path):
 @pytest.mark.slow
 def test_animals_that_nobody_has_are_recognised_from_raw_features(real_data):
     benchmark = Xlsa17.load(Xlsa17.Settings(root=real_data / "xlsa17", dataset="AWA1_LAMPERT"), 0)
-    semantics = torch.from_numpy(benchmark.space.semantics).float()
-    method = Gaussian(GaussianSettings(shrinkage=0.3, calibration=True), benchmark.space, semantics, Backbone((512,)))
-    labels = benchmark.labels[benchmark.train]
-    inputs = torch.from_numpy(benchmark.features[benchmark.train])
-    groups = np.array_split(benchmark.space.seen, 10)
-    held = [np.isin(labels, group) for group in groups]
-    parts = [method.statistics(inputs[rows], torch.from_numpy(labels[rows])) for rows in held]
-    model = method.solve(add(parts, benchmark.space))
-    rows = np.concatenate([benchmark.test_unseen, benchmark.test_seen])
-    scores = method.scores(model, torch.from_numpy(benchmark.features[rows]), method.semantics)
-    found = accuracies(answer([scores], benchmark.labels[rows], benchmark.space))
+    method = Gaussian.on(benchmark, shrinkage=0.3, calibration=True)
+    partition = make_partition(PartitionSettings(clients=10), benchmark, 0)
+    federation = Federation(benchmark, partition, method, FedAvg())
+    state, _ = federation.round(federation.start())
+    model = federation.fit_heads(state.params)
+    found = accuracies(federation.answers(model))
     assert found.zsl >= 34.5
     assert found.gzsl_harmonic >= 22.5  # without a validation class: with them 25
     assert abs(float(model["expected"][0]) - found.zsl) < 6  # what left-out classes have promised
@@ -68,11 +60,7 @@ def test_samples_are_summed_once_though_validation_classes_choose_first(tmp_path
     settings |= {"method.shrinkage": 0.3, "data.quantization_range": 4.0}
     summed, original = [], ClosedForm.statistics
 
-    def counted(self, inputs, labels):
-        summed.append(len(labels))
-        return original(self, inputs, labels)
-
-    monkeypatch.setattr(ClosedForm, "statistics", counted)
+    monkeypatch.setattr(ClosedForm, "statistics", lambda self, x, y: summed.append(len(y)) or original(self, x, y))
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "chosen")
     assert done.result["selection"] == "validation"
     assert 0 < sum(summed[3:]) < sum(summed[:3])
@@ -117,18 +105,12 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
         auto.learn(examples={"1": sample})
 
 
-def test_the_estimator_warns_of_the_same_lead():
+@pytest.mark.parametrize(("method", "leads"), [("gaussian", [True]), ("ridge", []), ("auto", [])])
+def test_the_estimator_warns_of_the_same_lead(method, leads, recwarn):
     rows, names, train, table = lit_digits()
-
-    def warned(method):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            ZeroShotClassifier(method).fit(rows[train], names[train], classes=table)
-        return [text for one in caught if "left out" in (text := str(one.message))]
-
-    (text,) = warned("gaussian")
-    assert "Set method = 'ridge', or 'auto'" in text
-    assert warned("ridge") == warned("auto") == []
+    ZeroShotClassifier(method).fit(rows[train], names[train], classes=table)
+    texts = [str(one.message) for one in recwarn]
+    assert ["Set method = 'ridge', or 'auto'" in text for text in texts if "left out" in text] == leads
 
 
 def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):

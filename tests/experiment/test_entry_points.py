@@ -26,7 +26,7 @@ class First(Defence):
 """
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def package(tmp_path, monkeypatch):
     """An installed package that declares a defence, a method of our name, and one that cannot be imported."""
     folder = tmp_path / "site"
@@ -41,7 +41,6 @@ def package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
 
-@pytest.mark.usefixtures("package")
 def test_a_defence_of_another_package_runs_by_name(make, tmp_path):
     settings = {"strategy.rounds": 2, "evaluation.selection": "last", "defence.name": "first"}
     done = run(make(settings), tmp_path / "first")
@@ -49,7 +48,6 @@ def test_a_defence_of_another_package_runs_by_name(make, tmp_path):
     assert done.metrics[0]["defence"]["dropped"]["2"] == "it is too far from the others"
 
 
-@pytest.mark.usefixtures("package")
 def test_our_own_names_come_first_and_a_method_that_cannot_be_loaded_is_one_sentence(make):
     assert find("method", "fedzsl").__module__ == "fedunseen.methods.fedzsl"
     with refuses(

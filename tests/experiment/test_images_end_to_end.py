@@ -3,35 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.federation.run_directory import load_params
 from same import same
 
-COLOURS = {"red": (220, 40, 40), "green": (40, 200, 60), "blue": (50, 70, 220), "grey": (128, 128, 128)}
 SMALL = {"strategy.rounds": 2, "evaluation.selection": "last", "evaluation.embedding": False}
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    """Eight classes of small pictures: a color, bright above or below; no one holds green below and red above."""
-    root, rng = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
-    lines = ["name,split,color: red,color: green,color: blue,where: above,where: below"]
-    for colour, rgb in COLOURS.items():
-        for where in ("above", "below"):
-            name = f"{colour} {where}"
-            split = "unseen" if name in ("green below", "red above") else "seen"
-            values = [*(f"{v / 255:.2f}" for v in rgb), *("10" if where == "above" else "01")]
-            lines.append(",".join([name, split, *values]))
-            (root / name).mkdir()
-            for i in range(10):
-                picture = rng.normal(30, 12, (20, 20, 3))
-                half = slice(0, 10) if where == "above" else slice(10, 20)
-                picture[half] += np.array(rgb) * rng.uniform(0.7, 1.0)
-                Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(root / name / f"{i}.png")
-    (root / "classes.csv").write_text("\n".join(lines) + "\n")
-    return root
 
 
 def experiment(photos, **settings):

@@ -6,29 +6,12 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
 from fedunseen.experiment import encoding
 from fedunseen.experiment.assemble import load_data
-
-
-@pytest.fixture
-def images(tmp_path):
-    """Five classes of three noisy pictures each, of which each class's color is its description."""
-    random = np.random.default_rng(0)
-    colours = random.integers(30, 220, (5, 3))
-    rows = ["name,split,r,g,b"]
-    for i, colour in enumerate(colours):
-        (tmp_path / "images" / f"c{i}").mkdir(parents=True)
-        rows.append(f"c{i},{'unseen' if i > 2 else 'seen'},{','.join(map(str, colour))}")
-        for j in range(3):
-            noisy = (colour + random.integers(-25, 26, (8, 8, 3))).astype(np.uint8)
-            Image.fromarray(noisy).save(tmp_path / "images" / f"c{i}" / f"{j}.png")
-    (tmp_path / "images" / "classes.csv").write_text("\n".join(rows), "utf-8")
-    return tmp_path / "images"
 
 
 @pytest.fixture
@@ -43,9 +26,10 @@ def weights(tmp_path):
 LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
 
 
-def finished(images, path, **encoder):
+def pictured(photos, path, **encoder):
+    """A run whose encoder has weights of its own, or those of the installation."""
     tree = {
-        "data": {"name": "images", "root": str(images), "size": 8, "resize": 8, "features": ["l2"]},
+        "data": {"name": "images", "root": str(photos), "size": 8, "resize": 8, "features": ["l2"]},
         "encoder": {"name": "efficientnet-lite", **encoder},
         "partition": {"clients": 2},
         "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
@@ -54,56 +38,46 @@ def finished(images, path, **encoder):
     return run(Experiment.from_dict(tree, LAST), path)
 
 
-@pytest.fixture
-def picture(images):
-    return images / "c4" / "0.png"
-
-
-def ranking(path, picture, **places):
-    return load_run(path, **places).predict(picture)[0]
+def ranking(path, photos, **places):
+    return load_run(path, **places).predict(photos / "red above" / "0.png")[0]
 
 
 @pytest.mark.slow
-def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(
-    images, weights, picture, tmp_path
-):
-    entry = finished(images, tmp_path / "run", weights=str(weights)).manifest["encoder"]
+def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(photos, weights, tmp_path):
+    done = pictured(photos, tmp_path / "run", weights=str(weights))
+    entry, expected = done.manifest["encoder"], ranking(done.path, photos)
     assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": weights.stat().st_size})
-    expected = ranking(tmp_path / "run", picture)
-    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
+    shutil.move(done.path, tmp_path / "elsewhere")
     for spoil in (lambda: weights.write_bytes(b"other"), weights.unlink):
         spoil()
-        assert ranking(tmp_path / "elsewhere", picture) == expected
+        assert ranking(tmp_path / "elsewhere", photos) == expected
 
 
 @pytest.mark.slow
-def test_large_weights_are_found_where_they_were_used_or_asked_for(images, weights, picture, tmp_path):
-    finished(images, tmp_path / "run", weights=str(weights), carry=0)
-    assert not (tmp_path / "run" / "encoder").exists()
-    expected = ranking(tmp_path / "run", picture)
-
-    (tmp_path / "kept").mkdir()
-    moved = tmp_path / "kept" / "other name.pth"
-    shutil.copy(weights, moved)
+def test_large_weights_are_found_where_they_were_used_or_asked_for(photos, weights, tmp_path):
+    path = pictured(photos, tmp_path / "run", weights=str(weights), carry=0).path
+    assert not (path / "encoder").exists()
+    expected = ranking(path, photos)
+    moved = shutil.copy(weights, tmp_path / "other name.pth")
     tensors = torch.load(weights, weights_only=True)
     tensors["_bn1.bias"] += 1
     torch.save(tensors, weights)
     with pytest.raises(DataError, match=r"has changed since this run, which had other weights \("):
-        ranking(tmp_path / "run", picture)
+        ranking(path, photos)
     with pytest.raises(DataError, match=r"holds other weights than those that this run had \("):
-        ranking(tmp_path / "run", picture, encoder=weights)
+        ranking(path, photos, encoder=weights)
     weights.unlink()
     with pytest.raises(DataError, match=r"\) are not on this machine: give them with --encoder"):
-        ranking(tmp_path / "run", picture)
+        ranking(path, photos)
     for places in ({"encoder": moved}, {"overrides": {"encoder.weights": str(moved)}}):
-        assert ranking(tmp_path / "run", picture, **places) == expected
+        assert ranking(path, photos, **places) == expected
 
 
 @pytest.mark.slow
-def test_what_every_installation_has_is_not_carried(images, picture, tmp_path):
-    done = finished(images, tmp_path / "run")
-    assert not (tmp_path / "run" / "encoder").exists()
-    assert len(ranking(tmp_path / "run", picture)) == 5
+def test_what_every_installation_has_is_not_carried(photos, tmp_path):
+    done = pictured(photos, tmp_path / "run")
+    assert not (done.path / "encoder").exists()
+    assert len(ranking(done.path, photos)) == 8
     (name,) = done.manifest["encoder"]["files"]
     assert name.startswith("efficientnet-lite0")
 
@@ -111,12 +85,10 @@ def test_what_every_installation_has_is_not_carried(images, picture, tmp_path):
 @pytest.fixture
 def words(tmp_path):
     """Word vectors of one's own: the text encoder."""
-    random = np.random.default_rng(0)
     known = ["a", "photo", "of", "bear", "wolf", "lion", "bus", "fire", "truck"]
-    file = tmp_path / "words" / "glove.txt"
-    file.parent.mkdir()
-    file.write_text("".join(f"{word} {' '.join(map(str, random.normal(size=6).round(3)))}\n" for word in known))
-    return file
+    rows = np.random.default_rng(0).normal(size=(len(known), 6)).round(3).astype(str)
+    (tmp_path / "glove.txt").write_text("".join(f"{a} {' '.join(b)}\n" for a, b in zip(known, rows, strict=True)))
+    return tmp_path / "glove.txt"
 
 
 def named(words, path):
@@ -136,9 +108,13 @@ def named(words, path):
     return run(Experiment.from_dict(tree, LAST), path)
 
 
+def scores(rankings):
+    return [[one.score for one in ranking] for ranking in rankings]
+
+
 def scores_of_a_new_name(path, **places):
     samples = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
-    return [[one.score for one in each] for each in load_run(path, **places).predict(samples, ["a fire truck"])]
+    return scores(load_run(path, **places).predict(samples, ["a fire truck"]))
 
 
 def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(words, tmp_path):
@@ -186,7 +162,7 @@ def test_gaussian_classes_on_a_run_s_features(trained, tmp_path):
     assert done.result["rounds"] == 1
     assert done.result["zsl"] > 90
     picture = raw.features[raw.test_unseen[:3]].reshape(3, 1, 8, 16)
-    assert len([ranking[0].name for ranking in done.predict(done.encoded(picture))]) == 3
+    assert len(done.predict(done.encoded(picture))) == 3
 
 
 def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
@@ -196,15 +172,11 @@ def test_a_run_carries_the_run_whose_features_it_has(trained, tmp_path):
     settings = {"encoder__name": "run", "encoder__model": str(first), "method__shrinkage": 0.3}
     done = run(gaussian(**settings, evaluation__selection="last"), tmp_path / "top")
     picture = np.random.default_rng(0).integers(256, size=(3, 1, 8, 16)).astype(np.uint8)
-
-    def scores(run):
-        return [[p.score for p in ranking] for ranking in run.predict(run.encoded(picture))]
-
-    expected = scores(done)
+    expected = scores(done.predict(done.encoded(picture)))
     done.path.rename(tmp_path / "moved")
     first.rename(tmp_path / "gone")
     there = load_run(tmp_path / "moved")
-    np.testing.assert_allclose(scores(there), expected, rtol=1e-6)
+    np.testing.assert_allclose(scores(there.predict(there.encoded(picture))), expected, rtol=1e-6)
     result = tmp_path / "moved" / "encoder" / "result.json"
     result.write_text(result.read_text() + " ")
     with pytest.raises(DataError, match="are not on this machine: give them with --encoder"):

@@ -4,7 +4,6 @@ import shutil
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.data.benchmarks.image_folder import ImageFolder
@@ -79,29 +78,23 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    """Four classes of tiny pictures, and a folder of pictures without a label."""
-    rng = np.random.default_rng(0)
-    for name in ("cat", "dog", "horse", "ship", "unlabelled"):
-        (tmp_path / "mine" / name).mkdir(parents=True)
-        for i in range(12):
-            pixels = rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "mine" / name / f"{i}.png")
-    lines = ["name,split,fur,size", "cat,seen,1,0.1", "dog,seen,1,0.3", "horse,seen,0.8,0.9", "ship,unseen,0,1"]
-    (tmp_path / "mine" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+def pictures(photos, tmp_path):
+    """Eight classes of ten pictures each, and a folder of ten pictures without a label."""
+    shutil.copytree(photos, tmp_path / "mine")
+    shutil.copytree(photos / "red below", tmp_path / "mine" / "unlabelled")
     return tmp_path / "mine"
 
 
 def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tmp_path):
     found = suggest(pictures, tmp_path / "mine.toml")
     assert "unlabelled = true" in found.text
-    assert any(choice.what == "12 unlabelled pictures" for choice in found.choices)
+    assert any(choice.what == "10 unlabelled pictures" for choice in found.choices)
     settings = {"root": pictures, "size": 16, "resize": 16}
     loaded = ImageFolder.load(ImageFolder.Settings(**settings, unlabelled=True), 0)
     assert {loaded.files[i].split("/")[0] for i in loaded.unlabelled} == {"unlabelled"}
-    assert (len(loaded.unlabelled), loaded.labels[loaded.unlabelled].max()) == (12, -1)
+    assert (len(loaded.unlabelled), loaded.labels[loaded.unlabelled].max()) == (10, -1)
     without = ImageFolder.load(ImageFolder.Settings(**settings), 0)
-    assert (len(without.unlabelled), len(without.labels)) == (0, 48)
+    assert (len(without.unlabelled), len(without.labels)) == (0, 80)
     shutil.rmtree(pictures / "unlabelled")
     result = suggest(pictures, tmp_path / "mine.toml")
     assert "unlabelled" not in result.text
