@@ -8,11 +8,11 @@ from on_space import KEPT, MAPS, SEEN, batch, check_loss, drawn, on, others
 from pydantic import ValidationError
 
 from fedunseen import losses
-from fedunseen.core.errors import DataError
 from fedunseen.methods.apn import APN
 from fedunseen.methods.gem import GEM
 from fedunseen.methods.maps import word_vectors
 from fedunseen.methods.msdn import MSDN, MSDNSettings
+from refusals import message_of
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_scores_of_msdn_fuse_both_sub_networks(space):
     params, x = drawn(method), batch(MAPS)["inputs"]
     first, second = attributes_of_msdn(params, x)
     expected = 0.7 * first + 0.3 * second
-    torch.testing.assert_close(method.attributes(params, x), expected, rtol=1e-4, atol=1e-5)
-    scores = method.scores(params, x, others())
-    torch.testing.assert_close(scores, expected @ F.normalize(others(), dim=1).T, rtol=1e-4, atol=1e-5)
+    found = method.attributes(params, x), method.scores(params, x, others())
+    wanted = expected, expected @ F.normalize(others(), dim=1).T
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_words_of_msdn_are_parameters_of_unit_length_and_every_parameter_comes_to_move(space, words):
@@ -182,9 +182,9 @@ def test_words_of_attributes_come_from_files_of_two_kinds(tmp_path, make_space):
     expected = F.normalize(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), dim=1)
     np.save(tmp_path / "v.npy", 2 * expected.numpy())
     (tmp_path / "v.txt").write_text("left 0 1\nright 4 5\n0 1 1\n1 3 3\n")
-    torch.testing.assert_close(word_vectors(str(tmp_path / "v.npy"), space), expected)
-    torch.testing.assert_close(word_vectors(str(tmp_path / "v.txt"), space), expected)
+    for name in ("v.npy", "v.txt"):
+        torch.testing.assert_close(word_vectors(str(tmp_path / name), space), expected)
     assert torch.equal(word_vectors("one-hot", space), torch.eye(3))
-    np.save(tmp_path / "v.npy", np.ones((2, 5)))
-    with pytest.raises(DataError, match=r"v\.npy has 2 vectors, but there are 3 attributes: give one for each$"):
-        word_vectors(str(tmp_path / "v.npy"), space)
+    np.save(path := tmp_path / "v.npy", np.ones((2, 5)))
+    refusal = f"{path} has 2 vectors, but there are 3 attributes: give one for each"
+    assert message_of(word_vectors, str(path), space) == refusal

@@ -1,32 +1,27 @@
 """What holds for every method of the package."""
 
-import importlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from map_problem import make, problem, train, unseen_accuracy
+from on_space import batch, on
 
-from fedunseen.encoders import Backbone
+from fedunseen.core.registry import find
+from fedunseen.core.trainer import Task, Trainer
+from fedunseen.data import ClassSpace
 from fedunseen.methods import METHODS, Candidates, Generator, Method
 from fedunseen.methods.base import AttributePredictor
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.methods.generative import Generative
+from refusals import message_of
 
 
-def find(name):
-    module, attribute = METHODS[name].split(":")
-    return getattr(importlib.import_module(module), attribute)
-
-
-@pytest.fixture(params=sorted(name for name in METHODS if find(name).task == "zero-shot"))
+@pytest.fixture(params=sorted(name for name in METHODS if find("method", name).task == "zero-shot"))
 def method(request, grouped):
-    kind = find(request.param)
-    backbone = Backbone((12,) if kind.takes == "vectors" else (12, 2, 3))
-    settings = kind.Settings(**({"output": "linear", "head_epochs": 2} if kind.generates else {}))
-    return kind(settings, grouped, torch.from_numpy(grouped.semantics).float(), backbone)
+    kind = find("method", request.param)
+    return on(kind, grouped, **({"output": "linear", "head_epochs": 2} if kind.generates else {}))
 
 
 def samples(method, count=9):
@@ -34,8 +29,8 @@ def samples(method, count=9):
 
 
 def test_the_settings_know_their_method_and_a_softmax_over_classes_does_not_grow():
-    assert [find(name).Settings().name for name in METHODS] == list(METHODS)
-    assert not find("classifier").grows
+    assert [find("method", name).Settings().name for name in METHODS] == list(METHODS)
+    assert not find("method", "classifier").grows
 
 
 def test_it_is_trained_or_solved_and_drawn_from_the_given_generator_alone(method):
@@ -123,11 +118,10 @@ NEEDED = {("gem", "sce"), ("svip", "sce")}  # their weight is above 0
 
 @pytest.mark.parametrize(("name", "off"), [(n, t) for n in TERMS for t in TERMS[n] if (n, t) not in NEEDED])
 def test_a_term_of_weight_zero_is_not_computed_and_its_parameters_are_not_drawn(grouped, name, off):
-    shape, kind = (12, 2, 4) if find(name).takes == "maps" else (12,), find(name)
-    made = kind(kind.Settings(**{off: 0}), grouped, torch.from_numpy(grouped.semantics).float(), Backbone(shape))
+    made = on(find("method", name), grouped, **{off: 0})
     params, context = made.init(np.random.default_rng(0)), made.context()
-    batch = {"inputs": torch.randn(4, *shape), "labels": torch.tensor([1, 3, 2, 1]), "weights": torch.ones(4)}
-    assert set(made.loss(params, batch, context)[1]) == {"loss", *TERMS[name], "representation"} - {off}
+    terms = made.loss(params, batch(made.backbone.shape), context)[1]
+    assert set(terms) == {"loss", *TERMS[name], "representation"} - {off}
     if "zsl" in name:
         assert ("gamma" in context) is (off != "kl")
         assert ("h.weight" in params) is (off not in ("consistency", "bilateral"))
@@ -140,13 +134,16 @@ def test_a_method_that_says_too_little_is_told_so(space):
     class Unfinished(Method):
         pass
 
-    method = Unfinished(Method.Settings(name="unfinished"), space, torch.zeros(8, 30), Backbone((12,)))
-    with pytest.raises(TypeError, match=r"^Unfinished must say how it is initialized$"):
-        method.init(np.random.default_rng(0))
-    with pytest.raises(TypeError, match=r"^Unfinished must say how it scores classes$"):
-        method.scores({}, torch.zeros(1, 1), torch.zeros(1, 1))
+    method, nothing = on(Unfinished, space, name="unfinished"), torch.zeros(1, 1)
+    rng = np.random.default_rng(0)
+    assert message_of(method.init, rng, error=TypeError) == "Unfinished must say how it is initialized"
+    refusal = message_of(method.scores, {}, nothing, nothing, error=TypeError)
+    assert refusal == "Unfinished must say how it scores classes"
 
 
+GROUPS, VALUES = 3, 4  # three groups of four attributes, one of each group present: 64 classes
+CHANNELS, CELLS = 16, 12
+UNSEEN = [c for c in range(64) if (c // 16 + c // 4 + c) % 4 == 1 and c % 16 < 10]  # each attribute in seen ones too
 LEARN = {  # method -> settings with which it solves the problem on maps, or on their means, and in how many epochs
     "apn": ({}, 10),
     "apn, average": ({"pool": "average"}, 10),
@@ -158,17 +155,37 @@ LEARN = {  # method -> settings with which it solves the problem on maps, or on 
 SLOW = ("msdn", "svip", "distzsl")
 
 
-def problem_of(kind):
-    p = problem()
-    if kind.takes == "vectors":
-        p.inputs, p.test = p.inputs.mean((2, 3)), p.test.mean((2, 3))
-        p.backbone = Backbone(p.inputs.shape[1:])
-    return p
+def problem():
+    """Return a class space, and maps and labels of seen and unseen ones: attribute j lights channel j in one cell."""
+    rng = np.random.default_rng(0)
+    digits = np.stack([np.arange(64) // 16, np.arange(64) // 4 % 4, np.arange(64) % 4], axis=1)
+    present = digits + VALUES * np.arange(GROUPS)  # (64, 3) attribute columns
+    semantics = np.zeros((64, GROUPS * VALUES))
+    np.put_along_axis(semantics, present, GROUPS**-0.5, axis=1)
+    seen = np.setdiff1d(np.arange(64), UNSEEN)
+    names, attributes = ([f"{what} {i}" for i in range(n)] for what, n in (("class", 64), ("attribute", 12)))
+    groups = {f"group {g}": tuple(range(g * VALUES, (g + 1) * VALUES)) for g in range(GROUPS)}
+
+    def samples(classes):
+        labels = np.repeat(classes, 20)
+        maps = 0.3 * np.abs(rng.normal(size=(len(labels), CHANNELS, CELLS)))
+        for i, c in enumerate(labels):
+            maps[i, present[c], rng.choice(CELLS, GROUPS, replace=False)] += 3.0
+        return torch.from_numpy(maps).float().unflatten(2, (3, 4)), torch.from_numpy(labels)
+
+    return ClassSpace(names, semantics, attributes, seen, [], UNSEEN, groups), samples(seen), samples(UNSEEN)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in SLOW else ()) for n in LEARN])
 def test_it_recognises_classes_that_it_never_saw(name):
-    (settings, epochs), kind = LEARN[name], find(name.split(",")[0])
-    p = problem_of(kind)
-    method = make(kind, p, **settings)
-    assert unseen_accuracy(method, train(method, p, epochs).params, p) > 80
+    (settings, epochs), kind = LEARN[name], find("method", name.split(",")[0])
+    space, (inputs, labels), (tests, answers) = problem()
+    if kind.takes == "vectors":
+        inputs, tests = inputs.mean((2, 3)), tests.mean((2, 3))
+    method = on(kind, space, inputs.shape[1:], **settings)
+    plan = method.plan("", labels.numpy(), epochs, np.random.default_rng(0))
+    own = method.client_context(space.seen)
+    task = Task(method.init(np.random.default_rng(0)), np.arange(len(labels)), {"": plan}, own, {})
+    trainer = Trainer(method.phases(), inputs, labels, method.context(), lambda gradient: gradient)
+    scores = method.scores(trainer.one(task).params, tests, method.semantics)[:, UNSEEN]
+    assert (torch.tensor(UNSEEN)[scores.argmax(1)] == answers).float().mean() > 0.8
