@@ -56,10 +56,8 @@ def from_the_middle(z, other):
 
 
 def each_gap_with_its_square(z, other):
-    total = 0.0
-    for gaps in (z - other)[:, KEPT].tolist():
-        total += sum(gap**2 / math.sqrt(sum(g**2 for g in gaps)) * abs(gap) for gap in gaps)
-    return total / len(z)
+    gaps = (z - other)[:, KEPT].abs()
+    return (gaps**2 / gaps.norm(dim=1, keepdim=True) * gaps).sum(1).mean()
 
 
 def hinge(chosen):
