@@ -1,6 +1,5 @@
 """Every script of ``benchmarks/`` runs, on its smallest shape: what is measured rarely breaks unseen."""
 
-import importlib.util
 import runpy
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import cub_size
 from processes import run_forked
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,6 @@ def script(monkeypatch, tmp_path, one_thread):
     """Run a script in this process, as ``python benchmarks/NAME.py ...`` does; return its exit status."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(FOLDER))
     start = subprocess.run
 
     def quickly(command, **how):
@@ -56,10 +55,6 @@ def test_it_runs_on_its_smallest_shape(name, script, capfd):
 
 
 def test_the_tables_of_real_features_are_made_of_any_data_in_that_layout(script, tmp_path, capfd):
-    spec = importlib.util.spec_from_file_location("cub_size", FOLDER / "cub_size.py")
-    cub_size = importlib.util.module_from_spec(spec)
-    sys.modules["cub_size"] = cub_size
-    spec.loader.exec_module(cub_size)
     cub_size.write_data(tmp_path, cub_size.SMALLEST)
     status = script("real_data", "CUB", "--smallest", "--root", tmp_path, "--out", tmp_path / "runs")
     assert status in (0, None), status

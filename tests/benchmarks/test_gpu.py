@@ -1,16 +1,11 @@
 """What is measured on a GPU, as far as it can be tried without one: every case is an experiment that can be read."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
+import gpu
 from fedunseen import Experiment
-
-SPEC = importlib.util.spec_from_file_location("gpu", Path(__file__).parents[2] / "benchmarks" / "gpu.py")
-gpu = sys.modules["gpu"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(gpu)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,9 @@
 """The comparison of processors: differences of two leaderboards, and the same processors as ``make test-portable``."""
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
-TOP = Path(__file__).parents[2]
-SPEC = importlib.util.spec_from_file_location("processors", TOP / "benchmarks" / "processors.py")
-processors = sys.modules["processors"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(processors)
+import processors
 
 HEAD = "data,partition,method,condition,status,zsl,zsl_half,gzsl_harmonic,gzsl_harmonic_half,settings\n"
 
@@ -37,8 +32,7 @@ def test_the_largest_difference_of_a_method_and_other_choices_are_named(tmp_path
 
 
 def test_they_are_the_processors_of_make_test_portable():
-    makefile = (TOP / "Makefile").read_text("utf-8")
-    assert {tuple(one.split(",")) for one in re.findall(r"\$\(call cpu,([^)]+)\)", makefile)} == set(
-        processors.CAPABILITIES.values()
-    )
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text("utf-8")
+    capabilities = {tuple(one.split(",")) for one in re.findall(r"\$\(call cpu,([^)]+)\)", makefile)}
+    assert capabilities == set(processors.CAPABILITIES.values())
     assert re.findall(r"(\w+)=\$\(\d\)", makefile) == list(processors.VARIABLES)

@@ -1,16 +1,10 @@
 """The scorecard: verdicts follow from the numbers, and the page shows them."""
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location("scorecard", Path(__file__).parents[2] / "benchmarks" / "scorecard.py")
-scorecard = sys.modules["scorecard"] = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(scorecard)
-Claim, read_claims, table = scorecard.Claim, scorecard.read_claims, scorecard.table
-PAGE = Path(__file__).parents[2] / "docs" / "research" / "bench.md"
+from scorecard import Claim, read_claims, table
 
 
 def claim(**numbers):
@@ -39,4 +33,5 @@ def test_every_paper_has_claims_undecided_ones_say_why_and_the_page_shows_the_sc
     assert [one.says for one in claims if one.verdict == "undecided" and not one.why] == []
     assert len(claims) >= 25
     assert {one.paper for one in claims} == {"FedZSL", "DistZSL", "FZSL", "FedFSL"}
-    assert table(claims) in PAGE.read_text("utf-8")
+    page = Path(__file__).parents[2] / "docs" / "research" / "bench.md"
+    assert table(claims) in page.read_text("utf-8")
