@@ -1,13 +1,8 @@
 import numpy as np
 import pytest
+from described import changed, per_class, roles, splits
 
 from refusals import message_of
-
-
-def changed(array, where, value):
-    array = array.copy()
-    array[where] = value
-    return array
 
 
 @pytest.mark.parametrize(
@@ -56,18 +51,15 @@ def test_fingerprint_sees_every_change_and_nothing_else(make_space, make_benchma
     assert len({base.fingerprint(), *(b.fingerprint() for b in others)}) == 10
 
 
-@pytest.mark.parametrize(("per_class", "held"), [(2, 1), (3, 1), (4, 1), (10, 2), (13, 3)])
-def test_selection_sees_neither_unseen_classes_nor_test_samples(make_benchmark, per_class, held):
-    whole = make_benchmark(per_class=per_class)
+@pytest.mark.parametrize(("count", "held"), [(2, 1), (3, 1), (4, 1), (10, 2), (13, 3)])
+def test_selection_sees_neither_unseen_classes_nor_test_samples(make_benchmark, count, held):
+    whole = make_benchmark(per_class=count)
     chosen = whole.for_selection(seed=0)
-    assert (chosen.space.names, chosen.space.seen.tolist()) == (whole.space.names, [0, 1, 2])
-    assert (chosen.space.unseen.tolist(), chosen.space.validation.tolist()) == ([3], [])
+    assert (chosen.space.names, roles(chosen.space)) == (whole.space.names, ([0, 1, 2], [], [3]))
     assert chosen.features is whole.features
-    used = np.concatenate([chosen.train, chosen.test_seen, chosen.test_unseen])
-    np.testing.assert_array_equal(np.sort(used), whole.train)  # each once, no test sample
-    assert np.bincount(whole.labels[chosen.train]).tolist() == [per_class - held] * 3
-    assert np.bincount(whole.labels[chosen.test_seen]).tolist() == [held] * 3  # at least one, and leaves one
-    assert set(whole.labels[chosen.test_unseen]) == {3}
+    assert sorted(i for ids in splits(chosen) for i in ids) == whole.train.tolist()  # each once, no test sample
+    # a seen class has at least one test sample, and a training sample is left
+    assert per_class(chosen) == [[count - held] * 3, [held] * 3, [0, 0, 0, count]]
 
 
 def test_selection_is_keyed_by_class_and_seed(make_space, make_benchmark):
@@ -92,8 +84,7 @@ def test_selection_needs_validation_classes_and_others(make_space, make_benchmar
 
 def test_a_part_may_lack_splits_and_classes_and_have_samples_all_alike(make_benchmark):
     whole, none = make_benchmark(), np.array([], dtype=np.int64)
-    tests = {"test_seen": none, "test_unseen": none}
-    party = make_benchmark(part=True, train=whole.train[:3], **tests)
+    party = make_benchmark(part=True, train=whole.train[:3], test_seen=none, test_unseen=none)
     assert (party.train.tolist(), set(party.labels[party.train])) == (whole.train[:3].tolist(), {0})
     assert len(make_benchmark(part=True, train=none).test_seen) == len(whole.test_seen)
     alike = changed(whole.features, whole.train, 2.5)
@@ -105,8 +96,6 @@ def test_a_part_of_the_classes_is_chosen_on_as_far_as_it_goes(make_benchmark):
     whole = make_benchmark()
     own = whole.train[np.isin(whole.labels[whole.train], (0, 3))]  # one training class and the one for validation
     chosen = make_benchmark(part=True, train=own).for_selection(0)
-    expected = whole.for_selection(0)
+    expected = splits(whole.for_selection(0))
     assert chosen.part
-    assert np.array_equal(chosen.train, expected.train[whole.labels[expected.train] == 0])
-    assert np.array_equal(chosen.test_seen, expected.test_seen[whole.labels[expected.test_seen] == 0])
-    assert np.array_equal(chosen.test_unseen, expected.test_unseen)
+    assert splits(chosen) == tuple([i for i in ids if whole.labels[i] in (0, 3)] for ids in expected)

@@ -1,10 +1,12 @@
 """The few-shot benchmarks read the samples and the splits that their authors publish."""
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from described import roles, splits
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -31,15 +33,11 @@ def read(name, path):
 def sizes(made):
     """Return how many classes and samples are for training, for validation or held out, and novel."""
     space = made.space
-    classes = len(space.train), len(space.validation), len(space.unseen)
-    return classes, (len(made.train), len(made.test_seen), len(made.test_unseen))
+    return (len(space.train), len(space.validation), len(space.unseen)), tuple(map(len, splits(made)))
 
 
 def named(made, split):
     return {made.space.names[c] for c in getattr(made.space, split)}
-
-
-# What they share
 
 
 class Small(FewShotBenchmark):
@@ -53,11 +51,12 @@ class Small(FewShotBenchmark):
 
 
 def test_validation_classes_are_trained_on_until_they_are_split_off_and_classes_without_samples_are_named():
-    made = Small.load(np.array([0, 0, 1, 1, 2, 2]), seed=0)
-    assert (made.train.tolist(), made.test_seen.tolist(), made.test_unseen.tolist()) == ([0, 2, 3], [1], [4, 5])
-    assert (made.space.seen.tolist(), made.space.train.tolist()) == ([0, 1], [0])
+    labels = np.array([0, 0, 1, 1, 2, 2])
+    made = Small.load(labels, seed=0)
+    assert (splits(made), roles(made.space)) == (([0, 2, 3], [1], [4, 5]), ([0, 1], [1], [2]))
+    assert made.space.train.tolist() == [0]
     for empty, name in enumerate(("cat", "dog", "owl")):
-        said = message_of(Small.load, np.array([c for c in (0, 0, 1, 1, 2, 2) if c != empty]), seed=0)
+        said = message_of(Small.load, labels[labels != empty], seed=0)
         assert said == f"small: the class {name!r} has no sample: add some"
 
 
@@ -68,13 +67,9 @@ def test_any_photo_is_read_as_the_benchmark_s_own(tmp_path, name, side):
     assert (image.shape, image.dtype, image[0, :, 5, 5].tolist()) == ((1, 3, side, side), np.uint8, [255, 0, 0])
 
 
-# digits
-
-
 def test_digits():
     made = load("digits")
-    assert made.space.names == tuple("0123456789")
-    assert (made.space.seen.tolist(), made.space.unseen.tolist()) == ([0, 1, 2, 3, 4], [5, 6, 7, 8, 9])
+    assert (made.space.names, roles(made.space)) == (tuple("0123456789"), ([0, 1, 2, 3, 4], [], [5, 6, 7, 8, 9]))
     assert sizes(made) == ((5, 0, 5), (721, 180, 896))
     assert set(np.bincount(made.labels[made.test_seen]).tolist()) <= {35, 36, 37}
     assert (made.features.dtype, made.image_shape, made.images().shape) == (np.float32, (8, 8), (1797, 1, 8, 8))
@@ -84,10 +79,7 @@ def test_digits():
     # a change here changes every figure that was ever published with this benchmark
     assert load("digits", seed=7).fingerprint()[:16] == made.fingerprint()[:16] == "a91d72c910dc3e11"
     other = load("digits", novel=(9, 0))
-    assert (other.space.unseen.tolist(), set(other.labels[other.train].tolist())) == ([0, 9], set(range(1, 9)))
-
-
-# MNIST
+    assert (other.space.unseen.tolist(), set(other.labels[other.train])) == ([0, 9], set(range(1, 9)))
 
 
 @pytest.mark.parametrize("layout", ["packed", "plain", "dotted"])
@@ -114,9 +106,6 @@ def test_mnist_reads_a_picture_as_its_own(tmp_path):
     pixels[8:20, 12:16] = 200
     Image.fromarray(255 - pixels).resize((280, 280), Image.Resampling.NEAREST).save(tmp_path / "a.png")
     np.testing.assert_array_equal(read("mnist", tmp_path / "a.png"), pixels[None, None])
-
-
-# Omniglot
 
 
 def alphabets(made, split):
@@ -151,51 +140,43 @@ def test_omniglot_is_split_by_alphabets_or_as_santoro_did(tmp_path, small_copies
     assert load("omniglot", tmp_path, seed=3, split="santoro").fingerprint() == drawn.fingerprint()
 
 
-# miniImageNet
-
-
 @pytest.mark.parametrize("place", ["images/{file}", "{file}", "images/{label}/{file}", "{label}/{file}"])
 def test_miniimagenet_in_the_usual_places_and_its_lists_anywhere(tmp_path, place):
     root = tmp_path / "miniimagenet"
     rows = write_miniimagenet(root, place=place)
     for given in (root, tmp_path):
         made = load("miniimagenet", given)
-        space = made.space
-        assert space.names == ("n01", "n03", "n02", "n04", "n05")
-        assert (space.train.tolist(), space.validation.tolist(), space.unseen.tolist()) == ([0, 1], [2], [3, 4])
+        names = made.space.names
+        assert (names, roles(made.space)) == (("n01", "n03", "n02", "n04", "n05"), ([0, 1, 2], [2], [3, 4]))
         assert (sizes(made)[1], made.image_shape, type(made.features)) == ((9, 0, 6), (3, 84, 84), Mapped)
     listed = [row for part in ("train", "val", "test") for row in rows[part]]
-    assert [space.names[c] for c in made.labels] == [label for _, label in listed]
-    for i in (0, 7, 14):
-        path = root / place.format(file=listed[i][0], label=listed[i][1])
-        with Image.open(path) as file:
-            expected = np.asarray(file.resize((84, 84), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
+    assert [names[c] for c in made.labels] == [label for _, label in listed]
+    for i, (file, label) in enumerate(listed):
+        path = root / place.format(file=file, label=label)
+        with Image.open(path) as photo:
+            expected = np.asarray(photo.resize((84, 84), Image.Resampling.LANCZOS)).transpose(2, 0, 1)
         np.testing.assert_array_equal(made.features[i], expected)
         np.testing.assert_array_equal(read("miniimagenet", path)[0], expected)
     (tmp_path / "lists").mkdir()
-    for path in list(root.glob("*.csv")):
-        path.rename(tmp_path / "lists" / path.name)
+    for part in rows:
+        (root / f"{part}.csv").rename(tmp_path / "lists" / f"{part}.csv")
     assert load("miniimagenet", root, splits=tmp_path / "lists").fingerprint() == made.fingerprint()
-
-
-# CIFAR-100, FC100, CIFAR-FS
 
 
 def test_the_splits_of_cifar100_are_the_published_ones():
     table = Path(cifar100.__file__).with_name("cifar100.csv").read_bytes()
     assert hashlib.sha256(table).hexdigest()[:16] == "c3811182bfaffbdb"  # every published figure depends on it
     names = sorted(class_parts("superclass"))
-    fine = {part: [i for i, name in enumerate(names) if class_parts("fc100")[name] == part]
-            for part in ("val", "test")}  # fmt: skip
+    fc100, groups = class_parts("fc100"), class_parts("superclass")
     # the classes of the superclasses that TADAM numbers, by their fine labels
-    assert fine["test"] == [2, 4, 6, 7, 11, 14, 18, 24, 30, 34, 35, 46, 55, 63, 64, 66, 72, 75, 95, 98]
-    assert fine["val"] == [3, 15, 19, 21, 26, 31, 36, 38, 42, 43, 45, 50, 65, 74, 77, 79, 80, 88, 97, 99]
-    of = {group: {name for name, own in class_parts("superclass").items() if own == group}
-          for group in class_parts("superclass").values()}  # fmt: skip
-    assert (len(names), sorted(map(len, of.values()))) == (100, [5] * 20)
-    assert all(len({class_parts("fc100")[name] for name in group}) == 1 for group in of.values())
-    parts = list(class_parts("cifar_fs").values())
-    assert [parts.count(part) for part in ("train", "val", "test")] == [64, 16, 20]
+    for part, fine in (
+        ("test", [2, 4, 6, 7, 11, 14, 18, 24, 30, 34, 35, 46, 55, 63, 64, 66, 72, 75, 95, 98]),
+        ("val", [3, 15, 19, 21, 26, 31, 36, 38, 42, 43, 45, 50, 65, 74, 77, 79, 80, 88, 97, 99]),
+    ):
+        assert [i for i, name in enumerate(names) if fc100[name] == part] == fine
+    assert (len(names), set(Counter(groups.values()).values()), len(set(groups.values()))) == (100, {5}, 20)
+    assert len({(group, fc100[name]) for name, group in groups.items()}) == 20  # a superclass is in one part
+    assert Counter(class_parts("cifar_fs").values()) == {"train": 64, "val": 16, "test": 20}
 
 
 @pytest.mark.parametrize(("name", "classes"), [("fc100", (60, 20, 20)), ("cifar-fs", (64, 16, 20))])

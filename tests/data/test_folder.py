@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from described import changed, roles, splits
 
 from fedunseen.data.benchmarks.folder import Folder, write_folder
 from refusals import message_of
@@ -26,10 +27,9 @@ def test_reads_what_it_says(tmp_path):
     benchmark = load(make(tmp_path))
     assert benchmark.name == f"folder/{tmp_path.name}"
     assert benchmark.space.names == ("cat", "dog", "ant", "fly", "rock")
-    assert (benchmark.space.seen.tolist(), benchmark.space.validation.tolist()) == ([0, 1, 2], [2])
+    assert roles(benchmark.space) == ([0, 1, 2], [2], [3])
     assert benchmark.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4]
-    assert benchmark.train.tolist() == [0, 2, 4]  # rock is neither seen nor unseen
-    assert (benchmark.test_seen.tolist(), benchmark.test_unseen.tolist()) == ([1, 3, 5], [6, 7])
+    assert splits(benchmark) == ([0, 2, 4], [1, 3, 5], [6, 7])  # rock is neither seen nor unseen
     np.testing.assert_array_equal(benchmark.features, FEATURES.astype(np.float32))
 
 
@@ -39,21 +39,15 @@ def test_labels_may_be_rows_or_bytes(tmp_path, labels):
     assert other.fingerprint() == load(make(tmp_path / "b")).fingerprint()
 
 
-def replaced(values, i, value):
-    values = list(values)
-    values[i] = value
-    return np.array(values)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"split": None}, "{npz} has no array 'split' (it has: features, labels)"),
-        ({"labels": replaced(LABELS, 0, "caat")}, "{npz}: the label 'caat' is not a class of classes.csv: did you"),
+        ({"labels": changed(LABELS, 0, "caat")}, "{npz}: the label 'caat' is not a class of classes.csv: did you"),
         ({"labels": np.ones(9)}, "{npz}: the labels are of type float64, neither class names nor row numbers"),
-        ({"split": replaced(SPLIT, 0, "tran")}, "{npz}: unknown split 'tran': did you mean 'train'? (known: test,"),
+        ({"split": changed(SPLIT, 0, "tran")}, "{npz}: unknown split 'tran': did you mean 'train'? (known: test,"),
         ({"split": np.array(SPLIT[1:])}, "{npz}: features, labels and split have 9, 9 and 8 entries, and must have"),
-        ({"split": replaced(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark"),
+        ({"split": changed(SPLIT, 6, "train")}, "{npz}: a sample of the unseen class 'fly' is marked 'train': mark"),
         ({"features": FEATURES.astype(object)}, "{npz} holds Python objects, which are never loaded: save plain"),
         ({"classes": CLASSES.replace("rock,", "rock,seen")[:-1] + ",1\n"}, "{csv}, line 6: 5 cells, but the first"),
         ({"image_shape": np.array([2, 2])}, "{npz}: image_shape is [2, 2], but the features have the shape"),
@@ -100,7 +94,7 @@ def test_a_part_need_not_have_all_classes_and_splits_but_a_sample(tmp_path):
     assert said.endswith(" has no test sample of a seen class: give some (a class with a single sample trains on it)")
     benchmark = load(tmp_path, part=True)
     assert benchmark.part
-    assert benchmark.train.tolist() == [0, 1]
+    assert splits(benchmark) == ([0, 1], [], [])
     assert len(benchmark.space.validation) == 0  # no one draws: the parties would have to agree
     make(tmp_path, features=FEATURES[:0], labels=names[:0], split=split[:0])
     sentence = f"folder/{tmp_path.name} has no sample at all: a part of a benchmark needs one at least"
@@ -112,7 +106,6 @@ def test_what_is_written_is_read_bit_for_bit(tmp_path):
     assert (whole.users.tolist(), whole.answers.tolist()) == ([0, 0, 1, 1, 2, 2, 3, 3, 4], [0, 1, 0, 1, 0])
     write_folder(tmp_path / "a", whole, whole.train[1:], "train")
     own = load(tmp_path / "a", part=True)
-    assert np.array_equal(own.features, whole.features[whole.train[1:]])
-    assert own.labels.tolist() == whole.labels[whole.train[1:]].tolist()
-    assert (own.users.tolist(), own.answers.tolist()) == (whole.users[whole.train[1:]].tolist(), [0, 1, 0, 1, 0])
-    assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (2, 0, 0)
+    for name in ("features", "labels", "users"):
+        assert np.array_equal(getattr(own, name), getattr(whole, name)[whole.train[1:]])
+    assert (own.answers.tolist(), splits(own)) == ([0, 1, 0, 1, 0], ([0, 1], [], []))

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from described import roles, splits
 
 from fedunseen.data import Benchmark
 from refusals import message_of
@@ -16,21 +17,15 @@ Y = ["tiger", "horse", "tiger", "ox"]
 
 def test_classes_that_no_sample_has_are_unseen_and_groups_become_users():
     made = Benchmark.from_arrays(X, Y, ANIMALS, groups=["south", "north", "south", "east"], validation=["ox"])
-    assert made.features.dtype == np.float32
-    assert np.array_equal(made.features, X)
+    assert (made.features.dtype, made.features.tolist()) == (np.float32, X.tolist())
     assert (made.space.names, made.labels.tolist()) == (("horse", "tiger", "zebra", "ox"), [1, 0, 1, 3])
-    assert (made.space.seen.tolist(), made.space.unseen.tolist()) == ([0, 1, 3], [2])
-    assert made.space.validation.tolist() == [3]
-    assert np.array_equal(made.space.semantics, list(ANIMALS.values()))
-    assert (made.users.tolist(), made.train.tolist()) == ([2, 1, 2, 0], [0, 1, 2, 3])
-    assert made.part
+    assert (roles(made.space), made.space.semantics.tolist()) == (([0, 1, 3], [3], [2]), list(ANIMALS.values()))
+    assert (made.users.tolist(), splits(made), made.part) == ([2, 1, 2, 0], ([0, 1, 2, 3], [], []), True)
 
 
 def test_test_samples_are_split_by_their_classes_and_are_nobodys():
     made = Benchmark.from_arrays(X, np.array(Y), ANIMALS, test=(X[:3] + 100, ["zebra", "ox", "zebra"]), groups=range(4))
-    assert made.train.tolist() == [0, 1, 2, 3]
-    assert not made.part
-    assert (made.test_seen.tolist(), made.test_unseen.tolist()) == ([5], [4, 6])
+    assert (splits(made), made.part) == (([0, 1, 2, 3], [5], [4, 6]), False)
     assert np.array_equal(made.features[4:], X[:3] + 100)
     assert made.users.tolist() == [0, 1, 2, 3, 4, 4, 4]
 
@@ -44,8 +39,7 @@ def test_attributes_have_names_in_a_mapping_of_mappings_and_in_a_data_frame():
 
 
 def test_classes_may_be_numbers_and_pictures_stay_bytes():
-    pictures = np.zeros((2, 1, 4, 4), dtype=np.uint8)
-    pictures[1] = 255
+    pictures = np.array([0, 255], dtype=np.uint8).repeat(16).reshape(2, 1, 4, 4)
     made = Benchmark.from_arrays(pictures, np.array([7, 9]), {7: [1.0], 8: [2.0], 9: [3.0]})
     made = replace(made, image_shape=(1, 4, 4))
     assert (made.space.names, made.labels.tolist(), made.kind) == (("7", "8", "9"), [0, 2], "images")

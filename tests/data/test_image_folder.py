@@ -1,7 +1,9 @@
+import re
 import shutil
 
 import numpy as np
 import pytest
+from described import per_class, roles
 
 from fedunseen.data.benchmarks.image_folder import ImageFolder
 from fedunseen.data.io.images import read_image
@@ -16,6 +18,7 @@ Wolf,unseen,0.5,0.8,0.2
 unicorn,unseen,0.8,0.1,0.9
 mammoth,,1,1,0
 """
+NAMES = ("polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth")
 
 
 @pytest.fixture
@@ -39,13 +42,11 @@ def refusal(root, **settings):
 def test_a_folder_a_class(root):
     made = load(root)
     assert made.name == f"images/{root.name}"
-    assert made.space.names == ("polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth")
+    assert made.space.names == NAMES
     assert made.space.attribute_groups == {"fur": (1, 2)}
-    splits = made.space.seen, made.space.validation, made.space.unseen
-    assert [classes.tolist() for classes in splits] == [[0, 1, 2], [2], [3, 4]]
+    assert roles(made.space) == ([0, 1, 2], [2], [3, 4])
     assert made.features.shape == (40, 3, 8, 8)  # no one looks at a mammoth
-    for split, counts in (("train", [8, 8, 8]), ("test_seen", [2, 2, 2]), ("test_unseen", [0, 0, 0, 10])):
-        assert np.bincount(made.labels[getattr(made, split)]).tolist() == counts
+    assert per_class(made) == [[8, 8, 8], [2, 2, 2], [0, 0, 0, 10]]
     settings = ImageFolder.Settings(root=root, size=8)
     assert np.array_equal(made.features[0], read_image(root / "Polar_Bear" / "0.JPEG", 8, 9)[0])
     assert np.array_equal(ImageFolder.read(root / "wolf" / "3.png", settings)[0], made.features[33])
@@ -55,8 +56,7 @@ def test_the_run_s_seed_draws_the_tests(root):
     first = load(root).test_seen
     assert np.array_equal(first, load(root).test_seen)
     assert not np.array_equal(first, load(root, seed=1).test_seen)
-    half = load(root, test_share=0.5)
-    assert np.bincount(half.labels[half.test_seen]).tolist() == [5, 5, 5]
+    assert per_class(load(root, test_share=0.5)) == [[5, 5, 5], [5, 5, 5], [0, 0, 0, 10]]
 
 
 def test_train_and_test_folders_are_respected(root):
@@ -65,9 +65,7 @@ def test_train_and_test_folders_are_respected(root):
         (root / name).rename(root / "train" / name)
         for i in range(3):
             write_image(root / "test" / name / "more" / f"{i}.png", i, (9, 9))
-    made = load(root)
-    counts = {"train": [10, 10, 10], "test_seen": [3, 3, 3], "test_unseen": [0, 0, 0, 13]}  # all of an unseen class
-    assert {split: np.bincount(made.labels[getattr(made, split)]).tolist() for split in counts} == counts
+    assert per_class(load(root)) == [[10, 10, 10], [3, 3, 3], [0, 0, 0, 13]]  # all of an unseen class
 
 
 def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
@@ -79,10 +77,9 @@ def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
         return np.arange(1, 1 + 3 * len(texts), dtype=np.float32).reshape(-1, 3)
 
     monkeypatch.setattr(text, "embed_texts", embed)
-    (root / "classes.csv").write_text("\n".join(",".join(line.split(",")[:2]) for line in CLASSES.splitlines()))
+    (root / "classes.csv").write_text(re.sub("^(.*?,.*?),.*", r"\1", CLASSES, flags=re.MULTILINE))
     space = load(root, text_encoder="some/model", prompt="a {} in the snow").space
-    names = ["polar bear", "cat", "dog", "Wolf", "unicorn", "mammoth"]
-    assert heard == [([f"a {name} in the snow" for name in names], "some/model")]
+    assert heard == [([f"a {name} in the snow" for name in NAMES], "some/model")]
     assert (space.semantics[1].tolist(), space.attribute_names) == ([4.0, 5.0, 6.0], ("text 0", "text 1", "text 2"))
     assert space.unseen.tolist() == [3, 4]
     assert refusal(root).startswith(f"{root / 'classes.csv'} has no attributes: add a column for each, or describe")
@@ -115,42 +112,33 @@ def test_what_is_wrong_is_said_in_one_sentence(root, spoil, message):
     assert refusal(root).startswith(message.format(root=root))
 
 
-# Parts of a benchmark
-
-
 def test_a_party_needs_no_folder_of_every_class_but_an_image_that_somebody_looks_at(root):
     for name in ("cat", "dog", "wolf"):
         shutil.rmtree(root / name)
     (root / "classes.csv").write_text(CLASSES.replace("validation", "seen"))
     assert refusal(root).startswith("the seen class 'cat' of ")
     made = load(root, part=True)
-    assert made.part
-    assert (np.bincount(made.labels[made.train]).tolist(), len(made.space.validation)) == ([10], 0)
+    assert (made.part, per_class(made), len(made.space.validation)) == (True, [[10], [], []], 0)
     shutil.rmtree(root / "Polar_Bear")  # the mammoth's are left
     assert refusal(root, part=True).startswith(f"{root} has no image of a seen or unseen class of ")
 
 
-@pytest.mark.parametrize(("half", "counts"), [("train", (10, 0)), ("test", (0, 10))])
+@pytest.mark.parametrize(("half", "counts"), [("train", [[0, 10], [], []]), ("test", [[], [0, 10], []])])
 def test_a_party_needs_but_one_of_train_and_test(root, half, counts):
     (root / half).mkdir()
     (root / "cat").rename(root / half / "cat")
     assert "folder" in refusal(root)
-    made = load(root, part=True)
-    assert (len(made.train), len(made.test_seen)) == counts
-
-
-# What folders of one's own have wrong
+    assert per_class(load(root, part=True)) == counts
 
 
 def test_the_spelling_of_a_folder_does_not_count_and_two_spellings_collide(root):
-    whole = load(root).fingerprint()
-    marked = "\ufeff" + CLASSES.replace("cat,", "ze\u0300bre,")  # with a byte-order mark
-    (root / "classes.csv").write_text(marked, "utf-8")
+    whole = load(root)
+    (root / "classes.csv").write_text("\ufeff" + CLASSES.replace("cat,", "ze\u0300bre,"), "utf-8")  # byte-order mark
     (root / "cat").rename(root / "Z\u00c8BRE")
     renamed = load(root)
     assert renamed.space.names[1] == "ze\u0300bre"
-    assert np.array_equal(np.bincount(renamed.labels), np.bincount(load(root).labels))
-    assert renamed.fingerprint() != whole  # a name belongs to it
+    assert per_class(renamed) == per_class(whole)
+    assert renamed.fingerprint() != whole.fingerprint()  # a name belongs to it
     write_image(root / "ze\u0300bre" / "0.png", 1)
     assert refusal(root).startswith(f"{root}: the folders 'ZÈBRE' and 'zèbre' collide (case, '_' and space do not")
 
@@ -158,9 +146,7 @@ def test_the_spelling_of_a_folder_does_not_count_and_two_spellings_collide(root)
 def test_a_class_with_one_picture_trains_on_it(root):
     for path in sorted((root / "cat").iterdir())[1:]:
         path.unlink()
-    made = load(root)
-    assert np.bincount(made.labels[made.train]).tolist() == [8, 1, 8]
-    assert np.bincount(made.labels[made.test_seen]).tolist() == [2, 0, 2]
+    assert per_class(load(root)) == [[8, 1, 8], [2, 0, 2], [0, 0, 0, 10]]
     for name in ("Polar_Bear", "dog"):
         for path in sorted((root / name).iterdir())[1:]:
             path.unlink()

@@ -1,7 +1,6 @@
 import json
 import os
 import shutil
-import warnings
 
 import numpy as np
 import pytest
@@ -26,8 +25,7 @@ def protocol(picture, size, resize):
 @pytest.mark.parametrize("shape", [(300, 200), (200, 300), (64, 64), (17, 230), (500, 499), (40, 31)])
 @pytest.mark.parametrize(("size", "resize"), [(56, 64), (32, 32), (41, 63)])
 def test_the_protocol_is_the_usual_one(shape, size, resize):
-    pixels = np.random.default_rng(0).integers(0, 256, (shape[1], shape[0], 3), dtype=np.uint8)
-    picture = Image.fromarray(pixels)
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*shape[::-1], 3), dtype=np.uint8))
     ours, theirs = square(picture, size, resize), protocol(picture, size, resize)
     assert (ours.shape, ours.dtype) == ((3, size, size), np.uint8)
     assert np.abs(ours.astype(int) - theirs).max() <= 1  # one gray level: rounding of the crop's place
@@ -45,19 +43,16 @@ def test_a_long_strip_is_not_blown_up_and_a_box_is_the_part_that_counts():
         square(picture, 8, 8, (40, 0, 50, 5))
 
 
-@pytest.mark.parametrize("turn", range(1, 9))
-def test_the_orientation_of_the_camera_is_respected(tmp_path, turn):
+UNDO = (None, "FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_90", "TRANSVERSE", "ROTATE_270")
+
+
+@pytest.mark.parametrize(("turn", "undo"), list(enumerate(UNDO, 1)))
+def test_the_orientation_of_the_camera_is_respected(tmp_path, turn, undo):
     upright = Image.new("RGB", (40, 40), "black")
     upright.paste("red", (0, 0, 20, 20))  # top left
-    undo = {
-        1: None, 2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_270,
-    }[turn]  # fmt: skip
-    stored = upright if undo is None else upright.transpose(undo)
     exif = Image.Exif()
     exif[0x0112] = turn
-    stored.save(tmp_path / "turned.png", exif=exif)
+    (upright if undo is None else upright.transpose(Image.Transpose[undo])).save(tmp_path / "turned.png", exif=exif)
     red = read_image(tmp_path / "turned.png", 8, 8)[0, 0]
     assert (red[:3, :3] == 255).all()
     assert not red[5:].any()
@@ -65,29 +60,25 @@ def test_the_orientation_of_the_camera_is_respected(tmp_path, turn):
 
 
 def test_every_mode_becomes_rgb_transparent_parts_white_and_only_the_first_frame_counts(tmp_path):
+    def read(picture, kind="png", **how):
+        picture.save(tmp_path / f"a.{kind}", **how)
+        return read_image(tmp_path / f"a.{kind}", 16, 16)[0].astype(int)
+
     clear = Image.new("RGBA", (16, 16), (10, 20, 30, 0))
     clear.paste((200, 0, 0, 255), (0, 0, 8, 16))
-    clear.save(tmp_path / "clear.png")
-    Image.new("LA", (16, 16), (50, 0)).save(tmp_path / "grey.png")
+    assert read(clear)[:, 8, [2, 14]].T.tolist() == [[200, 0, 0], [255, 255, 255]]
     palette = Image.new("P", (16, 16), 1)
     palette.putpalette([9, 9, 9, 0, 0, 255])
-    palette.save(tmp_path / "palette.png", transparency=1)
-    seen = read_image(tmp_path / "clear.png", 16, 16)[0]
-    assert (seen[:, 8, 2].tolist(), seen[:, 8, 14].tolist()) == ([200, 0, 0], [255, 255, 255])
-    for name in ("grey.png", "palette.png"):
-        assert (read_image(tmp_path / name, 16, 16) == 255).all()
-    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "print.jpg")
-    assert np.abs(read_image(tmp_path / "print.jpg", 8, 8)[0, :, 4, 4].astype(int) - [255, 0, 0]).max() <= 4
-    Image.fromarray(np.full((16, 16), 32768, dtype=np.uint16)).save(tmp_path / "deep.png")
-    assert (read_image(tmp_path / "deep.png", 8, 8) == 128).all()
-    Image.new("1", (16, 16), 1).save(tmp_path / "bits.png")
-    assert (read_image(tmp_path / "bits.png", 8, 8) == 255).all()
+    assert (read(palette, transparency=1) == 255).all()
+    assert (read(Image.new("LA", (16, 16), (50, 0))) == 255).all()
+    assert (read(Image.new("1", (16, 16), 1)) == 255).all()
+    assert (read(Image.fromarray(np.full((16, 16), 32768, dtype=np.uint16))) == 128).all()
+    assert np.abs(read(Image.new("CMYK", (16, 16), (0, 255, 255, 0)), "jpg")[:, 4, 4] - [255, 0, 0]).max() <= 4
+    red, blue = (Image.new("RGB", (16, 16), color) for color in ("red", "blue"))
+    assert read(red, "gif", save_all=True, append_images=[blue])[:, 0, 0].tolist() == [255, 0, 0]
     floats = Image.fromarray(np.array([[0.0, 0.5], [1.0, 0.25]], dtype=np.float32))
     assert np.asarray(to_rgb(floats))[..., 0].tolist() == [[0, 128], [255, 64]]
     assert "not finite" in message_of(to_rgb, Image.fromarray(np.array([[np.nan]], dtype=np.float32)), error=ValueError)
-    frames = [Image.new("RGB", (16, 16), colour) for colour in ("red", "blue")]
-    frames[0].save(tmp_path / "film.gif", save_all=True, append_images=frames[1:])
-    assert read_image(tmp_path / "film.gif", 8, 8)[0, :, 0, 0].tolist() == [255, 0, 0]
 
 
 @pytest.fixture
@@ -120,12 +111,11 @@ def test_what_changes_the_pixels_changes_the_file(folder, own_cache):
         return len(list(own_cache.rglob("*.npy")))
 
     decode(folder, FILES, 8, 9)
-    for again, files, size, resize, boxes in [
-        (1, FILES, 8, 9, None), (2, FILES, 8, 10, None), (3, FILES, 9, 9, None), (4, FILES[::-1], 8, 9, None),
-        (5, FILES, 8, 9, [(0, 0, 10, 10)] * 10),
-    ]:  # fmt: skip
-        decode(folder, files, size, resize, boxes=boxes)
-        assert count() == again
+    boxes = [(0, 0, 10, 10)] * 10
+    changes = ((FILES, 8, 9), (FILES, 8, 10), (FILES, 9, 9), (FILES[::-1], 8, 9), (FILES, 8, 9, False, boxes))
+    for files, given in enumerate(changes, 1):
+        decode(folder, *given)
+        assert count() == files
     write_image(folder / FILES[3], 99, (23, 27))
     os.utime(folder / FILES[3], ns=(1, 1))
     assert np.array_equal(decode(folder, FILES, 8, 9)[0][3:4], read_image(folder / FILES[3], 8, 9))
@@ -155,27 +145,25 @@ def test_unreadable_pictures_are_named_and_counted(folder, monkeypatch):
         assert "is not a readable image: give another file" in message_of(read_image, folder / FILES[i], 8, 9)
 
 
+@pytest.mark.filterwarnings("ignore")
 def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
     """Bits turned and ends cut off: Pillow answers with many kinds of exceptions, and none of them may get through."""
     random = np.random.default_rng(0)
     picture = Image.fromarray(random.integers(0, 256, (20, 30, 3), dtype=np.uint8))
     outcomes = set()
-    for suffix in ("jpg", "png", "gif", "webp", "tiff", "bmp", "ico", "jp2", "avif"):
-        if f".{suffix}" not in Image.registered_extensions():
-            continue
-        picture.save(tmp_path / f"whole.{suffix}")
-        whole = (tmp_path / f"whole.{suffix}").read_bytes()
+    suffixes = {".jpg", ".png", ".gif", ".webp", ".tiff", ".bmp", ".ico", ".jp2", ".avif"}
+    for suffix in sorted(suffixes & set(Image.registered_extensions())):
+        picture.save(tmp_path / f"whole{suffix}")
+        whole = (tmp_path / f"whole{suffix}").read_bytes()
         for i in range(40):
             broken = bytearray(whole[: random.integers(1, len(whole)) if i % 3 == 0 else None])
             for place in random.integers(0, min(len(broken), 200 if i % 2 else len(broken)), 3):
                 broken[place] = random.integers(0, 256)
             (tmp_path / "broken").write_bytes(broken)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                try:
-                    outcomes.add(read_image(tmp_path / "broken", 8, 9).shape)
-                except DataError as error:
-                    outcomes.add(str(error))
+            try:
+                outcomes.add(read_image(tmp_path / "broken", 8, 9).shape)
+            except DataError as error:
+                outcomes.add(str(error))
     outcomes.discard(f"{tmp_path / 'broken'} has too many pixels to be read: make it smaller")  # a broken header
     unreadable = f"{tmp_path / 'broken'} is not a readable image: give another file, or save it as PNG or JPEG"
     assert outcomes == {(1, 3, 8, 8), unreadable}
@@ -184,31 +172,29 @@ def test_whatever_is_broken_in_a_picture_it_is_unreadable_at_most(tmp_path):
 def test_a_decompression_bomb_is_unreadable(folder, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     assert "0.png is not a readable image (10 of 10 are not)" in message_of(decode, folder, FILES, 8, 9)
-    with pytest.raises(DataError, match=r"0.png has too many pixels to be read: make it smaller$"):
-        read_image(folder / FILES[0], 8, 9)
+    said = message_of(read_image, folder / FILES[0], 8, 9)
+    assert said == f"{folder / FILES[0]} has too many pixels to be read: make it smaller"
 
 
 def test_an_interrupt_leaves_nothing_half_decoded(folder, own_cache, monkeypatch):
+    def stop(path):
+        if path == folder / FILES[6]:
+            raise KeyboardInterrupt
+        return Image.open(path)
+
     right, _ = decode(folder, FILES, 8, 9)
     shutil.rmtree(own_cache)
     with monkeypatch.context() as patch:
         patch.setattr("fedunseen.data.io.images.BLOCK", 4)  # the first block is written, the second is stopped
-
-        def stop(path):
-            if path == folder / FILES[6]:
-                raise KeyboardInterrupt
-            return Image.open(path)
-
         patch.setattr("fedunseen.data.io.images.open_image", stop)
-        with pytest.raises(KeyboardInterrupt):
-            decode(folder, FILES, 8, 9)
+        message_of(decode, folder, FILES, 8, 9, error=KeyboardInterrupt)
     assert [path for path in own_cache.rglob("*") if path.is_file()] == []
     np.testing.assert_array_equal(decode(folder, FILES, 8, 9)[0], right)
 
 
 def test_a_missing_picture_is_never_left_out(folder):
-    (folder / FILES[1]).unlink()
-    (folder / FILES[4]).unlink()
+    for i in (1, 4):
+        (folder / FILES[i]).unlink()
     for skip in (False, True):
         said = message_of(decode, folder, FILES, 8, 9, skip=skip)
         assert said.startswith(f"{folder / FILES[1]} is missing (2 of 10 images are): unpack the images")
