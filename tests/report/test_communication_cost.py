@@ -1,4 +1,5 @@
 import re
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -32,8 +33,7 @@ def test_traffic_is_that_of_one_client_however_many_take_part():
         {"participants": [4], "bytes_down": 100, "bytes_up": 50},
     ]
     assert traffic(lines) == {"down": 100.0, "up": 50.0, "total": 600.0}
-    assert traffic([{"round": 1}]) is None
-    assert traffic([]) is None
+    assert traffic([{"round": 1}]) is traffic([]) is None
 
 
 def test_bytes_are_written_with_three_digits():
@@ -48,35 +48,32 @@ def page(run, tmp_path):
 
 def test_the_page_gives_the_bytes_of_one_client(made, tmp_path):
     run = made()
-    clients = {len(line["participants"]) for line in run.metrics}
-    assert clients == {10}
-    down = run.metrics[0]["bytes_down"] / 10
+    assert {len(line["participants"]) for line in run.metrics} == {10}
     total = sum(line["bytes_down"] + line["bytes_up"] for line in run.metrics)
-    floats = sum(value.numel() for value in run.params.values())
-    assert down == 4 * floats  # the model goes down, in 32 bits
+    model = 4 * sum(value.numel() for value in run.params.values())  # in 32 bits
+    assert run.metrics[0]["bytes_down"] / 10 == model
     _, words = page(run, tmp_path)
-    assert f"{written_bytes(4 * floats)} down and {written_bytes(4 * floats)} up per client and round" in words
+    assert f"{written_bytes(model)} down and {written_bytes(model)} up per client and round" in words
     assert f"{written_bytes(total)} in 2 rounds, all clients together." in words
 
 
 def test_modules_that_stay_are_marked(made, tmp_path):
-    names = sorted({name.partition(".")[0] for name in made().params})
-    assert len(names) > 1
-    params = made().params.items()
-    sizes = {module: sum(v.numel() for name, v in params if name.startswith(f"{module}.")) for module in names}
-    result = {"parameters": {**sizes, "critic": 1234}, "parameters_shared": sizes[names[0]]}
+    sizes = Counter()
+    for name, value in sorted(made().params.items()):
+        sizes[name.partition(".")[0]] += value.numel()
+    first, *others = sizes
+    assert others
+    sizes["critic"] = 1234
     tree = made().manifest["experiment"]
-    strategy, method = {**tree["strategy"], "shared": [f"{names[0]}.*"]}, {**tree["method"], "text": "minilm"}
-    experiment = {**tree, "strategy": strategy, "method": method}
-    run = copied(made(), tmp_path / "copy", result, {"experiment": experiment})
+    strategy, method = {**tree["strategy"], "shared": [f"{first}.*"]}, {**tree["method"], "text": "minilm"}
+    manifest = {"experiment": {**tree, "strategy": strategy, "method": method}}
+    run = copied(made(), tmp_path / "copy", {"parameters": sizes, "parameters_shared": sizes[first]}, manifest)
     html, words = page(run, tmp_path)
     rows = re.findall(r'<tr( class="stays")?><th scope="row">(\w+)</th><td>([\d,]+)</td>', html)
-    assert {(name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in (*sizes, "critic")} == {
-        (name, n, name != names[0]) for name, n in {**sizes, "critic": 1234}.items()
-    }
-    everything = sum(sizes.values()) + 1234
-    assert f"travels {sizes[names[0]]:,} of {everything:,} parameters" in words
-    assert f"Parameters named {names[0]}.* travel; the others stay" in words
+    found = {(name, int(n.replace(",", "")), bool(stays)) for stays, name, n in rows if name in sizes}
+    assert found == {(name, n, name != first) for name, n in sizes.items()}
+    assert f"travels {sizes[first]:,} of {sizes.total():,} parameters" in words
+    assert f"Parameters named {first}.* travel; the others stay" in words
     assert "The text encoder is frozen" in words
 
 
@@ -85,11 +82,9 @@ def test_covered_attributes_are_drawn(made, tmp_path):
     run = made()
     counts = load_params(run.path / "evaluation.safetensors")["client_counts"].numpy()
     cover = np.zeros((len(counts), 20))
-    for k, row in enumerate(counts):
-        for c in np.flatnonzero(row):
-            left, right = map(int, run.space.names[c])
-            cover[k, left] += 1
-            cover[k, 10 + right] += 1
+    for k, c in np.argwhere(counts):
+        left, right = map(int, run.space.names[c])
+        cover[k, [left, 10 + right]] += 1
     html, words = page(run, tmp_path)
     assert "10 clients and 20 attributes in 2 groups" in html
     assert f"full color {cover.max():g}." in words
@@ -97,13 +92,12 @@ def test_covered_attributes_are_drawn(made, tmp_path):
 
 def made_up(run):
     """Made-up pictures of generated features: two unseen classes, one of them without an accuracy."""
-    rng = np.random.default_rng(0)
-    unseen = run.space.unseen
-    accuracy = np.full(len(unseen), np.nan, dtype=np.float32)
+    accuracy = np.full(len(run.space.unseen), np.nan, dtype=np.float32)
     accuracy[2] = 61.25
     return {
-        "generated_labels": np.repeat(unseen[[2, 5]], 12), "generated_kind": np.tile([0, 1, 1], 8),
-        "generated_plane": rng.normal(size=(24, 2)).astype(np.float32), "generated_accuracy": accuracy,
+        "generated_labels": np.repeat(run.space.unseen[[2, 5]], 12), "generated_kind": np.tile([0, 1, 1], 8),
+        "generated_plane": np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32),
+        "generated_accuracy": accuracy,
     }  # fmt: skip
 
 

@@ -1,7 +1,6 @@
 """The page of a few-shot run says what the run says."""
 
 import base64
-import functools
 import io
 import itertools
 import re
@@ -11,7 +10,6 @@ import pytest
 import scipy.stats
 from PIL import Image
 
-from fedunseen import Experiment, run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.report.few_shot import half_width, verdict
 from fedunseen.report.maps import plane_map
@@ -31,19 +29,11 @@ VARIANTS = {
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory):
-    """Make a tiny few-shot run, each kind once."""
-
-    @functools.cache
-    def make(kind):
-        small = {
-            "encoder.widths": [4, 4], "method.episodes": 4, "strategy.rounds": 2, "evaluation.episodes": 12,
-            "evaluation.validation_episodes": 6,
-        }  # fmt: skip
-        experiment = Experiment.load(DIGITS_MAML, small | dict(VARIANTS[kind]))
-        return run(experiment, tmp_path_factory.mktemp("few") / "run")
-
-    return make
+def few(tiny):
+    """Make a tiny few-shot run of a kind."""
+    small = {"encoder.widths": (4, 4), "method.episodes": 4, "strategy.rounds": 2, "evaluation.episodes": 12}
+    small["evaluation.validation_episodes"] = 6
+    return lambda kind: tiny(DIGITS_MAML, *(small | dict(VARIANTS[kind])).items())
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
@@ -64,16 +54,13 @@ def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind,
 def test_the_verdict_agrees_with_the_intervals_themselves():
     rng, orders = np.random.default_rng(0), set()
     for _ in range(200):
-        a, b, c = rng.uniform(20, 40, 3)
-        ha, hb, hc = rng.uniform(0.5, 5, 3)
-        found = verdict(
-            {"few_shot": a, "few_shot_ci95": ha, "few_shot_pixels": b, "few_shot_pixels_ci95": hb,
-             "few_shot_random": c, "few_shot_random_ci95": hc},
-            "episodes",
-        )  # fmt: skip
-        overlap = max(a - ha, b - hb) <= min(a + ha, b + hb)
-        assert found["order"] == (0 if overlap else np.sign(a - b))
-        orders.add(found["order"])
+        means, halves = rng.uniform(20, 40, 3), rng.uniform(0.5, 5, 3)
+        result = dict(zip(NAMES[:3], means, strict=True))
+        result |= {f"{name}_ci95": half for name, half in zip(NAMES, halves, strict=False)}
+        order = verdict(result, "episodes")["order"]
+        overlap = (means - halves)[:2].max() <= (means + halves)[:2].min()
+        assert order == (0 if overlap else np.sign(means[0] - means[1]))
+        orders.add(order)
     assert orders == {-1, 0, 1}
 
 
@@ -82,11 +69,9 @@ def test_seeds_are_tabled_and_their_interval_is_that_of_student(few, tmp_path):
     page, text = page_of(made, tmp_path)
     table = re.search(r"<h2>3 seeds</h2>.*?</table>", text, re.DOTALL)[0]
     cells = re.findall(r"<td>(.*?)</td>", table)
-    for i, one in enumerate(made.seeds):
-        row = cells[5 * i : 5 * i + 5]
-        for name, cell in zip(NAMES, row, strict=False):
-            assert cell == f"{one.result[name]:.1f} ± {one.result[f'{name}_ci95']:.1f}"
-        assert row[4] == str(one.result["selected_round"])
+    for i, result in enumerate(one.result for one in made.seeds):
+        numbers = [f"{result[name]:.1f} ± {result[f'{name}_ci95']:.1f}" for name in NAMES]
+        assert cells[5 * i : 5 * i + 5] == [*numbers, str(result["selected_round"])]
     assert cells[15:19] == [f"{made.result[name]:.1f}, {made.result[f'{name}_sd']:.1f}" for name in NAMES]
     values = [one.result["few_shot_pixels"] for one in made.seeds]
     low, high = scipy.stats.t.interval(0.95, 2, np.mean(values), scipy.stats.sem(values))
@@ -121,12 +106,12 @@ def test_classes_are_ranked_by_their_queries(few, tmp_path):
     page, text = page_of(made, tmp_path)
     tensors = load_params(made.path / "evaluation.safetensors")
     labels, answers = (tensors[name].numpy() for name in ("labels", "answers"))
-    own = {str(c): 100 * (answers[labels == c] == c).mean() for c in np.unique(labels)}
+    own = {str(c): round(100 * (answers[labels == c] == c).mean(), 1) for c in np.unique(labels)}
     part = re.search(r'<ol class="ranking.*?</ol>', text, re.DOTALL)[0]
     result = re.findall(r'title="60 queries">(\d)</span>.*?class="num">([\d.]+)<', part, re.DOTALL)
-    assert {name: float(value) for name, value in result} == {name: round(v, 1) for name, v in own.items()}
-    assert [float(value) for _, value in result] == sorted((round(v, 1) for v in own.values()), reverse=True)
-    assert np.mean(list(own.values())) == pytest.approx(made.result["few_shot"])
+    assert {name: float(value) for name, value in result} == own
+    assert [float(value) for _, value in result] == sorted(own.values(), reverse=True)
+    assert 100 * np.mean(answers == labels) == pytest.approx(made.result["few_shot"])
     diagonal = re.search(r"Confusion among 5 unseen classes, ([\d.]+) percent on the diagonal", text)[1]
     assert float(diagonal) == pytest.approx(made.result["few_shot"], abs=0.051)
     assert "rows need not add up" not in page.text
@@ -165,10 +150,13 @@ def test_dots_lie_on_the_ground_that_answers_for_them():
     """The nearest of two centres is drawn: each dot's color is that of the cell below it."""
     rng = np.random.default_rng(0)
     low, high, side = np.array([-3.0, 10.0]), np.array([5.0, 90.0]), 120
-    xs, ys = (np.linspace(low[i], high[i], side) for i in (0, 1))
-    grid = ((xs[None] - 1) * 10 + (ys[:, None] - 50) > 0).astype(np.int64)
+
+    def answer(x, y):
+        return ((x - 1) * 10 + (y - 50) > 0).astype(np.int64)
+
+    grid = answer(*np.meshgrid(*np.linspace(low, high, side).T))
     points = rng.uniform(low, high, (200, 2))
-    labels = ((points[:, 0] - 1) * 10 + (points[:, 1] - 50) > 0).astype(np.int64)
+    labels = answer(*points.T)
     drawing, wrong = plane_map(points, labels, grid, (low, high), ["a", "b"], "Round 1: all right"), 0
     ground = {k: mask for mask, k in grounds(drawing)}
     for color, path in re.findall(r'class="samples" style="stroke:var\(--class-(\d)\)" d="(.*?)"', drawing):
@@ -216,5 +204,5 @@ def test_who_holds_what_is_counted(few, tmp_path):
         listed = re.search(rf"<dt>client {k} .*?<dd>(.*?)</dd>", text, re.DOTALL)[1]
         assert listed == ", ".join(f"{c} ({row[c]})" for c in np.flatnonzero(row))
     largest = np.mean([row.max() / row.sum() for row in counts if row.sum()])
-    said = f"makes up {100 * largest:.0f} % of them on average; an even share would be 20 %."
-    assert said in page.text.replace("\xa0", " ")
+    said = page.text.replace("\xa0", " ")
+    assert f"makes up {100 * largest:.0f} % of them on average; an even share would be 20 %." in said

@@ -23,25 +23,24 @@ GUESSES = {"average": numbers(0.08, 0), "random class": numbers(0.11, 0), "sourc
 @pytest.fixture
 def facts():
     """What a critic and a generator of which both travel might give away."""
-    search = {"settings": {"steps": 300, "lr": 1.0}, "searches": []}
-    depends = {"inputs": True, "attributes": True}
+    settings = {"steps": 300, "lr": 1.0}
     lines = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
-    dlg = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": lines, "settings": search["settings"]}
-    critic = {
-        "analytic": {"settings": {}, "inputs": numbers(1e-9, 2), "attributes": numbers(1e-9, 2), "searches": []},
-        "dlg": {**search, "inputs": numbers(0.21, 0), "attributes": numbers(0.3, 0)},
-    }
-    generator = {
-        "analytic": {"settings": {}, "attributes": numbers(1e-9, 2), "searches": []},
-        "dlg": {**search, "inputs": numbers(0.31, 0), "attributes": numbers(0.02, 1)},
-    }
+    dlg = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": lines, "settings": settings}
+
+    def phase(name, analytic, inputs, attributes):
+        """A phase that depends on what the closed form recovers; ``inputs`` and ``attributes`` are those of DLG."""
+        closed = {what: numbers(1e-9, 2) for what in analytic}
+        search = {"settings": settings, "searches": [], "inputs": inputs, "attributes": attributes}
+        return {
+            "travels": [f"{name}.0.weight"], "optimiser": "Adam",
+            "depends": {what: what in analytic for what in ("inputs", "attributes")},
+            "attacks": {"analytic": {"settings": {}, "searches": [], **closed}, "dlg": search},
+        }  # fmt: skip
+
     phases = {
-        "critic": {"travels": ["critic.0.weight"], "optimiser": "Adam", "depends": depends, "attacks": critic},
-        "generator": {
-            "travels": ["generator.0.weight"], "optimiser": "Adam", "depends": {**depends, "inputs": False},
-            "attacks": generator,
-        },
-    }  # fmt: skip
+        "critic": phase("critic", ("inputs", "attributes"), numbers(0.21, 0), numbers(0.3, 0)),
+        "generator": phase("generator", ("attributes",), numbers(0.31, 0), numbers(0.02, 1)),
+    }
     return {
         "experiment": Experiment.load("digit-pairs", {"run.seed": 3}).to_dict(), "benchmark": "digit-pairs",
         "seed": 3, "classes": ["00", "11"], "shared": ["*"],
@@ -109,7 +108,7 @@ def summed(facts):
     return facts | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
 
 
-def test_what_sums_give_away_is_said(facts, summed):
+def test_what_sums_give_away_is_said_and_shown(facts, summed, tensors, tmp_path):
     assert conclusions(summed) == [
         *conclusions(facts),
         "Where the coordinator sees sums, the best attack on the classifier recovers these images: 0 of 1 from one "
@@ -117,9 +116,6 @@ def test_what_sums_give_away_is_said(facts, summed):
         "Where the coordinator sees sums, the best attack on phase critic recovers these images: 1 of 1 from one "
         "update, 2 of 3 from the sum of 3. A sum hides whose samples they are. It does not hide the samples.",
     ]
-
-
-def test_the_page_shows_sums(facts, summed, tensors, tmp_path):
     page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
     assert ('id="sums"' in page, "--sums none" in page) == (False, True)
     page = write_leakage_report(summed, tensors, tmp_path / "leakage.html").read_text("utf-8")

@@ -13,7 +13,7 @@ from known_names import DIGITS_MAML
 from pages import Page
 
 METRICS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-
+PAPER = {("0.0", "fedavg"): [[11.5], [12.5]], ("0.0", "local"): [[], [13.25]]}
 SWEEP = """
 title = "Digits & <others>"
 base = "digit-pairs"
@@ -53,69 +53,89 @@ metrics = ["zsl", "gzsl_harmonic"]
 """
 
 
+FEW_SHOT = f"""
+title = "Examples"
+base = "{DIGITS_MAML}"
+axes.clients = {{ key = "partition.clients", values = [1, 2, 5] }}
+axes.row = {{ MAML = {{}}, ProtoNet = {{ method = {{ name = "protonet" }} }} }}
+paper.source = "No one (1900), Fig. 0"
+paper.metrics = ["few_shot"]
+paper.figures."2" = {{ MAML = [54.25] }}
+[[figures]]
+x = "clients"
+lines = ["row"]
+"""
+
+
 @pytest.fixture
-def made(tmp_path):
-    """A sweep with made-up numbers, all different, and the curves of its runs."""
+def read(tmp_path):
+    """Read the file of a sweep; return it, rows with made-up numbers, all different, and the folder."""
+
+    def make(text, names, seeds=3, drop=()):
+        (tmp_path / "sweep.toml").write_text(text, "utf-8")
+        sweep, random, rows = read_sweep(tmp_path / "sweep.toml"), np.random.default_rng(0), []
+        for i, cell in enumerate(sweep.cells):
+            mean, deviation = ({name: float(random.uniform(1, most)) for name in names} for most in (90, 5))
+            usual = seeds, cell.experiment.evaluation.selection, f"cells/{cell.folder}"
+            if i in drop:
+                rows.append(Row(cell, "failed", "it <broke>", {}, {}, *usual, None))
+            else:
+                rows.append(Row(cell, "done", None, mean, deviation if seeds > 1 else {}, *usual, 1.5))
+        return sweep, rows, tmp_path
+
+    return make
+
+
+@pytest.fixture
+def made(read):
+    """A sweep of zero-shot runs, and the curves of those that are done."""
 
     def make(table="", drop=()):
-        (tmp_path / "sweep.toml").write_text(SWEEP % table, "utf-8")
-        sweep = read_sweep(tmp_path / "sweep.toml")
-        random = np.random.default_rng(0)
-        found = []
-        for i, cell in enumerate(sweep.cells):
-            place = f"cells/{cell.folder}"
-            selection = cell.experiment.evaluation.selection
-            if i in drop:
-                found.append(Row(cell, "failed", "it <broke>", {}, {}, 3, selection, place, None))
-                continue
-            numbers = {name: float(random.uniform(5, 90)) for name in METRICS}
-            deviations = {name: float(random.uniform(0, 5)) for name in METRICS}
-            found.append(Row(cell, "done", None, numbers, deviations, 3, selection, place, 1.5))
-            for seed in range(3):
-                directory = RunDirectory(tmp_path / place / f"seed-{seed}")
+        sweep, found, out = read(SWEEP % table, METRICS, drop=drop)
+        for i, row in enumerate(found):
+            for seed in range(3) if row.status == "done" else ():
+                directory = RunDirectory(out / row.run / f"seed-{seed}")
                 directory.path.mkdir(parents=True)
                 for round in range(4):
                     accuracies = dict.fromkeys(METRICS, 10.0 * round + seed + i)
                     both = [10.0 * round, 10.0 * round + 2 * seed]
                     own = {name: both for name in METRICS}  # noqa: C420 - a list, though no one changes it
                     directory.add_metrics({"round": round + 1, **accuracies, "clients": own})
-        return sweep, found, tmp_path
+        return sweep, found, out
 
     return make
 
 
-def interval(mean, sd):
+def page_of(sweep, found, out):
+    return Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+
+
+def cell(row, name):
+    """Return what a table has of an accuracy: its words and its numbers."""
+    if row.status != "done":
+        return ["–", []]  # noqa: RUF001
+    mean, sd = row.mean[name], row.sd[name]
+    return [f"{mean:.1f} ± {sd:.1f}", [mean, sd]]
+
+
+def interval(row, name):
     """Three seeds: t(0.975; 2) = 4.3027."""
-    half = 4.302653 * sd / 3**0.5
+    mean, half = row.mean[name], 4.302653 * row.sd[name] / 3**0.5
     return f"{max(mean - half, 0):.1f} to {min(mean + half, 100):.1f}"
 
 
 def test_the_page_says_what_the_rows_say(made):
     sweep, found, out = made(drop=[4])
-    path = write_sweep_report(sweep, found, out)
-    assert path == out / "results.html"
-    page = Page(path.read_text("utf-8"))
+    page = page_of(sweep, found, out)
     digits, birds, _ = page.tables
-    for data, table in (("digits", digits), ("birds", birds)):
-        rows = [row for row in found if row.cell.values["data"] == data]
-        head, *body = table
-        paper = "paper, birds" if data == "digits" else "paper"
-        wanted = ["kl", "strategy", "ZSL", paper, "U", "S", "H", paper]
-        assert [text for text, _ in head] == wanted + ([""] if data == "digits" else [])
-        assert len(body) == 6
+    for (head, *body), rows, beside in ((digits, found[:6], ", birds"), (birds, found[6:], "")):
+        wanted = ["kl", "strategy", "ZSL", f"paper{beside}", "U", "S", "H", f"paper{beside}"]
+        assert [text for text, _ in head] == wanted + ([""] if beside else [])
         for row, line in zip(rows, body, strict=True):
-            assert [line[0][0], line[1][0]] == [row.cell.values["kl"], row.cell.values["strategy"]]
-            numbers = dict(zip(("zsl", "zsl_paper", *METRICS[1:], "h_paper"), line[2:8], strict=True))
-            for name in METRICS:
-                if row.status == "done":
-                    assert numbers[name][1] == [row.mean[name], row.sd[name]]
-                    assert numbers[name][0] == f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}"
-                else:
-                    assert numbers[name][0] == "–"  # noqa: RUF001
-            paper = {"fedavg": [11.5, 12.5], "local": [None, 13.25]} if row.cell.values["kl"] == "0.0" else {}
-            zsl, harmonic = paper.get(row.cell.values["strategy"], [None, None])
-            assert numbers["zsl_paper"][1] == ([zsl] if zsl else [])
-            assert numbers["h_paper"][1] == ([harmonic] if harmonic else [])
+            place = row.cell.values["kl"], row.cell.values["strategy"]
+            assert (line[0][0], line[1][0]) == place
+            assert [line[2], *line[4:7]] == [cell(row, name) for name in METRICS]
+            assert [line[3][1], line[7][1]] == PAPER.get(place, [[], []])
     assert digits[5][-1][0] == "failed [1]"
     for words in (
         "it <broke>", "Digits & <others>", "11 done, 1 failed of 12 cells, 3 seeds each",
@@ -127,16 +147,16 @@ def test_the_page_says_what_the_rows_say(made):
 
 def test_the_charts_are_those_that_the_file_asks_for(made):
     sweep, found, out = made(drop=[4])
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+    page = page_of(sweep, found, out)
     assert [chart["label"].partition(":")[0] for chart in page.charts] == [
         "ZSL accuracy over kl", "H, harmonic mean over kl",
         *["ZSL accuracy by round", "H, harmonic mean by round"] * 2,
     ]  # fmt: skip
-    done = [row for row in found if row.cell.values["data"] == "digits" and row.status == "done"]
+    done = [row for row in found[:6] if row.status == "done"]
     assert len(done) == 5
     assert {title for title in page.charts[0]["titles"] if title} == {
         f"{row.cell.values['strategy']} kl {row.cell.values['kl']}: {row.mean['zsl']:.1f}% "
-        f"(95 % interval {interval(row.mean['zsl'], row.sd['zsl'])})"
+        f"(95 % interval {interval(row, 'zsl')})"
         for row in done
     }
     # by round: a line, the clients' dashed one and their band for each strategy
@@ -168,14 +188,13 @@ def test_markdown_has_the_same_numbers(made):
     write_sweep_report(sweep, found, out)
     text, latex = ((out / f"results.{kind}").read_text("utf-8") for kind in ("md", "tex"))
     assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    lines = [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     assert lines[0] == ["kl", "strategy", "ZSL", "paper, birds", "U", "S", "H", "paper, birds", ""]
     by_place = {(row.cell.values["kl"], row.cell.values["strategy"]): row for row in found[:6]}
     for line in lines[2:8]:
-        row = by_place[line[0], line[1]]
-        numbers = [line[2], line[4], line[5], line[6]]
+        row, numbers = by_place[line[0], line[1]], [line[2], *line[4:7]]
         if row.status == "done":
-            assert numbers == [f"{row.mean[name]:.1f} ± {row.sd[name]:.1f}" for name in METRICS]
+            assert numbers == [cell(row, name)[0] for name in METRICS]
             assert all(f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers)
     assert lines[2][3] == "11.5 (birds)"
     assert "1. it <broke>" in text
@@ -190,7 +209,7 @@ def test_what_travels_stands_in_tables_and_bars(made):
     for i, row in enumerate(found):
         measured = {} if i == 1 else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
         messages.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
-    page = Page(write_sweep_report(sweep, messages, out).read_text("utf-8"))
+    page = page_of(sweep, messages, out)
     head, *body = page.tables[0]
     assert [text for text, _ in head][2:] == ["ZSL", "paper, birds", "parameters that travel", "up"]
     assert [line[-2][0] for line in body] == ["1,000,000", "–", *(f"{n},000,000" for n in (3, 4, 5, 6))]  # noqa: RUF001
@@ -210,52 +229,18 @@ def test_what_travels_stands_in_tables_and_bars(made):
     assert "| 4 MB |" in (out / "results.md").read_text("utf-8")
 
 
-FEW_SHOT = f"""
-title = "Examples"
-base = "{DIGITS_MAML}"
-axes.clients = {{ key = "partition.clients", values = [1, 2, 5] }}
-axes.row = {{ MAML = {{}}, ProtoNet = {{ method = {{ name = "protonet" }} }} }}
-paper.source = "No one (1900), Fig. 0"
-paper.metrics = ["few_shot"]
-paper.figures."2" = {{ MAML = [54.25] }}
-[[figures]]
-x = "clients"
-lines = ["row"]
-"""
-
-
-@pytest.fixture
-def few(tmp_path):
-    """A sweep of few-shot runs with made-up numbers, all different."""
-
-    def make(seeds=1):
-        (tmp_path / "few.toml").write_text(FEW_SHOT, "utf-8")
-        sweep = read_sweep(tmp_path / "few.toml")
-        random, names = np.random.default_rng(0), ("few_shot", "few_shot_pixels", "few_shot_random")
-        found = []
-        for cell in sweep.cells:
-            mean = {name: float(random.uniform(20, 90)) for name in names}
-            sd = {name: float(random.uniform(0, 5)) for name in names} if seeds > 1 else {}
-            mean["few_shot_ci95"] = float(random.uniform(0.5, 3))
-            place = f"cells/{cell.folder}"
-            found.append(Row(cell, "done", None, mean, sd, seeds, cell.experiment.evaluation.selection, place, 1.5))
-        return sweep, found, tmp_path
-
-    return make
-
-
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_few_shot_cells_have_their_own_columns_and_intervals(few, seeds):
-    sweep, found, out = few(seeds=seeds)
-    page = Page(write_sweep_report(sweep, found, out).read_text("utf-8"))
+def test_few_shot_cells_have_their_own_columns_and_intervals(read, seeds):
+    names = "few_shot", "few_shot_pixels", "few_shot_random", "few_shot_ci95"
+    sweep, found, out = read(FEW_SHOT, names, seeds)
+    page = page_of(sweep, found, out)
     head, *body = page.tables[0]
-    assert [cell for cell, _ in head] == ["clients", "row", "few-shot", "paper", "raw samples", "untrained"]
+    assert [text for text, _ in head] == ["clients", "row", "few-shot", "paper", "raw samples", "untrained"]
     for row, line in zip(found, body, strict=True):
         half = row.sd["few_shot"] if seeds > 1 else row.mean["few_shot_ci95"]
         assert line[2] == [f"{row.mean['few_shot']:.1f} ± {half:.1f}", [row.mean["few_shot"], half]]
         assert line[3][0] == ("54.2" if row.cell.key == "2 / MAML" else "")
-        rest = [row.mean[name] for name in ("few_shot_pixels", "few_shot_random")]
-        assert [cell[1][0] for cell in line[4:]] == rest
+        assert [cell[1][0] for cell in line[4:]] == [row.mean[name] for name in names[1:3]]
         assert ("±" in line[4][0]) == (seeds > 1)
     assert ("± half of the 95 % interval over the test episodes of the one run" in page.text) == (seeds == 1)
     bars = "the 95 % interval over the seeds" if seeds > 1 else "the 95 % interval over the episodes"
@@ -267,15 +252,11 @@ def test_few_shot_cells_have_their_own_columns_and_intervals(few, seeds):
 
 def test_a_cell_has_its_interval_its_seeds_and_a_way_to_its_run(made):
     sweep, found, out = made()
-    page = out / found[0].run / "report.html"
-    page.write_text("a run's page")
+    (out / found[0].run / "report.html").write_text("a run's page")
     items = [Row(**{**vars(found[0]), "each": {"zsl": (10.0, 20.0, 30.0)}}), *found[1:]]
     text = write_sweep_report(sweep, items, out).read_text("utf-8")
-    mean, sd = found[0].mean["zsl"], found[0].sd["zsl"]
-    assert f'<small class="interval">{interval(mean, sd)}</small>' in text
-    links = re.findall(r'<a href="([^"]*report.html)"><data', text)
-    assert set(links) == {f"{found[0].run}/report.html"}
-    assert len(links) == len(METRICS)
+    assert f'<small class="interval">{interval(found[0], "zsl")}</small>' in text
+    assert re.findall(r'<a href="([^"]*report.html)"><data', text) == [f"{found[0].run}/report.html"] * len(METRICS)
     assert text.count('r="2"') == 3  # in one chart: the other measures of this cell have no seeds here
     assert "small dots: the single seeds" in text
     # birds' figures stand beside numbers of digits: the cell says whose they are
