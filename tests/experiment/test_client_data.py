@@ -1,5 +1,6 @@
 """A party of a deployment, in this process: its data and state stay with it, and the result is the in-process one."""
 
+import re
 import shutil
 from collections import defaultdict
 from contextlib import nullcontext
@@ -7,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ from PIL import Image
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedunseen.core.errors import DataError, QuorumError, RefusedError, RunDirectoryError
+import links
+from fedunseen.core.errors import QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
 from fedunseen.encoders import text
 from fedunseen.engines.remote import coordinator
@@ -29,14 +32,13 @@ from fedunseen.experiment.deployed import deployed
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
-from links import answered, elsewhere
-from processes import TRAINED
+from links import KilledError, answered, elsewhere
+from refusals import message_of
 from same import same
 
 pytestmark = pytest.mark.slow
 
 NAMES = ("north", "south", "west")
-SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 3}
 DEPLOYED = {"engine.name": "nvflare", "engine.mode": "deployment", "engine.patience": 0.2}
 
 
@@ -46,20 +48,13 @@ def test_samples_of_unseen_classes_are_named_and_a_missing_folder_and_one_of_tes
     def seen_alone(rows, arrays):
         arrays.update({name: values[arrays["labels"] < 8] for name, values in arrays.items()})
 
-    said = []
+    said, table = [], tmp_path / "all" / "classes.csv"
     PartyData(make_folder(tmp_path / "seen", seen_alone)).tell_left_out(said.append)
     assert said == []
     PartyData(make_folder(tmp_path / "all")).tell_left_out(said.append)
-    table = tmp_path / "all" / "classes.csv"
     assert said == [f"note: 16 samples are left out, of i, j, k, l: {table} marks these classes as unseen"]
-    with pytest.raises(DataError, match="nowhere is missing: fix --data"):
-        PartyData(tmp_path / "nowhere")
-    with pytest.raises(DataError, match="holds no sample to train on"):
-        PartyData(folders / "coordinator")
-
-
-class Killed(Exception):
-    pass
+    assert "nowhere is missing: fix --data" in message_of(PartyData, tmp_path / "nowhere")
+    assert "holds no sample to train on" in message_of(PartyData, folders / "coordinator")
 
 
 class Inline:
@@ -84,8 +79,7 @@ def quick(monkeypatch):
 
 
 def experiment(**more):
-    settings = {key.replace("__", "."): value for key, value in more.items()}
-    return Experiment.load("digit-pairs", SMALL).with_overrides(settings)
+    return links.experiment(strategy__rounds=3).with_overrides({k.replace("__", "."): v for k, v in more.items()})
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +93,10 @@ def joined(folder, state, home=None):
     return Party(PartyData(folder, home=home).prepare, state, lambda line: None, {"DATA": folder})
 
 
-def members(folders, tmp_path, names=NAMES, homes=None):
-    return {name: joined(folders / name, tmp_path / "state" / name, homes and homes / name) for name in names}
+def members(folders, tmp_path, names=NAMES, take_home=False):
+    """Return parties: name -> a party, whose model goes to ``homes``, if it takes it home."""
+    homes = {name: tmp_path / "homes" / name if take_home else None for name in names}
+    return {name: joined(folders / name, tmp_path / "state" / name, home) for name, home in homes.items()}
 
 
 def own_data(folder):
@@ -142,9 +138,9 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
 
     def kill(name, header):
         if header.get("round") == 1 and name == "south":
-            raise Killed
+            raise KilledError
 
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         hosted(chosen, Inline(parties, kill), tmp_path / "run")
     parties["west"] = joined(folders / "west", tmp_path / "state" / "west")  # killed too
     hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
@@ -185,10 +181,10 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
         asked.append(header["kind"])
         stages = asked.count("hello") // len(NAMES)  # each begins with a greeting
         if header.get("round") == 1 and name == "west" and stages == (1 if stage == "selection" else 2):
-            raise Killed
+            raise KilledError
 
     parties = members(folders, tmp_path)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         hosted(chosen, Inline(parties, kill), tmp_path / "killed")
     resumed = hosted(chosen, Inline(parties), tmp_path / "killed", resume=True)
     for name in ("rounds", "stopped", "chosen_on_validation", "gzsl_harmonic"):
@@ -202,15 +198,14 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
 
 def test_choosing_needs_samples_of_the_coordinator_s_validation_classes_and_of_parties_other_classes(folders, tmp_path):
     settings = {"evaluation.selection": "validation", "strategy.stop_after": 2, **own_data(folders / "coordinator")}
-    with pytest.raises(DataError, match="folder/coordinator has no sample of its validation classes to choose on:"):
-        hosted(experiment().with_overrides(settings), Inline({}), tmp_path / "run")
+    sentence = message_of(hosted, experiment().with_overrides(settings), Inline({}), tmp_path / "run")
+    assert "folder/coordinator has no sample of its validation classes to choose on:" in sentence
     data = PartyData(folders / "north")
+    cases = [(wrong, "names validation classes that are not seen classes") for wrong in ([-1], ["a"], [True], 3, None)]
     held = np.unique(data.benchmark.labels).tolist()
-    with pytest.raises(RefusedError, match=": all samples to train on are of the coordinator's validation classes:"):
-        data._without(data.benchmark, held, 0)
-    for wrong in ([-1], ["a"], [True], 3, None):
-        with pytest.raises(RefusedError, match="names validation classes that are not seen classes"):
-            data._without(data.benchmark, wrong, 0)
+    cases.append((held, ": all samples to train on are of the coordinator's validation classes:"))
+    for classes, sentence in cases:
+        assert sentence in message_of(data._without, data.benchmark, classes, 0, error=RefusedError)
 
 
 def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch):
@@ -228,11 +223,9 @@ def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch
     monkeypatch.setattr(safetensors.torch, "save_file", crowded)
     chosen = experiment(strategy__name="scaffold", method__kl=0.0)
     link = Inline(members(folders, tmp_path))
-    start = rf"^{tmp_path}/run cannot be written \(.*No space left on device.*"
-    with pytest.raises(
-        RunDirectoryError, match=start + "choose another --out, or fix that and continue with --resume$"
-    ):
-        hosted(chosen, link, tmp_path / "run")
+    sentence = message_of(hosted, chosen, link, tmp_path / "run", error=RunDirectoryError)
+    start = rf"{tmp_path}/run cannot be written \(.*No space left on device.*"
+    assert re.fullmatch(f"{start}choose another --out, or fix that and continue with --resume", sentence)
     assert set(full.values()) == {0}
     heard = [unpack(answer)[0].get("error", "") for name, answer in link.heard if name == "north"]
     assert sum("No space left on device" in one for one in heard) == 2  # told, and asked again
@@ -250,10 +243,9 @@ def test_a_party_that_lost_its_state_says_so_and_nothing_but_updates_counts_and_
             for path in (tmp_path / "state" / "north").rglob("after-*"):
                 path.unlink()
 
-    parties["north"].say = said.append
-    link = Inline(parties, lose)
+    parties["north"].say, link = said.append, Inline(parties, lose)
     hosted(experiment(strategy__name="scaffold"), link, tmp_path / "run")
-    assert [line for line in said if "starts again" in line]
+    assert any("starts again" in line for line in said)
     held = sorted(path.name for path in (tmp_path / "state" / "south").rglob("after-*"))
     assert held == [f"after-{round:06d}.safetensors" for round in range(3)]
     keys = {"client", "round", "classes", "samples", "terms", "step_lengths", "notes", "seconds"}
@@ -268,8 +260,7 @@ def refused(folders, tmp_path, change):
     """Return the error of a party whose greeting is changed; it answers with it too."""
     party = joined(folders / "north", tmp_path / "state")
     link = Inline({"north": party}, lost=lambda name, header: True)
-    with pytest.raises(QuorumError):
-        hosted(experiment(), link, tmp_path / "run")
+    message_of(hosted, experiment(), link, tmp_path / "run", error=QuorumError)
     header, tensors = unpack(link.messages["north"][0])
     change(header)
     answer, _ = unpack(party.answer(pack(header, tensors)))
@@ -302,14 +293,10 @@ def test_a_greeting_that_does_not_fit_is_refused(change, sentence, folders, tmp_
 
 
 def test_another_class_space_is_refused(folders, tmp_path):
-    other = tmp_path / "other" / "north"
-    shutil.copytree(folders / "north", other)
-    text = (other / "classes.csv").read_text().splitlines(keepends=True)
-    name, rest = text[3].split(",", 1)
-    text[3] = f"owl,{rest}"
-    (other / "classes.csv").write_text("".join(text))
-    arrays = dict(np.load(other / "features.npz"))
-    arrays["labels"] = np.where(arrays["labels"] == name, "owl", arrays["labels"])
+    other = Path(shutil.copytree(folders / "north", tmp_path / "other" / "north"))
+    space, arrays = ClassSpace.load(other / "classes.csv"), dict(np.load(other / "features.npz"))
+    replace(space, names=(*space.names[:2], "owl", *space.names[3:])).save(other / "classes.csv")
+    arrays["labels"] = np.where(arrays["labels"] == space.names[2], "owl", arrays["labels"])
     np.savez(other / "features.npz", **arrays)
     error = refused(other.parent, tmp_path, lambda header: None)
     assert "is not the coordinator's class space: they differ in the names of the classes: copy" in error
@@ -357,8 +344,8 @@ def test_other_texts_are_refused(folders, tmp_path):
     other = as_texts(folders, tmp_path / "other", 1e-2)
     north, result = PartyData(other / "north"), PartyData(other / "south").benchmark.space
     assert north.benchmark.space.with_bits_of(result.semantics) is north.benchmark.space
-    with pytest.raises(RefusedError, match="differ in the attributes of the classes: copy the coordinator's"):
-        north._compare(north.benchmark, result.hashes())
+    sentence = message_of(north._compare, north.benchmark, result.hashes(), error=RefusedError)
+    assert "differ in the attributes of the classes: copy the coordinator's" in sentence
 
 
 @pytest.mark.parametrize("noise", [b"", b"\0" * 50, pack({"kind": "wipe"}), pack({"kind": "round"}), pack({})])
@@ -397,16 +384,12 @@ def test_parties_that_are_now_there_and_now_not(quorum, folders, tmp_path):
     assert same(apart, elsewhere(chosen, tmp_path / "near", near))
 
 
-def taking_home(folders, tmp_path):
-    return members(folders, tmp_path, homes=tmp_path / "homes")
-
-
 @pytest.mark.parametrize(
     "settings", [{}, {"method__name": "gaussian", "strategy__rounds": 1}, *SETTINGS[4:6]], ids=lambda s: str(s)[:30]
 )
 def test_every_party_takes_the_model_home(settings, folders, tmp_path):
     """A party's run directory answers as the coordinator's does, for new inputs and for a class that is added."""
-    parties = taking_home(folders, tmp_path)
+    parties = members(folders, tmp_path, take_home=True)
     done = hosted(experiment(**settings), Inline(parties), tmp_path / "run")
     samples = np.load(folders / "coordinator" / "features.npz")["features"][::40]
     new = {"55 upside down": done.space.semantics[55][::-1]}
@@ -421,13 +404,13 @@ def test_every_party_takes_the_model_home(settings, folders, tmp_path):
 
 
 def test_a_setting_keeps_the_model_here_and_a_party_that_comes_when_all_is_over_takes_it_home(folders, tmp_path):
-    chosen, parties = experiment(strategy__rounds=1), taking_home(folders, tmp_path)
+    chosen, parties = experiment(strategy__rounds=1), members(folders, tmp_path, take_home=True)
     kept = chosen.with_overrides({"engine.name": "nvflare", "engine.deliver": False})
     hosted(kept, Inline(parties), tmp_path / "kept")
     assert [party.home for party in parties.values()] == [None] * 3
     assert not (tmp_path / "homes").exists()
     hosted(chosen, Inline(members(folders, tmp_path)), tmp_path / "run")
-    parties = taking_home(folders, tmp_path)
+    parties = members(folders, tmp_path, take_home=True)
     done = hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     assert all(same(party.home, done) for party in parties.values())
     home = load_run(parties["north"].home)
@@ -449,7 +432,7 @@ def test_a_setting_keeps_the_model_here_and_a_party_that_comes_when_all_is_over_
     ],
 )
 def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, message, folders, tmp_path):
-    parties = taking_home(folders, tmp_path)
+    parties = members(folders, tmp_path, take_home=True)
     link = Inline(parties, lost=lambda name, header: header["kind"] == "stop")
     hosted(experiment(strategy__rounds=1), link, tmp_path / "run")
     party, (header, model) = parties["north"], unpack(link.messages["north"][-1])
@@ -463,27 +446,20 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
 
 def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
     """No one has said yet by what: MiniLM, unless the party says otherwise."""
-    asked = []
-
-    def embed(texts, encoder):
-        asked.append(encoder)
-        return np.eye(len(texts), dtype=np.float32)
-
+    embed = mock.Mock(side_effect=lambda texts, encoder: np.eye(len(texts), dtype=np.float32))
     monkeypatch.setattr(text, "embed_texts", embed)
     pictures = [np.full((8, 8, 3), 60 * number, np.uint8) for number in range(4)]
     write_pictures(tmp_path, "cat", pictures, "name,split\ncat,seen\ndog,seen\nfox,unseen\n")
     assert len(PartyData(tmp_path).benchmark.train) == 4
     PartyData(tmp_path, {"data.text_encoder": "another"})
-    assert asked == ["minilm", "another"]
+    assert [call.args[1] for call in embed.call_args_list] == ["minilm", "another"]
 
 
 @pytest.mark.parametrize("form", ["gaussian", "ridge"])
 def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator_s_samples(form, folders, tmp_path):
     """Seen classes' samples of the coordinator's own part are marked 'train', as folders of pictures are."""
-    place = tmp_path / "own"
-    shutil.copytree(folders / "coordinator", place)
-    arrays = dict(np.load(place / "features.npz"))
-    space = ClassSpace.load(place / "classes.csv")
+    place = Path(shutil.copytree(folders / "coordinator", tmp_path / "own"))
+    space, arrays = ClassSpace.load(place / "classes.csv"), dict(np.load(place / "features.npz"))
     seen = np.isin(arrays["labels"], np.array(space.names)[space.seen])
     arrays["split"] = np.where(seen, "train", "test")
     np.savez(place / "features.npz", **arrays)
@@ -505,14 +481,9 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
 
 
 def test_a_greeting_with_other_numbers_is_prepared_for_anew(tmp_path):
-    asked = []
-
-    def prepare(header, statistics):
-        asked.append(statistics["mean"].tolist())
-        return SimpleNamespace(samples=3, classes=2, engine=None, brought={}, held=())
-
+    prepare = mock.Mock(return_value=SimpleNamespace(samples=3, classes=2, engine=None, brought={}, held=()))
     party = Party(prepare, tmp_path, lambda line: None)
     header = {"kind": "hello", "protocol": PROTOCOL, "version": installed(), "run": "0" * 16}
     for mean in (1.0, 1.0, 2.0):
         assert unpack(party.answer(pack(header, {"mean": torch.tensor([mean])})))[0]["samples"] == 3
-    assert asked == [[1.0], [2.0]]
+    assert [call.args[1]["mean"].tolist() for call in prepare.call_args_list] == [[1.0], [2.0]]
