@@ -1,8 +1,6 @@
 """Classes that come and go while a run trains: the bits of a run without them, and what the two sides refuse."""
 
 import json
-import re
-import shutil
 
 import numpy as np
 import pytest
@@ -19,11 +17,13 @@ from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
 from known_names import refuses
+from refusals import message_of
 from same import same
 
 QUIET = {"evaluation.selection": "last", "evaluation.embedding": False}
 GROWS = {**QUIET, "growth.name": "unknown", "partition.join": {"2": 2}, "data.features": ["l2"]}
 CLOSED = {**GROWS, "method.name": "gaussian", "method.shrinkage": 0.1, "strategy.rounds": 4}
+ATTRIBUTES, NUMBERS = [f"attribute {i}" for i in range(6)], [0.9, 0.1, 0.9, 0.1, 0.9, 0.1]
 
 
 @pytest.fixture(scope="module")
@@ -66,21 +66,20 @@ def test_the_report_shows_what_came_and_what_was_forgotten(trained):
     assert section.count('<svg class="figure') == 2
 
 
-def test_before_a_class_comes_nothing_knows_of_it(trained, make, folder, tmp_path):
+def test_before_a_class_comes_nothing_knows_of_it(trained, make, make_folder, tmp_path):
     """Two rounds of the run are those of a benchmark that never had the later classes."""
-    first = Version.from_dict(json.loads((trained.path / "spaces" / "000000.json").read_text()))
-    later = set(trained.space.names) - set(first.space.names)
+    first = Version.from_dict(json.loads((trained.path / "spaces" / "000000.json").read_text())).space.names
+    later = set(trained.space.names[len(first) :])
     assert later
-    assert trained.space.names[: len(first.space.names)] == first.space.names
-    poor = tmp_path / "poor"
-    poor.mkdir()
-    header, *lines = (folder / "classes.csv").read_text("utf-8").splitlines(keepends=True)
-    arrays = dict(np.load(folder / "features.npz"))
-    arrays["labels"] = np.array([line.split(",")[0] for line in lines])[arrays["labels"]]
-    kept = ~np.isin(arrays["labels"], list(later))
-    np.savez(poor / "features.npz", **{key: values[kept] for key, values in arrays.items()})
-    rows = [line for line in lines if line.split(",")[0] not in later]
-    (poor / "classes.csv").write_text(header + "".join(rows), "utf-8")
+    assert trained.space.names[: len(first)] == first
+
+    def forget(rows, arrays):
+        arrays["labels"] = np.array([row[0] for row in rows[1:]])[arrays["labels"]]
+        kept = ~np.isin(arrays["labels"], list(later))
+        arrays.update({key: values[kept] for key, values in arrays.items()})
+        rows[:] = [row for row in rows if row[0] not in later]
+
+    poor = make_folder(tmp_path / "poor", forget)
     benchmark, partition = everything(trained.experiment)
     deal = ["class,client\n"]
     for k, own in enumerate(partition.clients):
@@ -141,32 +140,27 @@ def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
     done = run(make(settings), tmp_path / "run")
     spaces = [line["space"] for line in done.metrics]
     assert [space["known"] for space in spaces] == [10, 11, 12, 12]
-    said = [(space.get("added"), space.get("gained")) for space in spaces]
-    assert said[1:3] == [(["d"], ["d"]), (["k"], None)]
+    assert [(space.get("added"), space.get("gained")) for space in spaces[1:3]] == [(["d"], ["d"]), (["k"], None)]
     assert done.space.names[-2:] == ("d", "k")
     assert (done.params["count"][10:] > 0).tolist() == [True, False]
 
 
-def correction(folder, place, line):
+def correction(place, name, *numbers):
     """Write a file that describes a class anew; return the setting that it is valid from the second round on."""
-    header = (folder / "classes.csv").read_text("utf-8").splitlines()[0].replace("split,", "")
-    (place / "new.csv").write_text(f"{header}\n{line}\n", "utf-8")
-    return {"1": str(place / "new.csv")}
+    lines = ["name", *ATTRIBUTES], [name, *map(str, numbers)]
+    (place / "new.csv").write_text("".join(",".join(line) + "\n" for line in lines), "utf-8")
+    return {"growth.corrected": {"1": str(place / "new.csv")}}
 
 
-def test_a_corrected_description_holds_from_its_round_on(make, folder, tmp_path):
-    lines = (folder / "classes.csv").read_text("utf-8").splitlines()
+def test_a_corrected_description_holds_from_its_round_on(make, make_folder, tmp_path):
     settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
-    settings["growth.corrected"] = correction(folder, tmp_path, "d,0.9,0.1,0.9,0.1,0.9,0.1")
-    done = run(make(settings), tmp_path / "run")
-    assert done.space.semantics[3].tolist() == [0.9, 0.1, 0.9, 0.1, 0.9, 0.1]
+    done = run(make(settings | correction(tmp_path, "d", *NUMBERS)), tmp_path / "run")
+    assert done.space.semantics[3].tolist() == NUMBERS
     assert done.metrics[1]["space"]["corrected"] == ["d"]
     # The slow way: a folder that has described the class so all along.
-    lines[4] = "d,seen,0.9,0.1,0.9,0.1,0.9,0.1"
-    shutil.copytree(folder, tmp_path / "data")
-    (tmp_path / "data" / "classes.csv").write_text("\n".join(lines) + "\n", "utf-8")
+    always = make_folder(tmp_path / "data", lambda rows, arrays: rows.__setitem__(4, ["d", "seen", *map(str, NUMBERS)]))
     plain = {key: value for key, value in CLOSED.items() if key not in ("growth.name", "partition.join")}
-    plain |= {"data.root": str(tmp_path / "data"), "strategy.rounds": 1}
+    plain |= {"data.root": str(always), "strategy.rounds": 1}
     assert same(run(make(plain), tmp_path / "plain"), done)
 
 
@@ -180,18 +174,18 @@ def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
         run(make(CLOSED), tmp_path / "run", resume=True)
 
 
-def test_an_unknown_class_is_not_corrected_and_a_known_one_not_added(make, folder, tmp_path):
-    last = Timeline(make(CLOSED).growth, *everything(make(CLOSED))).version(9).space.names[-1]
-    settings = {**CLOSED, "growth.corrected": correction(folder, tmp_path, f"{last},1,0,0,0,0,0")}
+def test_an_unknown_class_is_not_corrected_and_a_known_one_not_added(make, tmp_path):
+    benchmark, partition = everything(make(CLOSED))
+    last = Timeline(make(CLOSED).growth, benchmark, partition).version(9).space.names[-1]
     with refuses(
         f"growth.corrected: {tmp_path / 'new.csv'} describes the class {last!r}, which no one knows before round 1 "
         "(counted from 0): leave it out, or correct it later"
     ):
-        run(make(settings), tmp_path / "run")
-    space = load_data(make(CLOSED), 0).space
-    held, same_name = list(space.names[:3]), "the new class 'Two words' has the name of the known class 'two words': "
+        run(make(CLOSED | correction(tmp_path, last, 1, 0, 0, 0, 0, 0)), tmp_path / "run")
+    start, held = first_version(benchmark.space), list(benchmark.space.names[:3])
+    same_name = "the new class 'Two words' has the name of the known class 'two words': "
     with refuses(same_name + "leave it out if they are the same, and otherwise give it another name", DataError):
-        next_version(first_version(space), 0, held=held, holders=held, added={"Two words": np.ones(6)})
+        next_version(start, 0, held=held, holders=held, added={"Two words": np.ones(6)})
 
 
 def test_a_class_that_is_neither_seen_nor_unseen_stays_so():
@@ -201,7 +195,6 @@ def test_a_class_that_is_neither_seen_nor_unseen_stays_so():
 
 
 NEW = {"held": ["d", "new"], "brings": ["new"]}
-ATTRIBUTES = [f"attribute {i}" for i in range(6)]
 
 
 @pytest.fixture(scope="module")
@@ -212,11 +205,10 @@ def party(make_folder, tmp_path_factory):
 def greeting(party, without=()):
     """What a coordinator says that knows all classes but some, and tests the last four as unseen ones."""
     space = party.benchmark.space
-    names = [name for name in space.names if name not in without]
-    rows = np.stack([space.semantics[space.names.index(name)] for name in names])
-    seen, unseen = list(range(len(names) - 4)), list(range(len(names) - 4, len(names)))
-    growing = {"classes": names, "attributes": ATTRIBUTES, "groups": {}, "seen": seen, "unseen": unseen}
-    return {**growing, "former": {}, "tested": list("ijkl"), "open": True}, torch.from_numpy(rows)
+    known = [place for place, name in enumerate(space.names) if name not in without]
+    growing = {"classes": [space.names[place] for place in known], "attributes": ATTRIBUTES, "groups": {}}
+    places, settings = list(range(len(known))), {"former": {}, "tested": list("ijkl"), "open": True}
+    return {**growing, "seen": places[:-4], "unseen": places[-4:], **settings}, torch.from_numpy(space.semantics[known])
 
 
 def corrected(growing, rows):
@@ -243,15 +235,14 @@ def corrected(growing, rows):
 def test_a_party_refuses(party, change, without, start):
     growing, rows = greeting(party, without)
     change(growing, rows)
-    start = start.format(folder=party.folder, table=party.folder / "classes.csv")
-    with pytest.raises(RefusedError, match=f"^{re.escape(start)}"):
-        party._known(party.benchmark, growing, rows)
+    sentence = message_of(party._known, party.benchmark, growing, rows, error=RefusedError)
+    assert sentence.startswith(start.format(folder=party.folder, table=party.folder / "classes.csv"))
 
 
 def test_a_class_that_nobody_described_is_refused_and_a_party_s_own_and_a_corrected_one_are_taken(party):
     growing, rows = greeting(party, ("f",))
-    with pytest.raises(RefusedError, match="the coordinator's greeting describes no classes"):
-        party._known(party.benchmark, growing, None)
+    sentence = message_of(party._known, party.benchmark, growing, None, error=RefusedError)
+    assert "the coordinator's greeting describes no classes" in sentence
     space = party.benchmark.space
     corrected(growing, rows)
     growing["former"] = {"e": [described_as(space.semantics[space.names.index("e")])]}
@@ -277,5 +268,4 @@ def test_a_coordinator_refuses_in_these_words(header, rows, sentence):
     said = {"classes": 2, "samples": 20, "held": ["d", "e"], "brings": [], **header}
     said.pop("open", None)
     answer = pack(said, {} if rows is None else {"brought": rows.double()})
-    with refuses(sentence, WireError):
-        read_holdings(answer, growing)
+    assert message_of(read_holdings, answer, growing, error=WireError) == sentence

@@ -7,18 +7,15 @@ import numpy as np
 import pytest
 
 from fedunseen import run
-from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.manifest import free_directory
-from fedunseen.federation.run_directory import of_clients
+from fedunseen.federation.run_directory import RunDirectory, of_clients
+from refusals import message_of
 from same import content, same
 
 NAMES = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
 LAST = {"evaluation.selection": "last"}
-
-
-def metrics_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def numbers_of(done):
@@ -47,12 +44,9 @@ def slow_metrics(scores, labels, space, factor):
     both = sorted(seen + unseen)
 
     def accuracy(classes, allowed, table):
-        shares = []
-        for c in classes:
-            own = [i for i, label in enumerate(labels) if label == c]
-            if own:
-                shares.append(np.mean([allowed[int(np.argmax(table[i, allowed]))] == c for i in own]))
-        return 100 * float(np.mean(shares))
+        own = {c: [i for i, label in enumerate(labels) if label == c] for c in classes}
+        right = {c: [allowed[int(np.argmax(table[i, allowed]))] == c for i in rows] for c, rows in own.items() if rows}
+        return 100 * float(np.mean([np.mean(answers) for answers in right.values()]))
 
     u, s = accuracy(unseen, both, generalised), accuracy(seen, both, generalised)
     harmonic = 2 * u * s / (u + s) if u + s else 0.0
@@ -75,9 +69,9 @@ def test_one_seed_gives_the_same_bits_and_another_seed_others(make, finished, tm
 
 
 def test_there_is_one_line_a_round_with_all_its_fields(finished):
-    lines = metrics_of(finished.path)
-    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    lines = [json.loads(line) for line in (finished.path / "metrics.jsonl").read_text().splitlines()]
     assert lines == finished.metrics
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
     fields = {"round", *NAMES, "uncalibrated_gzsl_unseen", "uncalibrated_gzsl_seen", "uncalibrated_gzsl_harmonic"}
     fields |= {"calibration_factor", "losses", "participants", "bytes_down", "bytes_up", "clients", "seconds"}
     size = sum(value.numel() * 4 for value in finished.params.values())
@@ -109,7 +103,7 @@ def test_the_chosen_round_s_model_is_kept_not_the_last(make, tmp_path):
     settings = {"strategy.rounds": 8, "method.lr": 0.6, "evaluation.criterion": "zsl"}
     done = run(make(settings), tmp_path / "chosen")
     selected = done.result["selected_round"]
-    validation = metrics_of(done.path / "selection")
+    validation = RunDirectory(done.path / "selection").metrics()
     best = max(range(8), key=lambda i: (validation[i]["zsl"], validation[i]["gzsl_seen"], -i)) + 1
     assert selected == best < 8
     assert done.result["chosen_on_validation"]["round"] == selected
@@ -162,18 +156,14 @@ def test_selection_trains_on_no_sample_that_it_chooses_by(corrupted, finished):
 
 
 def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, finished, tmp_path):
-    settings = {"evaluation.choose": {"method.lr": [1e-7, 0.05]}}
-    heard = []
-    done = run(make(settings), tmp_path / "run", progress=lambda *heard_of: heard.append(heard_of[0]))
+    settings, stages = {"evaluation.choose": {"method.lr": [1e-7, 0.05]}}, []
+    done = run(make(settings), tmp_path / "run", progress=lambda stage, *more: stages.append(stage))
     chosen = done.result["chosen_on_validation"]
-    assert chosen["settings"] == {"method.lr": 0.05}
+    assert chosen["settings"] == {"method.lr": 0.05} == {"method.lr": done.experiment.method.lr}
     assert [one["settings"] for one in chosen["tried"]] == [{"method.lr": 1e-7}, {"method.lr": 0.05}]
     worse, better = (one["gzsl_harmonic"] for one in chosen["tried"])
     assert better == chosen["validation"]["gzsl_harmonic"] > worse
-    assert done.experiment.method.lr == 0.05
-    assert list(dict.fromkeys(heard)) == [
-        "choosing on validation classes 1/2", "choosing on validation classes 2/2", "training",
-    ]  # fmt: skip
+    assert list(dict.fromkeys(stages)) == [*(f"choosing on validation classes {n}/2" for n in (1, 2)), "training"]
     assert same(done, finished)
     assert done.metrics[-1]["gzsl_harmonic"] == finished.metrics[-1]["gzsl_harmonic"]
 
@@ -182,7 +172,7 @@ def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, finishe
 def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(make, tmp_path):
     settings = {"method.name": "classifier", "evaluation.choose": {"method.name": ["classifier", "fedzsl"]}}
     done = run(make(settings), tmp_path / "run")
-    assert done.result["chosen_on_validation"]["settings"] == {"method.name": done.experiment.method.name}
+    assert done.result["chosen_on_validation"]["settings"] == {"method.name": "fedzsl"}
     assert done.experiment.method.name == "fedzsl"
     assert done.result["calibration_factor"] != 0
 
@@ -195,8 +185,7 @@ def test_best_on_test_reports_the_best_round_with_its_own_factor(make, tmp_path)
     assert numbers_of(done) == pytest.approx(recomputed(done, done.params, factor))
     for other in np.linspace(factor - 1, factor + 1, 41):  # none does better
         assert recomputed(done, done.params, other)["gzsl_harmonic"] <= harmonic + 1e-9
-    assert not (done.path / "selection").exists()
-    assert done.result["selection"] == "best-on-test"
+    assert (done.result["selection"], (done.path / "selection").exists()) == ("best-on-test", False)
 
 
 def test_last_takes_the_last_round_and_no_calibration(make, tmp_path):
@@ -215,8 +204,7 @@ def test_before_merge_accuracies_are_those_of_each_client_s_own_model(make, tmp_
     alone = run(make({**settings, "strategy.name": "local"}), tmp_path / "b")
     (line,), (other,) = done.metrics, alone.metrics
     for client, own in of_clients(alone.path / "model.safetensors"):
-        numbers = {name: line["clients"][name][client] for name in NAMES}
-        assert numbers == pytest.approx(recomputed(done, own, 0.0))
+        assert {n: line["clients"][n][client] for n in NAMES} == pytest.approx(recomputed(done, own, 0.0))
     assert client == 2
     assert (other["clients"], other["bytes_up"]) == (line["clients"], 0)
     assert alone.result["zsl"] == pytest.approx(np.mean(line["clients"]["zsl"]))
@@ -226,7 +214,7 @@ def test_the_classifier_knows_no_unseen_class(make, tmp_path):
     done = run(make({"method.name": "classifier"}), tmp_path / "run")
     assert done.result["gzsl_unseen"] == done.result["gzsl_harmonic"] == done.result["calibration_factor"] == 0
     assert done.result["gzsl_seen"] > 20
-    validation = metrics_of(done.path / "selection")
+    validation = RunDirectory(done.path / "selection").metrics()
     best = max(range(4), key=lambda i: (validation[i]["gzsl_seen"], -i)) + 1
     assert done.result["selected_round"] == best  # by seen accuracy: the criterion is chance
 
@@ -246,10 +234,9 @@ def test_several_seeds_give_mean_and_deviation(make, tmp_path):
         assert (done.result[name], done.result[f"{name}_sd"]) == pytest.approx((mean, deviation))
     assert [one.result["seed"] for one in done.seeds] == [4, 5, 6]
     assert all(map(same, done.seeds, singles))
-    assert done.metrics == []
-    assert done.space.names == singles[0].space.names
-    with pytest.raises(FedUnseenError, match="holds a model for each seed: take the params of one of its seeds"):
-        _ = done.params
+    assert (done.metrics, done.space.names) == ([], singles[0].space.names)
+    sentence = "holds a model for each seed: take the params of one of its seeds"
+    assert sentence in message_of(lambda: done.params, error=FedUnseenError)
     rows = np.ones((2, 9), dtype=np.float32)
     assert done.predict(rows) == done.seeds[0].predict(rows)
 
@@ -295,8 +282,8 @@ def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(mak
 
     root = {"data.root": str(make_folder(tmp_path / "data", one_sample_each))}
     for seeds in (1, 2):
-        with pytest.raises(DataError, match=r"; or choose nothing, with evaluation\.selection = 'last'$"):
-            run(make({**root, "run.seeds": seeds}), tmp_path / "run")
+        sentence = message_of(run, make({**root, "run.seeds": seeds}), tmp_path / "run")
+        assert sentence.endswith("; or choose nothing, with evaluation.selection = 'last'")
         assert not (tmp_path / "run").exists()
     assert run(make({**root, **LAST}), tmp_path / "run").result["rounds"] == 4
 
