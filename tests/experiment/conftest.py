@@ -37,6 +37,12 @@ def make(tree):
     return lambda settings=None: Experiment.from_dict(tree, settings or {})
 
 
+@pytest.fixture
+def ran(make, tmp_path):
+    """Run the small experiment with other settings, in the folder of that name in the test's own."""
+    return lambda settings=None, name="run", **more: run(make(settings), tmp_path / name, **more)
+
+
 @pytest.fixture(scope="session")
 def finished(make, tmp_path_factory):
     """A finished run of the small experiment, not to be written to."""

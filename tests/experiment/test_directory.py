@@ -120,69 +120,66 @@ def test_without_resume_or_for_another_experiment_a_run_is_not_written_over(make
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_finished_run_is_given_back_at_once(seeds, make, tmp_path, monkeypatch):
-    experiment = make({**ONE, "run.seeds": seeds})
-    done = run(experiment, tmp_path / "run")
+def test_a_finished_run_is_given_back_at_once(seeds, ran, monkeypatch):
+    done = ran({**ONE, "run.seeds": seeds})
     monkeypatch.setattr("fedunseen.experiment.setup.assemble", None)  # which prepares training
     before = {file: file.stat().st_mtime_ns for file in done.path.rglob("*")}
-    assert run(experiment, done.path, resume=True).result == done.result
+    assert ran({**ONE, "run.seeds": seeds}, resume=True).result == done.result
     assert {file: file.stat().st_mtime_ns for file in done.path.rglob("*")} == before
 
 
-def test_resume_refuses_other_data(make, make_folder, tmp_path):
-    experiment = make({**ONE, "data.root": str(make_folder(tmp_path / "data"))})
-    run(experiment, tmp_path / "run")
+def test_resume_refuses_other_data(ran, make_folder, tmp_path):
+    settings = {**ONE, "data.root": str(make_folder(tmp_path / "data"))}
+    ran(settings)
     make_folder(tmp_path / "data", lambda rows, arrays: np.add.at(arrays["features"], (3, 2), 1e-3))
-    sentence = refusal(run, experiment, tmp_path / "run", resume=True)
-    assert ": the data have changed since this run was started: restore them," in sentence
+    assert ": the data have changed since this run was started: restore them," in refusal(ran, settings, resume=True)
 
 
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("name", ["notes.txt", ".git", "folder/"])
-def test_a_directory_with_something_else_is_left_alone(make, tmp_path, name, resume):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / name).mkdir() if name.endswith("/") else (out / name).write_text("mine")
-    assert "exists and is not a run directory: choose another --out" in refusal(run, make(), out, resume=resume)
-    assert [file.name for file in out.iterdir()] == [name.rstrip("/")]
+def test_a_directory_with_something_else_is_left_alone(ran, tmp_path, name, resume):
+    mine = tmp_path / "run" / name
+    mine.parent.mkdir()
+    mine.mkdir() if name.endswith("/") else mine.write_text("mine")
+    assert "exists and is not a run directory: choose another --out" in refusal(ran, resume=resume)
+    assert list(mine.parent.iterdir()) == [mine]
 
 
-def test_a_file_is_no_directory_but_an_empty_one_and_missing_folders_above_are_fine(make, tmp_path):
+def test_a_file_is_no_directory_but_an_empty_one_and_missing_folders_above_are_fine(ran, tmp_path):
     (tmp_path / "file").write_text("mine")
-    assert "exists and is not a run directory" in refusal(run, make(), tmp_path / "file")
+    assert "exists and is not a run directory" in refusal(ran, name="file")
     for seeds in (1, 2):
-        sentence = refusal(run, make({"run.seeds": seeds}), tmp_path / "file" / "below")
-        assert "below cannot be written (" in sentence
+        assert "below cannot be written (" in refusal(ran, {"run.seeds": seeds}, "file/below")
     assert (tmp_path / "file").read_text() == "mine"
     (tmp_path / "empty").mkdir()
-    for out in (tmp_path / "empty", tmp_path / "a" / "b" / "ü c"):
-        assert load_run(run(make(ONE), out).path).result["rounds"] == 1
+    for name in ("empty", "a/b/ü c"):
+        assert load_run(ran(ONE, name).path).result["rounds"] == 1
 
 
-def test_a_second_process_is_kept_out(make, tmp_path):
-    experiment, said = make({**LAST, "strategy.rounds": 2}), []
+def test_a_second_process_is_kept_out(ran):
+    settings, said = {**LAST, "strategy.rounds": 2}, []
 
     def intrude(stage, round, rounds, line):
         if round == 1:
-            said.append(refusal(run, experiment, tmp_path / "run", resume=True))
+            said.append(refusal(ran, settings, resume=True))
 
-    done = run(experiment, tmp_path / "run", progress=intrude)
+    done = ran(settings, progress=intrude)
     assert said == [f"{done.path} is in use by another process: wait for it, or choose another --out"]
     with holding(done.path) as free:
         assert free
 
 
-def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(make, tmp_path, monkeypatch):
+def test_who_comes_second_to_an_empty_directory_does_not_write_over_the_first(ran, tmp_path, monkeypatch):
     """Both have looked and found nothing; then the other one runs from start to end."""
     real = RunDirectory.locked
 
     def locked(self):
         monkeypatch.setattr(RunDirectory, "locked", real)
-        run(make({**LAST, "strategy.rounds": 2}), self.path)
+        ran({**LAST, "strategy.rounds": 2})
         return real(self)
 
     monkeypatch.setattr(RunDirectory, "locked", locked)
-    assert "already holds a run" in refusal(run, make(ONE), tmp_path / "run")
+    assert "already holds a run" in refusal(ran, ONE)
     assert load_run(tmp_path / "run").result["rounds"] == 2
 
 

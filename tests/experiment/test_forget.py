@@ -34,9 +34,9 @@ def late(make, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])])
-def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again, others, late, make, tmp_path):
+def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again, others, late, ran, tmp_path):
     left = forget(late, str(client), tmp_path / "left")
-    anew = run(make({**LATE, "partition.without": [client]}), tmp_path / "anew")
+    anew = ran({**LATE, "partition.without": [client]}, "anew")
     assert same(left, anew)
     assert not same(left, late)
     assert left.result["rounds_trained_again"] == again
@@ -49,18 +49,17 @@ def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again,
         assert forget(left, "2", tmp_path / "less").result["forgotten"] == ["0", "2"]
 
 
-def test_states_are_kept_before_somebody_comes_and_only_if_asked_for(late, make, tmp_path):
-    plain = run(make(LATE), tmp_path / "plain")
+def test_states_are_kept_before_somebody_comes_and_only_if_asked_for(late, ran):
+    plain = ran(LATE, "plain")
     kept = [[path.name for path in (one.path / "checkpoints").glob("before-*")] for one in (late, plain)]
     assert kept == [["before-000003.safetensors"], []]
     assert same(plain, late)
 
 
-def test_what_cannot_be_forgotten_is_one_sentence(make, tmp_path):
+def test_what_cannot_be_forgotten_is_one_sentence(ran, make, tmp_path):
     with pytest.raises(ExperimentError, match=r"partition\.without: there is no client 7: the 3 clients are"):
         make({**LATE, "partition.without": [7]})
-    settings = {**LATE, "strategy.name": "local", "strategy.rounds": 1, "partition.join": {}}
-    alone = run(make(settings), tmp_path / "local")
+    alone = ran({**LATE, "strategy.name": "local", "strategy.rounds": 1, "partition.join": {}})
     with pytest.raises(ExperimentError, match=r"under strategy\.name = 'local' no party's updates are merged: run"):
         forget(alone, "0", tmp_path / "left")
     manifest = json.loads((alone.path / "manifest.json").read_text())

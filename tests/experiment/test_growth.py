@@ -66,7 +66,7 @@ def test_the_report_shows_what_came_and_what_was_forgotten(trained):
     assert section.count('<svg class="figure') == 2
 
 
-def test_before_a_class_comes_nothing_knows_of_it(trained, make, make_folder, tmp_path):
+def test_before_a_class_comes_nothing_knows_of_it(trained, ran, make_folder, tmp_path):
     """Two rounds of the run are those of a benchmark that never had the later classes."""
     first = Version.from_dict(json.loads((trained.path / "spaces" / "000000.json").read_text())).space.names
     later = set(trained.space.names[len(first) :])
@@ -87,14 +87,14 @@ def test_before_a_class_comes_nothing_knows_of_it(trained, make, make_folder, tm
     (tmp_path / "holders.csv").write_text("".join(deal), "utf-8")
     settings = {"partition.kind": "file", "partition.file": str(tmp_path / "holders.csv"), "partition.clients": 2}
     settings |= {**QUIET, "data.features": ["l2"], "data.root": str(poor), "strategy.rounds": 2}
-    for one, other in zip(run(make(settings), tmp_path / "run").metrics, trained.metrics, strict=False):
+    for one, other in zip(ran(settings).metrics, trained.metrics, strict=False):
         for key in ("losses", "zsl", "gzsl_harmonic", "bytes_up"):
             assert one[key] == other[key], key
 
 
-def test_the_merged_model_stays_when_classes_come(trained, make, tmp_path):
+def test_the_merged_model_stays_when_classes_come(trained, ran, tmp_path):
     """A round of the later federation, from the parameters of the earlier one, is the run's third round."""
-    short = run(make({**GROWS, "strategy.rounds": 3}), tmp_path / "three")
+    short = ran({**GROWS, "strategy.rounds": 3}, "three")
     (tmp_path / "three" / "checkpoints" / "000003.safetensors").unlink()
     checkpoint = RunDirectory(short.path).newest_checkpoint(torch.device("cpu"))
     assert checkpoint.round == 2
@@ -122,8 +122,8 @@ def test_accuracies_are_told_apart_by_when_classes_came(expanded):
     assert expanded.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
 
 
-def test_a_described_class_is_unseen_until_somebody_holds_it(make, tmp_path):
-    done = run(make({**CLOSED, "growth.name": "described", "partition.leave": {"0": 3}}), tmp_path / "run")
+def test_a_described_class_is_unseen_until_somebody_holds_it(ran):
+    done = ran({**CLOSED, "growth.name": "described", "partition.leave": {"0": 3}})
     spaces = [line["space"] for line in done.metrics]
     assert [space["known"] for space in spaces] == [12] * 4
     assert (spaces[0]["unseen"], spaces[2]["unseen"]) == (4 + len(spaces[2]["gained"]), 4)
@@ -134,10 +134,9 @@ def test_a_described_class_is_unseen_until_somebody_holds_it(make, tmp_path):
     assert "left" in done.metrics[3]["stages"]
 
 
-def test_a_class_arrives_at_a_client_that_has_long_been_there(make, tmp_path):
+def test_a_class_arrives_at_a_client_that_has_long_been_there(ran):
     """And a class that no one holds becomes known later, as a description alone."""
-    settings = {**CLOSED, "partition.join": {}, "growth.arrive": {"d": 1, "k": 2}}
-    done = run(make(settings), tmp_path / "run")
+    done = ran({**CLOSED, "partition.join": {}, "growth.arrive": {"d": 1, "k": 2}})
     spaces = [line["space"] for line in done.metrics]
     assert [space["known"] for space in spaces] == [10, 11, 12, 12]
     assert [(space.get("added"), space.get("gained")) for space in spaces[1:3]] == [(["d"], ["d"]), (["k"], None)]
@@ -152,36 +151,36 @@ def correction(place, name, *numbers):
     return {"growth.corrected": {"1": str(place / "new.csv")}}
 
 
-def test_a_corrected_description_holds_from_its_round_on(make, make_folder, tmp_path):
+def test_a_corrected_description_holds_from_its_round_on(ran, make_folder, tmp_path):
     settings = {**CLOSED, "partition.join": {}, "growth.name": "described", "strategy.rounds": 2}
-    done = run(make(settings | correction(tmp_path, "d", *NUMBERS)), tmp_path / "run")
+    done = ran(settings | correction(tmp_path, "d", *NUMBERS))
     assert done.space.semantics[3].tolist() == NUMBERS
     assert done.metrics[1]["space"]["corrected"] == ["d"]
     # The slow way: a folder that has described the class so all along.
     always = make_folder(tmp_path / "data", lambda rows, arrays: rows.__setitem__(4, ["d", "seen", *map(str, NUMBERS)]))
     plain = {key: value for key, value in CLOSED.items() if key not in ("growth.name", "partition.join")}
     plain |= {"data.root": str(always), "strategy.rounds": 1}
-    assert same(run(make(plain), tmp_path / "plain"), done)
+    assert same(ran(plain, "plain"), done)
 
 
-def test_a_damaged_class_space_is_refused(make, tmp_path, cut_short):
+def test_a_damaged_class_space_is_refused(ran, make, tmp_path, cut_short):
     cut_short(make(CLOSED), tmp_path / "run", after=3)
     path = tmp_path / "run" / "spaces" / "000002.json"
     result = json.loads(path.read_text())
     path.write_text(json.dumps({**result, "semantics": [[2 * x for x in row] for row in result["semantics"]]}))
     sentence = " holds a damaged class space: restore it, or run the experiment again in another --out"
     with refuses(f"{path.parent}{sentence}", RunDirectoryError):
-        run(make(CLOSED), tmp_path / "run", resume=True)
+        ran(CLOSED, resume=True)
 
 
-def test_an_unknown_class_is_not_corrected_and_a_known_one_not_added(make, tmp_path):
+def test_an_unknown_class_is_not_corrected_and_a_known_one_not_added(ran, make, tmp_path):
     benchmark, partition = everything(make(CLOSED))
     last = Timeline(make(CLOSED).growth, benchmark, partition).version(9).space.names[-1]
     with refuses(
         f"growth.corrected: {tmp_path / 'new.csv'} describes the class {last!r}, which no one knows before round 1 "
         "(counted from 0): leave it out, or correct it later"
     ):
-        run(make(CLOSED | correction(tmp_path, last, 1, 0, 0, 0, 0, 0)), tmp_path / "run")
+        ran(CLOSED | correction(tmp_path, last, 1, 0, 0, 0, 0, 0))
     start, held = first_version(benchmark.space), list(benchmark.space.names[:3])
     same_name = "the new class 'Two words' has the name of the known class 'two words': "
     with refuses(same_name + "leave it out if they are the same, and otherwise give it another name", DataError):

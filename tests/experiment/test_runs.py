@@ -1,6 +1,7 @@
 """What runs leave behind, against slow and obvious references."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -60,11 +61,11 @@ def recomputed(done, params, factor):
     return slow_metrics(scores, benchmark.labels[rows].tolist(), benchmark.space, factor)
 
 
-def test_one_seed_gives_the_same_bits_and_another_seed_others(make, finished, tmp_path):
+def test_one_seed_gives_the_same_bits_and_another_seed_others(ran, finished):
     whole = content(finished.path)
     assert {"model.safetensors", "metrics.jsonl", "result.json", "classes.csv", "scaling.safetensors"} < whole.keys()
-    assert content(run(make(), tmp_path / "again").path) == whole
-    other = content(run(make({"run.seed": 1}), tmp_path / "other").path)
+    assert content(ran().path) == whole
+    other = content(ran({"run.seed": 1}, "other").path)
     assert all(other[name] != whole[name] for name in ("model.safetensors", "metrics.jsonl"))
 
 
@@ -98,25 +99,25 @@ def test_the_numbers_are_those_of_the_model_that_is_kept(finished):
     assert expected.items() <= result.items()
 
 
-def test_the_chosen_round_s_model_is_kept_not_the_last(make, tmp_path):
+def test_the_chosen_round_s_model_is_kept_not_the_last(ran):
     # at this rate training soon gets worse, so that the chosen round is not a trivial one
     settings = {"strategy.rounds": 8, "method.lr": 0.6, "evaluation.criterion": "zsl"}
-    done = run(make(settings), tmp_path / "chosen")
+    done = ran(settings, "chosen")
     selected = done.result["selected_round"]
     validation = RunDirectory(done.path / "selection").metrics()
     best = max(range(8), key=lambda i: (validation[i]["zsl"], validation[i]["gzsl_seen"], -i)) + 1
     assert selected == best < 8
     assert done.result["chosen_on_validation"]["round"] == selected
     assert done.result["calibration_factor"] == validation[best - 1]["calibration_factor"]
-    assert same(done, run(make({**settings, **LAST, "strategy.rounds": selected}), tmp_path / "stopped"))
+    assert same(done, ran({**settings, **LAST, "strategy.rounds": selected}, "stopped"))
 
 
 @pytest.fixture
-def corrupted(make, make_folder, finished, tmp_path):
+def corrupted(ran, make_folder, finished, tmp_path):
     """Run on data that a function has changed; say also of each of some files whether it is that of the plain run."""
 
     def call(change):
-        done = run(make({"data.root": str(make_folder(tmp_path / "data", change))}), tmp_path / "run")
+        done = ran({"data.root": str(make_folder(tmp_path / "data", change))})
         files = ("model", "checkpoints/000004", "selection/model", "selection/checkpoints/000004")
         names = [f"{file}.safetensors" for file in files]
         return done, [(done.path / name).read_bytes() == (finished.path / name).read_bytes() for name in names]
@@ -155,9 +156,9 @@ def test_selection_trains_on_no_sample_that_it_chooses_by(corrupted, finished):
     assert done.result["chosen_on_validation"] != finished.result["chosen_on_validation"]
 
 
-def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, finished, tmp_path):
-    settings, stages = {"evaluation.choose": {"method.lr": [1e-7, 0.05]}}, []
-    done = run(make(settings), tmp_path / "run", progress=lambda stage, *more: stages.append(stage))
+def test_choose_takes_the_better_setting_and_the_final_run_uses_it(ran, finished):
+    stages = []
+    done = ran({"evaluation.choose": {"method.lr": [1e-7, 0.05]}}, progress=lambda stage, *more: stages.append(stage))
     chosen = done.result["chosen_on_validation"]
     assert chosen["settings"] == {"method.lr": 0.05} == {"method.lr": done.experiment.method.lr}
     assert [one["settings"] for one in chosen["tried"]] == [{"method.lr": 1e-7}, {"method.lr": 0.05}]
@@ -169,16 +170,15 @@ def test_choose_takes_the_better_setting_and_the_final_run_uses_it(make, finishe
 
 
 @pytest.mark.filterwarnings("ignore:the graphical lasso")
-def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(make, tmp_path):
-    settings = {"method.name": "classifier", "evaluation.choose": {"method.name": ["classifier", "fedzsl"]}}
-    done = run(make(settings), tmp_path / "run")
+def test_choosing_the_method_calibrates_each_candidate_by_its_own_kind(ran):
+    done = ran({"method.name": "classifier", "evaluation.choose": {"method.name": ["classifier", "fedzsl"]}})
     assert done.result["chosen_on_validation"]["settings"] == {"method.name": "fedzsl"}
     assert done.experiment.method.name == "fedzsl"
     assert done.result["calibration_factor"] != 0
 
 
-def test_best_on_test_reports_the_best_round_with_its_own_factor(make, tmp_path):
-    done = run(make({"evaluation.selection": "best-on-test", "strategy.rounds": 6}), tmp_path / "run")
+def test_best_on_test_reports_the_best_round_with_its_own_factor(ran):
+    done = ran({"evaluation.selection": "best-on-test", "strategy.rounds": 6})
     harmonic, factor = done.result["gzsl_harmonic"], done.result["calibration_factor"]
     assert harmonic == max(line["gzsl_harmonic"] for line in done.metrics)
     assert factor == done.metrics[done.result["selected_round"] - 1]["calibration_factor"]
@@ -188,20 +188,20 @@ def test_best_on_test_reports_the_best_round_with_its_own_factor(make, tmp_path)
     assert (done.result["selection"], (done.path / "selection").exists()) == ("best-on-test", False)
 
 
-def test_last_takes_the_last_round_and_no_calibration(make, tmp_path):
-    done = run(make(LAST), tmp_path / "run")
+def test_last_takes_the_last_round_and_no_calibration(ran):
+    done = ran(LAST)
     assert (done.result["selected_round"], done.result["calibration_factor"]) == (4, 0.0)
     assert numbers_of(done) == pytest.approx(recomputed(done, done.params, 0.0))
-    fixed = run(make({**LAST, "evaluation.factor": 0.3}), tmp_path / "fixed")
+    fixed = ran({**LAST, "evaluation.factor": 0.3}, "fixed")
     assert numbers_of(fixed) == pytest.approx(recomputed(done, done.params, 0.3))
     assert same(fixed, done)
 
 
-def test_before_merge_accuracies_are_those_of_each_client_s_own_model(make, tmp_path):
+def test_before_merge_accuracies_are_those_of_each_client_s_own_model(ran):
     settings = {**LAST, "strategy.rounds": 1}
-    done = run(make({**settings, "strategy.update_scale": 0.5}), tmp_path / "a")
+    done = ran({**settings, "strategy.update_scale": 0.5})
     # `local` gives away the clients' models after the same first round
-    alone = run(make({**settings, "strategy.name": "local"}), tmp_path / "b")
+    alone = ran({**settings, "strategy.name": "local"}, "alone")
     (line,), (other,) = done.metrics, alone.metrics
     for client, own in of_clients(alone.path / "model.safetensors"):
         assert {n: line["clients"][n][client] for n in NAMES} == pytest.approx(recomputed(done, own, 0.0))
@@ -210,8 +210,8 @@ def test_before_merge_accuracies_are_those_of_each_client_s_own_model(make, tmp_
     assert alone.result["zsl"] == pytest.approx(np.mean(line["clients"]["zsl"]))
 
 
-def test_the_classifier_knows_no_unseen_class(make, tmp_path):
-    done = run(make({"method.name": "classifier"}), tmp_path / "run")
+def test_the_classifier_knows_no_unseen_class(ran):
+    done = ran({"method.name": "classifier"})
     assert done.result["gzsl_unseen"] == done.result["gzsl_harmonic"] == done.result["calibration_factor"] == 0
     assert done.result["gzsl_seen"] > 20
     validation = RunDirectory(done.path / "selection").metrics()
@@ -220,11 +220,10 @@ def test_the_classifier_knows_no_unseen_class(make, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_seeds_give_mean_and_deviation(make, tmp_path):
-    settings = {"strategy.rounds": 12, "strategy.stop_after": 2, "method.lr": 0.5}
-    done = run(make({**settings, "run.seeds": 3, "run.seed": 4}), tmp_path / "run")
-    assert done.result["seeds"] == [4, 5, 6]
-    singles = [run(make({**settings, "run.seed": seed}), tmp_path / str(seed)) for seed in (4, 5, 6)]
+def test_several_seeds_give_mean_and_deviation(ran):
+    settings, seeds = {"strategy.rounds": 12, "strategy.stop_after": 2, "method.lr": 0.5}, [4, 5, 6]
+    done = ran({**settings, "run.seeds": 3, "run.seed": 4})
+    singles = [ran({**settings, "run.seed": seed}, str(seed)) for seed in seeds]
     assert done.result["rounds"] == max(one.result["rounds"] for one in singles) < 12  # each stops at its own
     assert done.result["parameters_shared"] * 4 == done.result["bytes_up"]
     for name in NAMES:
@@ -232,7 +231,7 @@ def test_several_seeds_give_mean_and_deviation(make, tmp_path):
         mean = sum(values) / 3
         deviation = (sum((value - mean) ** 2 for value in values) / 2) ** 0.5
         assert (done.result[name], done.result[f"{name}_sd"]) == pytest.approx((mean, deviation))
-    assert [one.result["seed"] for one in done.seeds] == [4, 5, 6]
+    assert done.result["seeds"] == [one.result["seed"] for one in done.seeds] == seeds
     assert all(map(same, done.seeds, singles))
     assert (done.metrics, done.space.names) == ([], singles[0].space.names)
     sentence = "holds a model for each seed: take the params of one of its seeds"
@@ -241,7 +240,7 @@ def test_several_seeds_give_mean_and_deviation(make, tmp_path):
     assert done.predict(rows) == done.seeds[0].predict(rows)
 
 
-def test_a_round_without_clients_is_refused_before_anything_is_written(make, tmp_path):
+def test_a_round_without_clients_is_refused_before_anything_is_written(ran, tmp_path):
     # by hand: client 0 holds the validation classes "h" and "i" alone, and is alone in the first round of selection
     lines = ["class,client", *(f"{name},1" for name in ("zèbre", "猫", "two words", "d", "e", "f")), "g,0", "h,0"]
     (tmp_path / "who.csv").write_text("\n".join(lines) + "\n", "utf-8")
@@ -256,24 +255,24 @@ def test_a_round_without_clients_is_refused_before_anything_is_written(make, tmp
         for seeds in (1, 2):
             sentence = rf"no client with samples is present in round {empty} \(counted from 0\):"
             with pytest.raises(ExperimentError, match=sentence) as error:
-                run(make({**settings, "run.seeds": seeds}), tmp_path / "run")
+                ran({**settings, "run.seeds": seeds})
             assert error.value.code == "round-without-clients"
             assert not (tmp_path / "run").exists()
-    for number, settings in enumerate((alone, {"partition.leave": {"0-2": 4}})):  # no selection; after the end
-        run(make({**settings, **LAST}), tmp_path / str(number))
+    ran({**alone, **LAST}, "no selection")
+    ran({"partition.leave": {"0-2": 4}, **LAST}, "after the end")
 
 
-def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(make, tmp_path):
+def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(ran):
     settings = {**LAST, "partition.clients": 5, "strategy.fraction": 0.5, "strategy.rounds": 6}
-    done = run(make(settings), tmp_path / "run")
+    done = ran(settings)
     drawn = [tuple(line["participants"]) for line in done.metrics]
     assert all(len(set(one)) == 3 and list(one) == sorted(one) for one in drawn)  # 2.5, rounded half up
     assert len(set(drawn)) > 1
-    least = run(make({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}), tmp_path / "least")
+    least = ran({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}, "least")
     assert all(len(line["participants"]) == 1 for line in least.metrics)
 
 
-def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(make, make_folder, tmp_path):
+def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(ran, make_folder, tmp_path):
     def one_sample_each(rows, arrays):
         train = np.flatnonzero(arrays["split"] == "train")
         _, first = np.unique(arrays["labels"][train], return_index=True)
@@ -282,10 +281,10 @@ def test_a_benchmark_without_validation_classes_can_only_take_the_last_round(mak
 
     root = {"data.root": str(make_folder(tmp_path / "data", one_sample_each))}
     for seeds in (1, 2):
-        sentence = message_of(run, make({**root, "run.seeds": seeds}), tmp_path / "run")
+        sentence = message_of(ran, {**root, "run.seeds": seeds})
         assert sentence.endswith("; or choose nothing, with evaluation.selection = 'last'")
         assert not (tmp_path / "run").exists()
-    assert run(make({**root, **LAST}), tmp_path / "run").result["rounds"] == 4
+    assert ran({**root, **LAST}).result["rounds"] == 4
 
 
 def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_path, monkeypatch):
@@ -296,6 +295,6 @@ def test_a_run_that_is_not_told_where_goes_to_a_folder_that_is_free(make, tmp_pa
     assert free_directory(experiment) == Path("runs/small-seed0-4")
 
 
-def test_too_little_memory_is_one_sentence(make, tmp_path):
-    with pytest.raises(FedUnseenError, match=r"^this takes more memory than there is .*: lower method.batch_size"):
-        run(make({"method.hidden": [2**36]}), tmp_path / "run")
+def test_too_little_memory_is_one_sentence(ran):
+    sentence = message_of(ran, {"method.hidden": [2**36]}, error=FedUnseenError)
+    assert re.match("this takes more memory than there is .*: lower method.batch_size", sentence)

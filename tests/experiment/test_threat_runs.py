@@ -16,6 +16,7 @@ from fedunseen.federation.run_directory import load_params
 from fedunseen.report import write_report
 from known_names import accounted
 from pages import without_pictures
+from refusals import message_of
 from same import same
 
 LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
@@ -34,26 +35,22 @@ def digits(settings):
 
 
 def after(experiment, rounds, mode="auto"):
-    """Give the result of each round of an experiment's federation."""
-    made, results = federation(experiment), []
+    """Return the result of the last of some rounds of an experiment's federation."""
+    made = federation(experiment)
     made.engine.worker.mode, state = mode, made.start()
     for _ in range(rounds):
         state, result = made.round(state)
-        results.append(result)
-    return results
+    return result
 
 
-def test_what_poisons_or_drops_nothing_changes_no_bit(make, tmp_path):
-    no_poison = {**BACKDOOR, "attack.scale": 1, "attack.probability": 0}
-    low_threshold = {**FMD, "screening.threshold": -1e9}
-    honest, *others = (
-        run(make(settings), tmp_path / str(number)) for number, settings in enumerate((LAST, no_poison, low_threshold))
-    )
-    assert [same(other, honest) for other in others] == [True, True]
+def test_what_poisons_or_drops_nothing_changes_no_bit(ran):
+    honest = ran(LAST, "honest")
+    assert same(ran({**BACKDOOR, "attack.scale": 1, "attack.probability": 0}, "poisons nothing"), honest)
+    assert same(ran({**FMD, "screening.threshold": -1e9}, "drops nothing"), honest)
 
 
-def test_what_a_run_says_of_an_attack(make, tmp_path):
-    done = run(make(BACKDOOR), tmp_path / "run")
+def test_what_a_run_says_of_an_attack(ran):
+    done = ran(BACKDOOR)
     said, result, attack = done.metrics, done.result, done.result["attack"]
     assert [line["attackers"] for line in said] == [[], [0], [0], []]
     assert all(0 <= line["backdoor"] == line["backdoor_of"]["object"] <= 100 for line in said)
@@ -66,26 +63,25 @@ def test_what_a_run_says_of_an_attack(make, tmp_path):
     names = ("backdoor_before", "backdoor_attacked", "backdoor", "backdoor_highest")
     assert [result[name] for name in names] == [*backdoors[:2], backdoors[3], max(backdoors[1:])]
     assert attack["main"]["attacked"]["zsl"] == said[1]["zsl"]
-    folder = done.path / "magnitudes"
-    assert sorted(path.name for path in folder.iterdir()) == [f"round-{r}.safetensors" for r in (1, 2, 4)]
-    assert set(load_params(folder / "round-1.safetensors")) == {"clean", "object"}
+    magnitudes = {path.name: set(load_params(path)) for path in (done.path / "magnitudes").iterdir()}
+    assert magnitudes == {f"round-{r}.safetensors": {"clean", "object"} for r in (1, 2, 4)}
 
 
 def test_the_malicious_client_sends_beta_times_what_it_has_learned(make):
-    once, thrice = (after(make({**BACKDOOR, "attack.scale": scale}), 2)[1].replies[0] for scale in (1, 3))
+    once, thrice = (after(make({**BACKDOOR, "attack.scale": scale}), 2).replies[0] for scale in (1, 3))
     for name, value in once.update.items():
         torch.testing.assert_close(thrice.update[name], 3 * value)
 
 
-def test_an_update_of_nan_is_left_out_and_a_last_round_of_nothing_else_ends(make, tmp_path):
+def test_an_update_of_nan_is_left_out_and_a_last_round_of_nothing_else_ends(ran):
     nan = {**LAST, "attack.name": "nan", "attack.rounds": "2"}
-    done = run(make(nan), tmp_path / "one")
+    done = ran(nan)
     assert [line.get("dropped") for line in done.metrics] == [None, {"0": "the update is not finite"}, None, None]
     assert done.metrics[1]["participants"] == [1, 2]
-    done = run(make({**nan, "strategy.rounds": 2, "attack.clients": [0, 1, 2]}), tmp_path / "all")
+    done = ran({**nan, "strategy.rounds": 2, "attack.clients": [0, 1, 2]}, "all")
     assert done.metrics[1]["participants"] == []
     assert write_report(done).exists()
-    assert same(done, after(done.experiment, 1)[0].params)
+    assert same(done, after(done.experiment, 1).params)
 
 
 def test_an_ordinary_run_says_nothing_of_threats(finished):
@@ -96,16 +92,15 @@ def test_an_ordinary_run_says_nothing_of_threats(finished):
 
 def test_batched_and_one_at_a_time_agree_under_attack_and_screening(make):
     experiment = make({**BACKDOOR, **FMD, "method.kl": 1.0})
-    batched, single = (after(experiment, 3, mode)[-1] for mode in ("batched", "one-at-a-time"))
+    batched, single = (after(experiment, 3, mode) for mode in ("batched", "one-at-a-time"))
     torch.testing.assert_close(batched.params, single.params, rtol=1e-4, atol=1e-5)
     for one, other in zip(batched.replies, single.replies, strict=True):
         assert one.notes == pytest.approx(other.notes, rel=1e-4)
 
 
-def test_about_a_percentile_of_clean_samples_is_dropped(make, tmp_path):
-    done = run(make({**FMD, "screening.percentile": 20}), tmp_path / "run")
-    for line in done.metrics:
-        result = line["screening"]
+def test_about_a_percentile_of_clean_samples_is_dropped(ran):
+    done = ran({**FMD, "screening.percentile": 20})
+    for result in (line["screening"] for line in done.metrics):
         assert result["clean"] == sum(one["clean"] for one in result["clients"]) == 80
         assert result["poisoned"] == result["poisoned_dropped"] == 0
         assert result["clean_dropped"] / result["clean"] == pytest.approx(0.2, abs=0.03)
@@ -124,7 +119,7 @@ def test_a_threshold_that_drops_every_sample_keeps_the_old_model_and_says_so(mak
 
 def test_a_malicious_client_may_leave_its_screening_out(make):
     everything = {**BACKDOOR, **FMD, "screening.threshold": 1e9}
-    kept, ignored = (after(make(everything | more), 2)[1].replies for more in ({}, {"attack.ignore_defence": True}))
+    kept, ignored = (after(make(everything | more), 2).replies for more in ({}, {"attack.ignore_defence": True}))
     sent = [any(value.any() for value in reply.update.values()) for reply in (kept[0], ignored[0], ignored[1])]
     assert sent == [False, True, False]
     assert ignored[0].notes == {}
@@ -207,30 +202,28 @@ def break_client(monkeypatch, wrong):
     monkeypatch.setattr(in_process.Worker, "round", worse)
 
 
-def test_a_reply_that_is_not_finite_is_left_out_and_named(make, tmp_path, monkeypatch):
+def test_a_reply_that_is_not_finite_is_left_out_and_named(ran, monkeypatch):
     break_client(monkeypatch, {1: [1]})
-    with pytest.raises(FedUnseenError, match="training diverged: the update of client 1 in round 2 is not finite"):
-        run(make(LAST), tmp_path / "plain")
-    done = run(make({**LAST, "defence.name": "median"}), tmp_path / "defended")
+    sentence = "training diverged: the update of client 1 in round 2 is not finite"
+    assert sentence in message_of(ran, LAST, "plain", error=FedUnseenError)
+    done = ran({**LAST, "defence.name": "median"}, "defended")
     assert [line.get("dropped") for line in done.metrics] == [None, {"1": "the update is not finite"}, None, None]
-    assert done.metrics[1]["participants"] == [0, 2]
-    assert done.metrics[1]["defence"]["clients"] == [0, 2]
+    assert done.metrics[1]["participants"] == done.metrics[1]["defence"]["clients"] == [0, 2]
 
 
-def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(make, tmp_path, monkeypatch):
+def test_a_round_that_drops_everybody_keeps_the_old_model_and_says_so(ran, monkeypatch):
     break_client(monkeypatch, {3: [0, 1, 2]})
     clipped = {**LAST, "defence.name": "norm-clip"}
-    done = run(make(clipped), tmp_path / "lost")
+    done = ran(clipped, "lost")
     assert done.metrics[3]["defence"]["merged"] is False
     assert done.metrics[3]["zsl"] == done.metrics[2]["zsl"]
-    assert same(done, run(make({**clipped, "strategy.rounds": 3}), tmp_path / "three"))
+    assert same(done, ran({**clipped, "strategy.rounds": 3}, "three"))
 
 
 @pytest.mark.slow
 @accounted
-def test_private_runs_say_what_they_cost(make, tmp_path):
-    experiment = make({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
-    whole = run(experiment, tmp_path / "whole")
+def test_private_runs_say_what_they_cost(ran):
+    whole = ran({**PRIVATE, "strategy.fraction": 0.5, "strategy.rounds": 6, "privacy.epsilon": 100.0})
     spent = [line["privacy"]["epsilon"] for line in whole.metrics]
     assert spent == sorted(spent)
     assert 0 < spent[0] < spent[-1] == whole.result["epsilon"] <= 100
@@ -239,17 +232,16 @@ def test_private_runs_say_what_they_cost(make, tmp_path):
 
 @pytest.mark.slow
 @accounted
-def test_a_private_round_may_have_nobody_in_it(make, tmp_path):
-    done = run(make({**PRIVATE, "strategy.fraction": 0.05, "strategy.rounds": 5}), tmp_path / "run")
+def test_a_private_round_may_have_nobody_in_it(ran):
+    done = ran({**PRIVATE, "strategy.fraction": 0.05, "strategy.rounds": 5})
     assert any(not line["participants"] for line in done.metrics)
     assert done.result["bytes_up"] >= 0
     assert "epsilon" in without_pictures(write_report(done).read_text("utf-8"))
 
 
 @accounted
-def test_a_defence_and_private_merging_together(make, tmp_path):
-    both = {**PRIVATE, "defence.name": "norm-clip", "defence.bound": 0.2}
-    done = run(make(both), tmp_path / "both")
+def test_a_defence_and_private_merging_together(ran):
+    done = ran({**PRIVATE, "defence.name": "norm-clip", "defence.bound": 0.2})
     assert {"defence", "privacy"} <= set(done.metrics[0])
     assert max(done.metrics[0]["defence"]["norms"]) > 0.2
     assert done.metrics[0]["privacy"]["clipped"] == 0  # the defence has shortened them before
