@@ -1,8 +1,9 @@
-"""Runs that failed are said to have failed; runs that went well are not."""
+"""Runs that failed are said to have failed, runs that went well are not, and what a warning advises removes it."""
 
 import numpy as np
 import pytest
 
+from fedunseen import Experiment, run
 from fedunseen.evaluation.diagnosis import (
     accuracy,
     at_chance,
@@ -115,10 +116,10 @@ def test_few_samples_prove_little():
 
 def test_the_remedy_depends_on_what_can_be_set():
     guessed = np.full(120, 6)
-    solved = at_chance(THREE, guessed, 3, trained=False)  # no rate, no rounds: other advice
-    assert "more seen classes" in solved.remedy
-    assert "method.lr" not in solved.remedy
-    assert "data.features" not in solved.remedy + at_chance(THREE, guessed, 3, scaled=True).remedy
+    solved = at_chance(THREE, guessed, 3, trained=False).remedy  # no rate, no rounds: other advice
+    assert "more seen classes" in solved
+    assert "method.lr" not in solved
+    assert "data.features" not in solved + at_chance(THREE, guessed, 3, scaled=True).remedy
 
 
 def test_of_two_pictures_of_a_class_nothing_is_chosen_and_more_are_asked_for():
@@ -142,3 +143,34 @@ def test_a_good_run_is_told_nothing_and_a_bad_one_everything():
     result = diagnose(lines(3.0, 1.0), few, {"labels": labels, "answers": np.full(80, 5)}, NAMES, unseen)
     assert [item.what.split(" ")[0] for item in result] == ["The", "7"]
     assert diagnose([], GOOD, {}, NAMES, unseen) == []
+
+
+SMALL = {
+    "data.train_per_class": 6, "data.test_per_class": 6, "method.hidden": [16], "strategy.rounds": 4,
+    "partition.clients": 3, "evaluation.selection": "last", "evaluation.embedding": False, "evaluation.theory": False,
+}  # fmt: skip
+STEEP = {"method.hidden": [], "method.lr": 3.0, "method.batch_size": 1000, "strategy.local_epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "warning", "remedy"),
+    [
+        (STEEP, "training loss grew", {"method.lr": 0.3}),
+        ({"method.hidden": [], "method.lr": 1.06, "data.features": ["l2"], "strategy.rounds": 1, "run.seed": 20,
+          "evaluation.selection": "validation"},
+         "Calibration empties the seen classes", {"evaluation.calibration": "none"}),
+        (STEEP, "training loss grew", {"data.features": ["centre", "l2"]}),
+        ({"method.lr": 1.0}, "does not beat guessing", {"method.lr": 0.1}),
+        ({"method.lr": 3.0, "data.features": ["centre", "l2"]},
+         "taken for a seen one", {"evaluation.selection": "validation"}),
+        ({"method.hidden": [2], "evaluation.embedding": "pca"}, "less apart", {"method.hidden": [64]}),
+    ],
+)  # fmt: skip
+def test_a_remedy_removes_its_warning(settings, warning, remedy, tmp_path):
+    def warned(changes, out):
+        done = run(Experiment.load("digit-pairs", {**SMALL, **settings, **changes}), tmp_path / out)
+        return [item["remedy"] for item in done.result["warnings"] if warning in item["what"]]
+
+    (text,) = warned({}, "before")
+    assert all(key in text for key in remedy)
+    assert warned(remedy, "after") == []

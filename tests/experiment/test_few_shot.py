@@ -1,12 +1,11 @@
 """Few-shot runs from end to end, on scikit-learn's digits with a network small enough for seconds."""
 
-import json
-
 import numpy as np
 import pytest
 import scipy.stats
 import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError, ExperimentError
@@ -100,10 +99,10 @@ def test_every_combination_is_measured(options, parts, sent, tmp_path):
 
 def test_several_seeds_have_an_interval_over_seeds(tmp_path):
     """Of two values the t interval is 12.706 sd / sqrt(2)."""
-    result = run(small(run__seeds=2, strategy__rounds=1), tmp_path / "seeds").result
-    each = [json.loads((tmp_path / "seeds" / f"seed-{k}" / "result.json").read_text())["few_shot"] for k in (0, 1)]
-    assert result["few_shot"] == pytest.approx(np.mean(each))
-    assert result["few_shot_ci95"] == pytest.approx(12.706 * np.std(each, ddof=1) / 2**0.5, rel=1e-3)
+    both = run(small(run__seeds=2, strategy__rounds=1), tmp_path / "seeds")
+    each = [one.result["few_shot"] for one in both.seeds]
+    assert both.result["few_shot"] == pytest.approx(np.mean(each))
+    assert both.result["few_shot_ci95"] == pytest.approx(12.706 * np.std(each, ddof=1) / 2**0.5, rel=1e-3)
 
 
 def test_the_plane_of_two_features_is_kept(tmp_path):
@@ -131,17 +130,15 @@ def test_clients_that_cannot_take_part_are_left_out_and_named(tmp_path):
 @pytest.fixture
 def examples(tmp_path):
     """Give a folder with a folder of pictures for each of 5 digits, and a picture to recognize."""
-    from sklearn.datasets import load_digits
-
     digits = load_digits()
+    pictures = (digits.images / 16 * 255).astype(np.uint8)
     for c in range(5, 10):
         folder = tmp_path / "support" / f"digit {c}"
         folder.mkdir(parents=True)
-        for k, i in enumerate(np.flatnonzero(digits.target == c)[: 3 if c == 5 else 2]):
-            Image.fromarray((digits.images[i] / 16 * 255).astype(np.uint8)).save(folder / f"{k}.png")
-    picture = tmp_path / "seven.png"
-    Image.fromarray((digits.images[np.flatnonzero(digits.target == 7)[9]] / 16 * 255).astype(np.uint8)).save(picture)
-    return tmp_path / "support", picture
+        for k, picture in enumerate(pictures[digits.target == c][: 3 if c == 5 else 2]):
+            Image.fromarray(picture).save(folder / f"{k}.png")
+    Image.fromarray(pictures[digits.target == 7][9]).save(tmp_path / "seven.png")
+    return tmp_path / "support", tmp_path / "seven.png"
 
 
 def test_new_classes_are_learnt_from_a_folder_of_examples(done, examples):
@@ -188,8 +185,7 @@ def test_one_picture_is_a_batch_too(examples, tmp_path):
 
 def test_fixed_answers_go_by_their_names(tmp_path):
     """Tweets: whatever the order of the examples, negative is negative; other names are refused."""
-    words = {"bad": [1.0, 0.0], "good": [0.0, 1.0], "day": [0.3, 0.3]}
-    (tmp_path / "vectors.txt").write_text("".join(f"{w} {a} {b}\n" for w, (a, b) in words.items()))
+    (tmp_path / "vectors.txt").write_text("bad 1.0 0.0\ngood 0.0 1.0\nday 0.3 0.3\n")
     rows = [f'"{4 * (i % 2)}","{i}","now","none","user{i // 2}","a {("bad", "good")[i % 2]} day"' for i in range(120)]
     (tmp_path / "tweets.csv").write_text("\n".join(rows) + "\n")
     options = {
@@ -203,8 +199,9 @@ def test_fixed_answers_go_by_their_names(tmp_path):
         file.write_text(text)
     support = {"negative": [bad], "positive": [good]}
     assert done.predict(bad, support=support) == done.predict(bad, support=dict(reversed(support.items())))
-    sentence = r"three.txt: a line between tweets is empty: leave it out, so that every line is a tweet$"
-    with pytest.raises(DataError, match=sentence):
+    with pytest.raises(
+        DataError, match=r"three.txt: a line between tweets is empty: leave it out, so that every line is a tweet$"
+    ):
         done.predict(three, support=support)
     with pytest.raises(DataError, match="this run's answers are always negative, positive, and there are examples"):
         done.predict(bad, support={"sad": [bad], "happy": [good]})

@@ -94,49 +94,37 @@ def test_the_report_has_generated_beside_real_features(generative):
     assert "Generated and real features of unseen classes" in write_report(generative).read_text("utf-8")
 
 
-def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path):
-    changed = {**LAST, "strategy.rounds": 3}
-    out = tmp_path / "run"
-    run(make(changed), out)
-    (out / "result.json").unlink()
-    for path in (out / "checkpoints").iterdir():  # as if the encoder had given two numbers more
+def test_a_changed_text_encoder_is_noticed_on_resume(make, tmp_path, cut_short):
+    experiment = make({**LAST, "strategy.rounds": 3})
+    cut_short(experiment, tmp_path / "run", after=3)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():  # as if the encoder had given two numbers more
         tensors = load_file(path)
         weight = tensors["params/generator.0.weight"]
         tensors["params/generator.0.weight"] = np.concatenate([weight, weight[:, :2]], axis=1)
         save_file(tensors, path)
     with pytest.raises(FedUnseenError, match=r"'generator.0.weight' has the shape .* now, but the checkpoint holds"):
-        run(make(changed), out, resume=True)
+        run(experiment, tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("method", ["clswgan", "vaegan", "free"])
-def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_path, method):
-    out = tmp_path / "run"
-    changed = {**LAST, "method.name": method, "strategy.shared": ["*"]}
+def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_path, method, cut_short):
+    out, changed = tmp_path / "run", {**LAST, "method.name": method, "strategy.shared": ["*"]}
     if method != "clswgan":
         changed.pop("method.softmax_epochs")
-    run(make({**changed, "strategy.rounds": 2}), out)
-    (out / "result.json").unlink()
+    cut_short(make(changed), out, after=2)
     manifest = json.loads((out / "manifest.json").read_text())
-    manifest["experiment"]["strategy"]["rounds"] = 4
     manifest["experiment"]["method"]["lr"] = 1e30
     (out / "manifest.json").write_text(json.dumps(manifest))
-    checkpoint = out / "checkpoints" / "000002.safetensors"
-    before = checkpoint.read_bytes()
+    before = (out / "checkpoints" / "000002.safetensors").read_bytes()
     with pytest.raises(FedUnseenError, match=r"training diverged: the update of client 0 in round 3 is not finite"):
-        run(make({**changed, "strategy.rounds": 4, "method.lr": 1e30}), out, resume=True)
-    assert checkpoint.read_bytes() == before
+        run(make({**changed, "method.lr": 1e30}), out, resume=True)
+    assert (out / "checkpoints" / "000002.safetensors").read_bytes() == before
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_real_features_are_those_that_somebody_holds(make, tmp_path, monkeypatch):
-    seen = []
-    whole = CLSWGAN.fit_heads
-
-    def fit_heads(self, params, among, seed, real=None):
-        seen.append(None if real is None else len(real[1]))
-        return whole(self, params, among, seed, real)
-
-    monkeypatch.setattr(CLSWGAN, "fit_heads", fit_heads)
+    seen, whole = [], CLSWGAN.fit_heads
+    monkeypatch.setattr(CLSWGAN, "fit_heads", lambda *given: seen.append(len(given[-1][1])) or whole(*given))
     changed = {**LAST, "strategy.name": "centralised", "strategy.rounds": 1, "partition.rho": 0.3}
     done = run(make(changed), tmp_path / "run")
     held = load_file(done.path / "evaluation.safetensors")["client_counts"].sum()

@@ -1,4 +1,4 @@
-"""A run's encoder: its weights are found, and a trained run is a frozen encoder for another one."""
+"""A run's encoder: trained from pictures, or frozen with weights that are found; a trained run is one for another."""
 
 import re
 import shutil
@@ -12,6 +12,59 @@ from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
 from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings
 from fedunseen.experiment import encoding
 from fedunseen.experiment.assemble import load_data
+from fedunseen.federation.run_directory import load_params
+from same import same
+
+LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
+
+
+def experiment(photos, **settings):
+    """An experiment on pictures; a setting's dot is written as two bars."""
+    base = {
+        "data": {"name": "images", "root": str(photos), "size": 16},
+        "encoder": {"name": "conv", "widths": [8, 16]},
+        "partition": {"clients": 3},
+        "method": {"name": "distzsl", "kl": 1.0, "decorrelation": 0.01, "batch_size": 8},
+        "strategy": {"name": "fedavg", "rounds": 2},
+    }
+    return Experiment.from_dict(base, LAST | {key.replace("__", "."): value for key, value in settings.items()})
+
+
+@pytest.mark.slow
+def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, tmp_path):
+    settings = {"encoder__augment": ["shift"], "method__lr": 0.02, "data__semantics": ["centre"]}
+    done = run(experiment(photos, **settings, strategy__rounds=12), tmp_path / "run")
+    assert done.result["zsl"] > 75  # of two classes that no one holds
+    assert done.result["gzsl_seen"] > 60
+    path = photos / "blue above" / "3.png"
+    (ranking,) = load_run(tmp_path / "run").predict([path], top=3)
+    assert ranking[0].name == "blue above"
+    pixels = done.read(path)
+    assert (pixels.shape, pixels.dtype) == ((1, 3, 16, 16), np.uint8)
+    assert done.predict(pixels, top=3)[0] == ranking
+
+
+def test_pictures_are_changed_in_training_only(photos, tmp_path):
+    plain, again = (run(experiment(photos), tmp_path / name) for name in ("plain", "again"))
+    moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
+    assert same(plain, again)
+    assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])
+    inputs = plain.read(photos / "red above" / "0.png")
+    assert moved.predict(inputs) == moved.predict(inputs)
+
+
+@pytest.mark.slow
+def test_running_statistics_are_the_mean_of_the_clients(photos, tmp_path):
+    settings = {"encoder__norm": "batch", "strategy__weights": "uniform"}
+    two, one = (run(experiment(photos, **settings, strategy__rounds=n), tmp_path / str(n)).params for n in (2, 1))
+    alone = run(experiment(photos, **settings, strategy__name="local", strategy__rounds=1), tmp_path / "alone")
+    models = load_params(alone.path / "model.safetensors")
+    statistics = [name for name in one if name.endswith(("running_mean", "running_var"))]
+    assert len(statistics) == 4
+    for name in statistics:  # a round of everyone alone, and its mean
+        torch.testing.assert_close(one[name], sum(models[f"client/{k}/{name}"] for k in range(3)) / 3)
+        assert not torch.equal(one[name], two[name])
+        assert (one[name] > 0).all() or name.endswith("running_mean")
 
 
 @pytest.fixture
@@ -23,19 +76,10 @@ def weights(tmp_path):
     return tmp_path / "mine.pth"
 
 
-LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
-
-
-def pictured(photos, path, **encoder):
-    """A run whose encoder has weights of its own, or those of the installation."""
-    tree = {
-        "data": {"name": "images", "root": str(photos), "size": 8, "resize": 8, "features": ["l2"]},
-        "encoder": {"name": "efficientnet-lite", **encoder},
-        "partition": {"clients": 2},
-        "method": {"name": "fedzsl", "lr": 0.05, "kl": 0.0, "consistency": 0.0},
-        "strategy": {"name": "fedavg", "rounds": 1},
-    }
-    return run(Experiment.from_dict(tree, LAST), path)
+def frozen(photos, path, **encoder):
+    """Run with an encoder that is not trained, whose weights are one's own or those of the installation."""
+    small = {"data__size": 8, "data__resize": 8, "data__features": ["l2"], "encoder__name": "efficientnet-lite"}
+    return run(experiment(photos, **small, method__lr=0.05, strategy__rounds=1, **encoder), path)
 
 
 def ranking(path, photos, **places):
@@ -44,7 +88,7 @@ def ranking(path, photos, **places):
 
 @pytest.mark.slow
 def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_changed(photos, weights, tmp_path):
-    done = pictured(photos, tmp_path / "run", weights=str(weights))
+    done = frozen(photos, tmp_path / "run", encoder__weights=str(weights))
     entry, expected = done.manifest["encoder"], ranking(done.path, photos)
     assert (entry["setting"], entry["files"]) == ("encoder.weights", {"mine.pth": weights.stat().st_size})
     shutil.move(done.path, tmp_path / "elsewhere")
@@ -55,7 +99,7 @@ def test_small_weights_travel_with_the_run_and_are_used_even_if_the_first_have_c
 
 @pytest.mark.slow
 def test_large_weights_are_found_where_they_were_used_or_asked_for(photos, weights, tmp_path):
-    path = pictured(photos, tmp_path / "run", weights=str(weights), carry=0).path
+    path = frozen(photos, tmp_path / "run", encoder__weights=str(weights), encoder__carry=0).path
     assert not (path / "encoder").exists()
     expected = ranking(path, photos)
     moved = shutil.copy(weights, tmp_path / "other name.pth")
@@ -75,7 +119,7 @@ def test_large_weights_are_found_where_they_were_used_or_asked_for(photos, weigh
 
 @pytest.mark.slow
 def test_what_every_installation_has_is_not_carried(photos, tmp_path):
-    done = pictured(photos, tmp_path / "run")
+    done = frozen(photos, tmp_path / "run")
     assert not (done.path / "encoder").exists()
     assert len(ranking(done.path, photos)) == 8
     (name,) = done.manifest["encoder"]["files"]

@@ -7,12 +7,9 @@ import pytest
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.tracking import tracked
 from known_names import refuses
+from links import KilledError
 
 SMALL = {"strategy.rounds": 4, "method.hidden": [8], "evaluation.selection": "last", "evaluation.embedding": False}
-
-
-class Interrupted(Exception):
-    pass
 
 
 def interrupted_and_resumed(kind: str, out: Path):
@@ -21,9 +18,9 @@ def interrupted_and_resumed(kind: str, out: Path):
 
     def stop(stage, round, rounds, line):
         if round == 3:
-            raise Interrupted
+            raise KilledError
 
-    with pytest.raises(Interrupted), tracked(stop, [kind], out, experiment) as hear:
+    with pytest.raises(KilledError), tracked(stop, [kind], out, experiment) as hear:
         run(experiment, out, progress=hear)
     with tracked(None, [kind], out, experiment) as hear:
         return run(experiment, out, resume=True, progress=hear)

@@ -1,10 +1,16 @@
-"""The loop and its callbacks: what they see, in which order, that they can stop it, and that a resume continues."""
+"""A federation without an experiment file, its loop and callbacks: their order, how they stop it, and a resume."""
 
 import json
+from functools import partialmethod
 
+import numpy as np
 import pytest
+import torch
 
 from fedunseen import Benchmark, Callback, Experiment, Federation, Partition, fit, run
+from fedunseen.core.random import stream
+from fedunseen.core.registry import find
+from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.federation.callbacks import EarlyStop, Evaluate
 from fedunseen.methods import FedZSL
 from fedunseen.strategies import FedAvg
@@ -35,19 +41,13 @@ class Spy(Callback):
     def __init__(self, name, calls, stop_after=None):
         self.name, self.calls, self.stop_after = name, calls, stop_after
 
-    def on_start(self, loop):
-        self.calls.append((self.name, "start", loop.state.round))
-
-    def before_round(self, loop):
-        self.calls.append((self.name, "before", loop.state.round))
-
-    def after_round(self, loop):
-        self.calls.append((self.name, "after", loop.state.round))
-        if loop.state.round == self.stop_after:
+    def note(self, loop, stage):
+        self.calls.append((self.name, stage, loop.state.round))
+        if (stage, loop.state.round) == ("after", self.stop_after):
             loop.stop("enough")
 
-    def on_end(self, loop):
-        self.calls.append((self.name, "end", loop.state.round))
+    on_start, before_round = partialmethod(note, stage="start"), partialmethod(note, stage="before")
+    after_round, on_end = partialmethod(note, stage="after"), partialmethod(note, stage="end")
 
 
 def test_callbacks_are_called_in_the_order_of_the_list(federation):
@@ -80,10 +80,8 @@ def test_a_callback_stops_the_loop_unless_the_rounds_are_fixed(federation, stopp
 
 def test_evaluate_measures_and_early_stop_stops(federation):
     loop = fit(federation, 50, [Evaluate(ZeroShotEvaluator(federation, federation.benchmark)), EarlyStop(3)])
-    assert loop.metrics["zsl"] == 100
     assert len(loop.history) < 50
-    assert loop.rounds_since_best == 3
-    assert loop.reason == "no gain in 3 rounds"
+    assert (loop.metrics["zsl"], loop.rounds_since_best, loop.reason) == (100, 3, "no gain in 3 rounds")
 
 
 class Stop(Callback):
@@ -132,3 +130,56 @@ def test_a_run_that_was_stopped_and_killed_does_not_go_on(tmp_path):
     assert done.result["rounds"] == 2
     assert done.result["stopped"]["why"] == "I have seen enough"
     assert same(done, run(experiment, tmp_path / "other", callbacks=[Stop(2)]))
+
+
+FEW = {"data.train_per_class": 4, "data.test_per_class": 2, "strategy.rounds": 2, "evaluation.selection": "last"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "settings"),
+    [
+        *(("digit-pairs", {"strategy.name": name}) for name in ("fedavg", "scaffold", "centralised", "local")),
+        ("digit-pairs-clswgan", {"method.hidden": 16}),  # whose seen-class softmax never travels
+        ("digit-pairs-gaussian", {"strategy.rounds": 1}),  # whose clients send sums
+    ],
+)
+def test_plain_and_assembled_agree_bit_for_bit(preset, settings):
+    """A federation without an experiment file does what the same choices in a file do."""
+    experiment = Experiment.load(preset, {**FEW, **settings})
+    benchmark = load_data(experiment, 0)
+    partition = partition_of(experiment, benchmark, 0)
+    made = assemble(experiment, benchmark, partition)
+    own = find("strategy", experiment.strategy.name)(experiment.strategy)
+    plain = Federation(benchmark, partition, made.method, own, inputs=made.inputs)
+    assert plain.first.keys() == made.first.keys()
+    states = []
+    for federation in (plain, made):
+        state = federation.start()
+        for _ in range(experiment.strategy.rounds):
+            state, result = federation.round(state)
+        assert not result.dropped
+        states.append(state)
+    one, other = states
+    assert one.round == experiment.strategy.rounds
+    assert same(one.params, other.params)
+    assert one.clients.keys() == other.clients.keys()
+    ours, theirs = (f.answers(f.models(s)[0]) for f, s in zip((plain, made), states, strict=True))
+    assert np.array_equal(ours.zsl, theirs.zsl)
+
+
+def test_a_rate_left_to_the_data_is_the_same_with_and_without_a_file():
+    """Samples sorted by class whose later classes are longer: the first thousand alone would say another length."""
+    random = np.random.default_rng(0)
+    classes = {name: random.uniform(size=4) for name in "abcdef"}
+    lengths = np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]
+    samples = (random.normal(size=(2000, 6)) * lengths).astype(np.float32)
+    experiment = Experiment.load("digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW})
+    benchmark = Benchmark.from_arrays(samples, np.repeat(list("abcde"), 400), classes)
+    rate = resolve_defaults(experiment, benchmark).method.lr
+    choices = experiment.method.model_dump(exclude={"name"})
+    method, first = (FedZSL.on(benchmark, **choices) for _ in range(2))
+    Federation(benchmark, Partition.of([[0, 1], [2, 3, 4]]), method, FedAvg())
+    assert method.settings.lr == rate
+    first.resolve_defaults(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
+    assert first.settings.lr > 1.5 * rate

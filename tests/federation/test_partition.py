@@ -1,5 +1,6 @@
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,13 +15,10 @@ from fedunseen.federation.partition import NEVER, PartitionSettings, make_partit
 @pytest.fixture(scope="session")
 def small(make_space, make_benchmark):
     """Build (once) a benchmark with so many seen classes, plus one unseen."""
-    made = {}
 
+    @cache
     def build(seen, per_class=6):
-        if (seen, per_class) not in made:
-            space = make_space(seen + 1, unseen=(seen,), validation=())
-            made[seen, per_class] = make_benchmark(space, per_class, tests=1)
-        return made[seen, per_class]
+        return make_benchmark(make_space(seen + 1, unseen=(seen,), validation=()), per_class, tests=1)
 
     return build
 
