@@ -1,6 +1,5 @@
 """``fedunseen adapt``: a finished run moves to unlabelled samples, and serves all that a user types afterwards."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -24,10 +23,9 @@ def trained(tmp_path_factory):
     return folder
 
 
-def test_an_adapted_run_predicts_learns_reports_and_exports(trained, command, tmp_path):
-    done = command("adapt", trained / "run", trained / "pool.npz", "--out", tmp_path / "new", "--json")
-    assert done.code == 0, done.err
-    note = json.loads(done.out.splitlines()[-1])["adapted"]
+def test_an_adapted_run_predicts_learns_reports_and_exports(trained, works, tmp_path):
+    words = "adapt", trained / "run", trained / "pool.npz", "--out", tmp_path / "new", "--json"
+    note = works(*words).answer["adapted"]
     samples, seen = (np.array(note["classes"][key]) for key in ("samples", "seen"))
     assert (note["measured"], note["test_share"]) == (True, 0)
     assert samples.sum() > 0 == samples[seen.astype(bool)].sum()
@@ -38,7 +36,7 @@ def test_an_adapted_run_predicts_learns_reports_and_exports(trained, command, tm
     memory = before.adapt(np.load(trained / "pool.npz")["features"])
     assert memory.predict(rows, top=3) == adapted.predict(rows, top=3)
     assert "The model was adapted to" in (tmp_path / "new" / "report.html").read_text("utf-8")
-    assert command("export", tmp_path / "new", "--csv", tmp_path / "tables").code == 0
+    works("export", tmp_path / "new", "--csv", tmp_path / "tables")
     again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(trained / "pool.npz")
     assert [again.space.names[-1], again.result["adapted"]["classes"]["class"][-1]] == ["okapi", "okapi"]
 

@@ -13,14 +13,11 @@ TINY = ["digit-pairs", *sets(FEW)]
 
 
 @pytest.mark.slow
-def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
+def test_an_attack_writes_numbers_tensors_and_a_page(works, tmp_path):
     out = tmp_path / "deep" / "out"
     small = ["--images", 2, "--method", "dlg", "--steps", 1, "--sums", "3", "--out", out, "--json"]
-    done = command("attack", "leakage", *TINY, "--set", "privacy.aggregation=masked", *small)
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1
-    result = json.loads(done.out)
-    facts = json.loads((out / "leakage.json").read_text())
+    done = works("attack", "leakage", *TINY, "--set", "privacy.aggregation=masked", *small)
+    result, facts = done.answer, json.loads((out / "leakage.json").read_text())
     assert sorted(path.name for path in out.iterdir()) == ["leakage.html", "leakage.json", "leakage.safetensors"]
     assert (result["out"], result["report"], result["seed"]) == (str(out), str(out / "leakage.html"), 0)
     assert result["samples"] == facts["samples"]
@@ -34,43 +31,36 @@ def test_an_attack_writes_numbers_tensors_and_a_page(command, tmp_path):
     error = np.square(tensors["classifier.dlg.recovered"] - tensors["classifier.source"]).mean((1, 2, 3))
     told_of_each = [one["mse"] for one in facts["classifier"]["attacks"]["dlg"]["images"]]
     np.testing.assert_allclose(told_of_each, error, rtol=1e-4)
-    said = done.err.splitlines()
-    assert said[0].startswith("note: under masks the coordinator sees no single gradient")  # it is not what is sent
-    assert f"note: {result['note']}" == said[0]
-    assert facts["note"] == result["note"]
+    first, second, *_, numbers, report = done.err.splitlines()
+    assert first.startswith("note: under masks the coordinator sees no single gradient")  # it is not what is sent
+    assert (first, facts["note"]) == (f"note: {result['note']}", result["note"])
     assert f"Note: {result['note']}." in (out / "leakage.html").read_text()
-    assert said[1].startswith("classifier, dlg, update 1: recovered ")
+    assert second.startswith("classifier, dlg, update 1: recovered ")
+    assert "classifier, dlg, the sum of 3: recovered" in done.err
+    assert (numbers, report) == (f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}")
     sums, whole = result["sums"], facts["sums"]
     assert sums["samples"] == whole["samples"]
     assert sums["samples"][0] == facts["samples"][0]
     assert len({one["class"] for one in sums["samples"]}) == 3  # of three parties, which hold classes of their own
-    rows = sums["phases"]["local"]["analytic"]
-    assert [(row["seen"], row["parties"]) for row in rows] == [("sum", 3)]
-    assert [row["inputs"]["recovered"] for row in rows] == [0]
-    assert [row["inputs"]["mse"] for row in whole["phases"]["local"]["analytic"]] == [
-        row["inputs"]["mse"] for row in rows
-    ]
-    assert "samples" not in rows[0]["inputs"]
-    assert "classifier, dlg, the sum of 3: recovered" in done.err
+    (row,), (in_file,) = (found["phases"]["local"]["analytic"] for found in (sums, whole))
+    assert (row["seen"], row["parties"], row["inputs"]["recovered"]) == ("sum", 3, 0)
+    assert row["inputs"]["mse"] == in_file["inputs"]["mse"]
+    assert "samples" not in row["inputs"]
     assert [row["seen"] for row in sums["classifier"]["dlg"]] == ["sum"]
-    assert said[-2:] == [f"numbers: {out / 'leakage.json'}", f"report:  {out / 'leakage.html'}"]
 
 
-def test_without_images_the_classifier_is_left_out_and_said_so(command, small, tmp_path):
+def test_without_images_the_classifier_is_left_out_and_said_so(works, small, tmp_path):
     arguments = ["--images", 1, "--steps", 2, "--method", "cosine", "--sums", "none"]
-    done = command("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
+    done = works("attack", "leakage", small, *arguments, "--out", tmp_path / "out", "--json")
     assert "under masks" not in done.err
-    assert not {"note", "sums"} & set(json.loads(done.out))
-    assert done.code == 0, done.err
-    why = json.loads(done.out)["classifier"]["left_out"]
+    assert not {"note", "sums"} & set(done.answer)
+    why = done.answer["classifier"]["left_out"]
     assert why.endswith("gives features, no images that a classifier could see")
     assert f"The classifier that sees images is left out: {why}." in done.err
-    assert set(json.loads(done.out)["phases"]["local"]) == {"depends", "analytic", "cosine"}
+    assert set(done.answer["phases"]["local"]) == {"depends", "analytic", "cosine"}
 
 
-def test_sums_are_of_as_many_parties_as_there_are(command, tmp_path):
+def test_sums_are_of_as_many_parties_as_there_are(works, tmp_path):
     few = ["--set", "partition.clients=4", "--images", 1, "--method", "cosine", "--steps", 1]
-    done = command("attack", "leakage", *TINY, *few, "--out", tmp_path / "out", "--json")
-    assert done.code == 0, done.err
-    rows = json.loads(done.out)["sums"]["phases"]["local"]["cosine"]
-    assert [row["parties"] for row in rows] == [1, 2, 3, 4]
+    result = works("attack", "leakage", *TINY, *few, "--out", tmp_path / "out", "--json").answer
+    assert [row["parties"] for row in result["sums"]["phases"]["local"]["cosine"]] == [1, 2, 3, 4]

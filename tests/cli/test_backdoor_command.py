@@ -15,13 +15,11 @@ FEW = {"strategy.rounds": 4, "data.train_per_class": 10, "data.test_per_class": 
 TINY = ["digit-pairs", *sets(FEW)]
 
 
-def test_an_attack_is_run_against_each_defence(command, tmp_path):
+def test_an_attack_is_run_against_each_defence(works, tmp_path):
     out = tmp_path / "out"
     chosen = ["--defences", "magnitude,magnitude-ignored,norm-clip,krum"]
-    done = command("attack", "backdoor", *TINY, "--set", "partition.clients=4", *chosen, "--out", out, "--json")
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1
-    result, facts = json.loads(done.out), json.loads((out / "backdoor.json").read_text())
+    done = works("attack", "backdoor", *TINY, "--set", "partition.clients=4", *chosen, "--out", out, "--json")
+    result, facts = done.answer, json.loads((out / "backdoor.json").read_text())
     assert sorted(path.name for path in out.iterdir()) == ["backdoor.html", "backdoor.json", "runs"]
     assert sorted(path.name for path in (out / "runs").iterdir()) == [
         "magnitude-attacked", "magnitude-honest", "magnitude-ignored-attacked", "none-attacked", "none-honest",
@@ -33,59 +31,52 @@ def test_an_attack_is_run_against_each_defence(command, tmp_path):
     for name in ("none", "magnitude", "magnitude-ignored", "norm-clip"):
         row = result["defences"][name]
         lines = [json.loads(s) for s in (out / "runs" / f"{name}-attacked" / "metrics.jsonl").read_text().splitlines()]
-        assert row["attacked"]["zsl"] == lines[-1]["zsl"]
-        assert row["attacked"]["zsl_attacked"] == lines[1]["zsl"]
-        assert row["attacked"]["backdoor_attacked"] == lines[1]["backdoor"]
+        expected = {"zsl": lines[-1]["zsl"], "zsl_attacked": lines[1]["zsl"], "backdoor_attacked": lines[1]["backdoor"]}
+        assert row["attacked"] | expected == row["attacked"]
         assert facts["defences"][name]["curves"]["backdoor"] == [round(line["backdoor"], 3) for line in lines]
         assert "curves" not in row
     screened = [result["defences"][name]["attacked"]["screened"] for name in ("magnitude", "magnitude-ignored")]
     assert screened[0]["poisoned"] > 0 == screened[1]["poisoned"]
     page = (out / "backdoor.html").read_text()
-    assert all(f'<th scope="row">{name}</th>' in page for name in ("none", "magnitude", "norm-clip"))
-    assert "krum was refused" in page
-    assert "data:image/png;base64" in page  # the triggers
+    said = [f'<th scope="row">{name}</th>' for name in ("none", "magnitude", "norm-clip")]
+    said += ["krum was refused", "data:image/png;base64"]  # the triggers
+    assert all(words in page for words in said)
     assert done.err.splitlines()[-2:] == [f"numbers: {out / 'backdoor.json'}", f"report:  {out / 'backdoor.html'}"]
 
 
-def test_a_study_is_resumed_and_gains_defences(command, tmp_path, refused):
+def test_a_study_is_resumed_and_gains_defences(works, refused, tmp_path):
     out = tmp_path / "out"
-    small = [*TINY, "--set", "strategy.rounds=2", "--out", out]
-    assert command("attack", "backdoor", *small, "--defences", "norm-clip").code == 0
+    small = ["attack", "backdoor", *TINY, "--set", "strategy.rounds=2", "--out", out]
+    works(*small, "--defences", "norm-clip")
     before = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
-    assert command("attack", "backdoor", *small, "--defences", "median", "--resume").code == 0
+    works(*small, "--defences", "median", "--resume")
     assert len(before) == 4
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
     assert list(json.loads((out / "backdoor.json").read_text())["defences"]) == ["none", "median", "norm-clip"]
     (out / "backdoor.json").write_text('{"def')
-    assert refused("attack", "backdoor", *small, "--defences", "median", "--resume").startswith(
-        f"{out / 'backdoor.json'} cannot be read (Unterminated string"
-    )
+    said = refused(*small, "--defences", "median", "--resume")
+    assert said.startswith(f"{out / 'backdoor.json'} cannot be read (Unterminated string")
 
 
 @pytest.mark.parametrize("settings", [{"attack.rounds": "never"}, {"attack.rounds": 1, "strategy.fraction": 0.1}])
-def test_a_study_in_which_nobody_attacks_says_so(command, tmp_path, settings):
+def test_a_study_in_which_nobody_attacks_says_so(works, tmp_path, settings):
     small = [*TINY, *sets({"strategy.rounds": 2, "attack.clients": [9], **settings}), "--out", tmp_path / "out"]
-    done = command("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
-    assert done.code == 0, done.err
-    result = json.loads(done.out)
-    assert result["attacked_rounds"] == result["holds"] == []
+    done = works("attack", "backdoor", *small, "--defences", "norm-clip", "--json")
+    assert done.answer["attacked_rounds"] == done.answer["holds"] == []
     assert "No one attacked." in done.err.splitlines()
-    assert "backdoor_attacked" not in result["defences"]["none"]["attacked"]
+    assert "backdoor_attacked" not in done.answer["defences"]["none"]["attacked"]
     assert "No one attacked." in (tmp_path / "out" / "backdoor.html").read_text()
 
 
 @pytest.mark.parametrize(("seed", "drawn"), [(1, [False, True]), (2, [True, False])])
-def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
+def test_means_are_of_what_every_seed_has(works, tmp_path, seed, drawn):
     drawing = {"run.seed": seed, "run.seeds": 2, "strategy.fraction": 0.5, "attack.rounds": 1, "strategy.rounds": 1}
-    out = tmp_path / "out"
-    done = command("attack", "backdoor", *TINY, *sets(drawing), "--out", out,
-                   "--defences", "norm-clip", "--json")  # fmt: skip
-    assert done.code == 0, done.err
-    each = [json.loads(path.read_text()) for path in sorted(out.glob("runs/none-attacked/seed-*/result.json"))]
+    words = [*TINY, *sets(drawing), "--defences", "norm-clip"]
+    done = works("attack", "backdoor", *words, "--out", tmp_path, "--json")
+    each = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("runs/none-attacked/seed-*/result.json"))]
     assert ["backdoor_attacked" in one for one in each] == drawn
-    result = json.loads(done.out)
-    assert (result["attacked_rounds"], result["holds"]) == ([1], [])
-    row = result["defences"]["none"]["attacked"]
+    assert (done.answer["attacked_rounds"], done.answer["holds"]) == ([1], [])
+    row = done.answer["defences"]["none"]["attacked"]
     assert row["backdoor"] == pytest.approx(sum(one["backdoor"] for one in each) / 2)
     assert not {"backdoor_attacked", "backdoor_highest", "zsl_attacked"} & set(row)
     assert (
@@ -95,28 +86,26 @@ def test_means_are_of_what_every_seed_has(command, tmp_path, seed, drawn):
 
 
 def test_each_defence_is_tried_alone_whatever_the_experiment_names():
-    named = {"defence.name": "krum", "defence.malicious": 3, "screening.name": "magnitude", "screening.percentile": 9.0}
     attack = {"evaluation.selection": "last", "attack.name": "backdoor", "attack.ignore_defence": True}
-    experiment, known = Experiment.load("digit-pairs", {**named, **attack}), guards()
-    rows = {name: defended(experiment, settings) for name, settings in known.items()}
+    named = {"defence.name": "krum", "defence.malicious": 3, "screening.name": "magnitude", "screening.percentile": 9.0}
+    experiment = Experiment.load("digit-pairs", {**named, **attack})
+    rows = {name: defended(experiment, settings) for name, settings in guards().items()}
+    assert rows["none"].to_dict() == Experiment.load("digit-pairs", attack).to_dict()
     assert (rows["none"].defence.name, rows["none"].screening.name) == ("none", "none")
     magnitude = rows["magnitude"]
     assert (magnitude.defence.name, magnitude.screening.name) == ("none", "magnitude")
     assert magnitude.screening.percentile == 9.0  # as the experiment says
-    assert not magnitude.attack.ignore_defence
-    assert rows["magnitude-ignored"].attack.ignore_defence
+    assert (magnitude.attack.ignore_defence, rows["magnitude-ignored"].attack.ignore_defence) == (False, True)
     assert (rows["krum"].defence.malicious, rows["krum"].screening.name) == (3, "none")
     assert (rows["multi-krum"].defence.malicious, rows["multi-krum"].screening.name) == (1, "none")  # not krum's
-    assert rows["none"].to_dict() == Experiment.load("digit-pairs", attack).to_dict()
 
 
 def facts(**attacked):
-    """Give what a study finds: no defence, and two with other numbers."""
+    """Give what a study finds: no defence, and some with other numbers."""
     none = {"backdoor": 90.0, "backdoor_before": 1.0, "backdoor_attacked": 99.0, "backdoor_highest": 99.0}
-    main = {"zsl": 80.0, "zsl_attacked": 60.0}
-    rows = {"none": {"honest": {"zsl": 82.0}, "attacked": none | main}}
-    for name, changed in attacked.items():
-        rows[name] = {"honest": {"zsl": 82.0}, "attacked": none | main | changed}
+    none |= {"zsl": 80.0, "zsl_attacked": 60.0}
+    changes = {"none": {}, **attacked}
+    rows = {name: {"honest": {"zsl": 82.0}, "attacked": none | changed} for name, changed in changes.items()}
     experiment = {"attack": {"clients": [0], "scale": 10.0}}
     return {"experiment": experiment, "attacked_rounds": [20], "defences": rows, "holds": []}
 

@@ -13,21 +13,21 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason
 
 
 @pytest.fixture
-def made(command, tmp_path):
+def made(works, tmp_path):
     """Kits of two parties, and their authority."""
     words = ["certs", "--parties", "a,b", "--engine", "flower", "--out", tmp_path / "kits"]
-    done = command(*words, "--authority", tmp_path / "authority")
-    assert done.code == 0, done
+    done = works(*words, "--authority", tmp_path / "authority")
     assert f"authority (for no one who runs the coordinator): {tmp_path / 'authority'}" in done.err
     return tmp_path
 
 
-def test_each_list_has_all_that_hold_no_more(made, command):
-    before = Authority.load(made / "authority")
-    assert stat.S_IMODE((made / "authority" / "authority.key").stat().st_mode) == 0o600
-    assert command("certs", "--authority", made / "authority", "--renew", "b", "--out", made / "one").code == 0
-    assert command("certs", "--authority", made / "authority", "--revoke", "a", "--out", made / "two").code == 0
-    after = Authority.load(made / "authority")
+def test_each_list_has_all_that_hold_no_more(made, works):
+    signer = made / "authority"
+    before = Authority.load(signer)
+    assert stat.S_IMODE((signer / "authority.key").stat().st_mode) == 0o600
+    works("certs", "--authority", signer, "--renew", "b", "--out", made / "one")
+    works("certs", "--authority", signer, "--revoke", "a", "--out", made / "two")
+    after = Authority.load(signer)
     assert [len(serials) for serials in after.issued.values()] == [1, 2]
     first, second = (revoked(made / name / "coordinator", after.certificate) for name in ("one", "two"))
     assert first == set(before.issued["b"])
@@ -44,12 +44,10 @@ def test_each_list_has_all_that_hold_no_more(made, command):
 
 
 def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
-    signer = made / "authority"
-    assert refused("certs", "--renew", "c", "--authority", signer, "--out", made / "new") == (
-        f"{signer} has signed nothing for 'c': it knows a, b"
-    )
-    assert refused("certs", "--renew", "a", "--authority", made / "kits", "--out", made / "new").startswith(
-        f"{made / 'kits'} is not an authority's folder"
-    )
+    signer, new = made / "authority", ("--out", made / "new")
+    said = refused("certs", "--renew", "c", "--authority", signer, *new)
+    assert said == f"{signer} has signed nothing for 'c': it knows a, b"
+    said = refused("certs", "--renew", "a", "--authority", made / "kits", *new)
+    assert said.startswith(f"{made / 'kits'} is not an authority's folder")
     assert not (made / "new").exists()
     assert json.loads((signer / "authority.json").read_text())["engine"] == "flower"

@@ -6,6 +6,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.tools.estimate import estimate
+from processes import sets
 
 SMALL = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 2, "run.device": "cpu"}
 
@@ -30,19 +31,18 @@ def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch)
     """With a clock that counts its readings, time per sample is fixed, so that samples alone decide."""
     readings = iter(range(1000))
     monkeypatch.setattr("fedunseen.tools.estimate._now", lambda on_gpu: float(next(readings)))
-    one = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 1}))
-    three = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 3}))
-    half = estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": 1, "strategy.fraction": 0.5}))
+    one, three, half = (
+        estimate(Experiment.load("digit-pairs", {**SMALL, "strategy.local_epochs": epochs, "strategy.fraction": share}))
+        for epochs, share in ((1, 1.0), (3, 1.0), (1, 0.5))
+    )
     assert three.seconds_round == pytest.approx(3 * one.seconds_round)
     assert half.seconds_round == pytest.approx(one.seconds_round / 2)
 
 
-def test_the_command_says_it_in_five_lines_or_in_json(command):
-    few = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    done = command("estimate", "digit-pairs", *few, "--set", "run.seeds=2")
-    assert done.code == 0, done.err
-    assert "4 trainings of 2 rounds" in done.out
-    assert json.loads(command("estimate", "digit-pairs", *few, "--json").out)["stages"] == 2
+def test_the_command_says_it_in_five_lines_or_in_json(works):
+    words = "estimate", "digit-pairs", *sets(SMALL)
+    assert "4 trainings of 2 rounds" in works(*words, "--set", "run.seeds=2").out
+    assert works(*words, "--json").answer["stages"] == 2
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """``fedunseen learn``: a class that is shown, described, or both, survives all that a user types afterwards."""
 
-import json
-
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
@@ -9,7 +7,7 @@ from fastapi.testclient import TestClient
 from fedunseen import load_run
 from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
-from processes import command as call
+from processes import command
 
 NEW = ("okapi", "quagga")
 HOW = {"shown": "--support", "described": "--classes"}
@@ -33,29 +31,27 @@ def trained(make_folder, samples, tmp_path_factory):
         np.save(place / "shown" / name / "some.npy", rows[:5])
     lines = ["okapi,0.9,0.1,0.8,0.1,0.9,0.2", "quagga,0.1,0.9,0.1,0.7,0.2,0.8"]
     (place / "described").write_text("\n".join([header, *lines]) + "\n", "utf-8")
-    call("init", place / "mine")
-    call("run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false")
+    command("init", place / "mine")
+    command("run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false")
     return place / "run"
 
 
 @pytest.mark.parametrize("steps", [("shown",), ("shown", "described"), ("described", "shown"), ("shown", "shown")])
-def test_a_class_survives_write_load_predict_export_and_a_second_learn(command, trained, samples, tmp_path, steps):
+def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, trained, samples, tmp_path, steps):
     run = trained
     for i, how in enumerate(steps):
-        done = command("learn", run, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json")
-        assert done.code == 0, done.err
+        words = "learn", run, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json"
+        assert works(*words).answer["learnt"] == ([] if i else list(NEW))
         run = tmp_path / f"learned {i}"
-        assert json.loads(done.out)["learnt"] == ([] if i else list(NEW))
     lines = (run / "classes.csv").read_text("utf-8").splitlines()[-2:]
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
     for name, rows in samples.items():
         np.save(tmp_path / "new.npy", rows[5])
-        result = command("predict", run, tmp_path / "new.npy", "--json")
-        assert json.loads(result.out)[0]["classes"][0]["name"] == name
-    call("report", run)
-    call("export", run, "--csv", tmp_path / "tables")
+        assert works("predict", run, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"] == name
+    works("report", run)
+    works("export", run, "--csv", tmp_path / "tables")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    call("export", run, "--out", tmp_path / "model")
+    works("export", run, "--out", tmp_path / "model")
 
 
 def test_a_learned_run_is_served_and_takes_more_classes(trained, samples, tmp_path):

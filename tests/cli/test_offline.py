@@ -317,20 +317,6 @@ def test_a_party_refuses_what_it_should_not_answer(words, why, offline, refused)
     assert not list(Path().glob("north-*"))
 
 
-@pytest.mark.parametrize(
-    ("parties", "more", "why"),
-    [
-        (NAMES[:2], (), "takes 3 at least"),
-        (("north", "south", "oz"), (), "'oz', which is not in federation.json"),
-        (NAMES, ("--set", "evaluation.selection=validation"), "asks the parties twice"),
-        (NAMES, ("--set", "method.name=fedzsl", "--set", "strategy.name=fedavg"), "trains in rounds"),
-    ],
-)
-def test_a_plan_that_files_cannot_carry_is_refused(parties, more, why, offline, refused):
-    assert why in offline.plan("plan", parties, *more, call=refused)
-    assert not Path("plan.fedunseen").exists()
-
-
 def test_credentials_need_no_engine(command, refused, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("fedunseen.engines.carriers.nvflare.kit.find_spec", lambda name: None)

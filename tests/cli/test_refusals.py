@@ -2,10 +2,10 @@
 
 import json
 import shlex
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from fedunseen.core.toml import toml_text
@@ -17,6 +17,7 @@ from published_layouts import BIRDS, write_splits
 TINY = shlex.join(["digit-pairs", *sets({"data.train_per_class": 2, "data.test_per_class": 1, "method.kl": 0})])
 IMAGE = "shown/white/a.png"
 LEAKAGE = f"attack leakage {TINY} --out new"
+PLAN = "offline plan digit-pairs-gaussian --credentials kits/coordinator --out p"
 DEAL = "data deal digit-pairs --set partition.clients=3 --out new"
 
 
@@ -65,6 +66,9 @@ CASES = {  # code -> words of the command: what the sentence says
         "attack leakage digit-pairs-gaussian --out new": "method.name = 'gaussian' is solved in closed form",
         f"attack backdoor {TINY} --out new --defences norm-klip": "unknown defence 'norm-klip': did you mean",
         f"attack backdoor {TINY} --out new --set attack.name=nan": "attack.name = 'nan' has no triggers",
+        "bench --out new --only method": (
+            "error: --only method: write it as AXIS=VALUE, for example --only method=distzsl [experiment]\n"
+        ),
         "certs --out new": "give one of --parties (new certificates for all), --renew and --revoke",
         "certs --out new --renew a --revoke b --authority full": "give one of --parties",
         "certs --out new --renew a": "--authority is missing",
@@ -80,6 +84,8 @@ CASES = {  # code -> words of the command: what the sentence says
         "init mine --out small.toml": "small.toml is there already: give --force",
         "learn run --out new": "there is nothing to learn",
         "learn run --out new --class a --classes names.csv": "--class and --classes both name classes to add",
+        f"{PLAN} --parties a,b": "takes 3 at least",
+        f"{PLAN} --parties a,b,oz": "'oz', which is not in federation.json",
         f"predict run {IMAGE} --top 0": "--top 0: ask for at least 1 class",
         f"predict run {IMAGE} --among sene": "--among sene: choose all, unseen or given",
         f"predict run {IMAGE} --among given": "--among given: there is no such class",
@@ -89,6 +95,9 @@ CASES = {  # code -> words of the command: what the sentence says
         f"predict run {IMAGE} --set method.lr=1": "--set method.lr: a finished run takes settings of data and",
         f"predict run {IMAGE} --client 0": "run has one model for all clients: leave out the client",
         "run small.toml --out new --set partition.clients=9": "9 clients cannot each hold classes of their own",
+        "run small.toml --out new --set run.device=cuda": (
+            "error: run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu' [experiment]\n"
+        ),
         "run small.toml --out new --set strategy.rounds": "--set strategy.rounds: write it as section.key=value",
         "sweep two.toml --only lr": "--only lr: write it as AXIS=VALUE",
         "sweep two.toml --resume": "--resume needs --out: say which sweep's directory to continue with",
@@ -142,6 +151,15 @@ CASES = {  # code -> words of the command: what the sentence says
         "serve run --certificate token": "--certificate and --key go together",
         "serve run --token-file token --write-token-file token": "--write-token-file and --token-file hold one token",
     },
+    "offline-several-answers": {
+        f"{PLAN} --parties a,b,c --set evaluation.selection=validation": "asks the parties twice",
+        f"{PLAN} --parties a,b,c --set method.name=fedzsl --set strategy.name=fedavg": "trains in rounds",
+    },
+    "bench-time": {
+        "bench --out new --budget '2 days'": (
+            "error: --budget 2 days: write a number and s, min or h, for example 2h [bench-time]\n"
+        )
+    },
     "known-class": {
         f"predict run {IMAGE} --class 47": "--class 47: this run has the class already",
         f"predict run {IMAGE} --classes known.csv": "--class 47: this run has the class already",
@@ -162,8 +180,10 @@ def files(place):
     ],
 )
 def test_a_command_refuses_in_one_sentence_and_writes_nothing(words, code, sentence, command, place, monkeypatch):
-    if words.startswith("serve") and find_spec("fastapi") is None:
-        pytest.skip("no fastapi")
+    if words.startswith("serve"):
+        pytest.importorskip("fastapi")
+    if "cuda" in words and torch.cuda.is_available():
+        pytest.skip("a CUDA device is there")
     monkeypatch.chdir(place)
     before = files(place)
     done = command(*shlex.split(words))

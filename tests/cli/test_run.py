@@ -111,14 +111,6 @@ def test_progress_in_a_pipe_is_a_line_every_so_often(capsys):
     assert tuple(capsys.readouterr()) == ("", "".join(lines))
 
 
-@pytest.mark.skipif("__import__('torch').cuda.is_available()")
-def test_a_device_that_is_not_there_is_refused(refused, small, tmp_path):
-    assert refused("run", small, "--out", tmp_path / "out", "--set", "run.device=cuda") == (
-        "run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu'"
-    )
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_preset_that_needs_the_user_s_data_runs_and_makes_its_report(command, tmp_path):
     small = {"data.train_per_class": 2, "data.test_per_class": 1, "evaluation.selection": "last"}
     encode(Experiment.load("digit-pairs-gaussian", small), tmp_path / "mat" / "MINE")

@@ -6,12 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from fedunseen.core.presets import sweep_names
-from processes import environment
+from processes import environment, until
 
 pytestmark = pytest.mark.slow
 
@@ -19,17 +18,11 @@ SWEEP = """
 title = "Two rates"
 base = "small.toml"
 
-[experiment.strategy]
-rounds = {rounds}
-
-[experiment.evaluation]
-selection = "last"
-clients = false
-theory = false
-embedding = false
+[experiment]
+evaluation = { selection = "last", clients = false, theory = false, embedding = false }
 
 [axes]
-lr = {{ key = "method.lr", values = [0.05, 0.1] }}
+lr = { key = "method.lr", values = [0.05, 0.1] }
 """
 
 
@@ -38,19 +31,18 @@ def two(small, monkeypatch):
     """A sweep file of two cells on a small benchmark."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path = small.with_name("two.toml")
-    path.write_text(SWEEP.format(rounds=2), "utf-8")
+    path.write_text(SWEEP, "utf-8")
     return path
 
 
-def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
+def test_a_sweep_runs_and_is_told_on_both_streams(works, two, tmp_path):
     out = tmp_path / "deep" / "out"
-    done = command("sweep", two, "--out", out, "--only", "lr=0.1", "--json")
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1
-    answer = json.loads(done.out)
-    assert (answer["sweep"], answer["out"], answer["report"]) == ("two", str(out), str(out / "results.html"))
-    assert (answer["done"], answer["failed"], answer["refused"], answer["not_run"]) == (1, 0, 0, 1)
+    words = "sweep", two, "--out", out, "--only", "lr=0.1", "--json"
+    done = works(*words)
+    answer = done.answer
     not_run, row = answer["cells"]
+    expected = {"sweep": "two", "out": str(out), "report": str(out / "results.html"), "cells": [not_run, row]}
+    assert answer == {**expected, "done": 1, "failed": 0, "refused": 0, "not_run": 1}
     assert (not_run["values"], not_run["status"], row["values"]) == ({"lr": "0.05"}, "not run", {"lr": "0.1"})
     result = json.loads((out / row["run"] / "result.json").read_text())
     assert {key: row[key] for key in ("zsl", "gzsl_seen")} == {key: result[key] for key in ("zsl", "gzsl_seen")}
@@ -58,32 +50,28 @@ def test_a_sweep_runs_and_is_told_on_both_streams(command, two, tmp_path):
     assert said[0].startswith(f"0.1: ZSL {row['zsl']:.1f}  H {row['gzsl_harmonic']:.1f}  (")
     assert said[1:] == [f"sweep:  {out}", f"table:  {out / 'results.csv'}", f"report: {out / 'results.html'}"]
     with open(out / "results.csv", newline="", encoding="utf-8") as file:
-        lines = list(csv.DictReader(file))
-    assert [float(line["zsl"]) for line in lines if line["zsl"]] == [row["zsl"]]
-    again = command("sweep", two, "--out", out, "--only", "lr=0.1", "--resume", "--json")
-    assert (again.code, again.out) == (0, done.out)
-    assert again.err.splitlines() == said[1:]  # nothing was run
+        assert [float(line["zsl"]) for line in csv.DictReader(file) if line["zsl"]] == [row["zsl"]]
+    again = works(*words, "--resume")
+    assert (again.out, again.err.splitlines()) == (done.out, said[1:])  # nothing was run
 
 
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):
-    two.write_text(two.read_text("utf-8").replace("[0.05, 0.1]", "[1e25, 1e30]"), "utf-8")
+    two.write_text(SWEEP.replace("[0.05, 0.1]", "[1e25, 1e30]"), "utf-8")
     done = command("sweep", two, "--out", tmp_path / "out", "--jobs", "1", "--json")
-    assert done.code == 1
-    assert json.loads(done.out)["failed"] == 2
-    said = done.err.splitlines()
-    assert said[-1] == "2 of 2 cells failed; with --resume they are tried again"
-    assert said[-2].startswith("failed: 1e+25; 1e+30: ")
-    assert "not finite" in said[-2]
+    assert (done.code, done.answer["failed"]) == (1, 2)
+    *_, reason, last = done.err.splitlines()
+    assert last == "2 of 2 cells failed; with --resume they are tried again"
+    assert reason.startswith("failed: 1e+25; 1e+30: ")
+    assert "not finite" in reason
 
 
 def test_a_dry_run_lists_the_cells_and_writes_nothing(command, two, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    done = command("sweep", two, "--dry-run")
-    assert (done.code, done.out) == (0, "0.05\n0.1\n")
-    assert done.err == "2 cells; 2 runs, seeds counted\n"
-    result = json.loads(command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").out)
-    assert result == {"sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}]}
+    assert command("sweep", two, "--dry-run") == (0, "0.05\n0.1\n", "2 cells; 2 runs, seeds counted\n")
+    assert command("sweep", two, "--dry-run", "--only", "lr=0.1", "--json").answer == {
+        "sweep": "two", "cells": [{"values": {"lr": "0.1"}, "folder": "0.1", "refused": None}],
+    }  # fmt: skip
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -96,26 +84,21 @@ def test_the_shipped_sweeps_are_listed_with_their_data(command):
     assert without == {"fzsl-table5", *few_shot}  # the first compares networks that make the features
 
 
-def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(small, two, tmp_path, own_cache):
-    two.write_text(SWEEP.format(rounds=5000), "utf-8")
+def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(two, tmp_path, own_cache):
     out = tmp_path / "out"
+    words = "-m", "fedunseen", "sweep", two, "--set", "strategy.rounds=5000", "--out", out, "--jobs", "1"
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedunseen", "sweep", str(two), "--out", str(out), "--jobs", "1"],
-        env=environment() | {"FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
+        [sys.executable, *words], env=environment() | {"FEDUNSEEN_CACHE": str(own_cache)}, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # What runs in the background of a shell is started with interrupts ignored, and so are its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     metrics = out / "cells" / "0.05" / "metrics.jsonl"
-    limit = time.monotonic() + 300
-    while not (metrics.exists() and metrics.stat().st_size):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < limit
-        time.sleep(0.05)
+    until(lambda: metrics.exists() and metrics.stat().st_size, needed=[process])
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
     stdout, stderr = process.communicate(timeout=240)
     assert (process.returncode, stdout) == (130, "")
     assert stderr == f"interrupted: continue with the same command and --out {out} --resume\n"
     assert (out / "results.html").exists()
     assert not (out / "failed").exists()
-    assert not (out / "cells" / "0.05" / "result.json").exists()
+    assert not metrics.with_name("result.json").exists()
