@@ -137,22 +137,6 @@ def test_clswgan_generator_and_softmax(space):
     w.check("softmax", [{"softmax": cross_entropy(w.real(i), i)} for i in KEPT])
 
 
-def bound(w, i):
-    """-log N(x; decoded, 1) but for a constant, KL(N(mean, deviation^2) || N(0, 1)), and -gamma D."""
-    center, deviation = w.posterior(i)
-    decoded = w.decoded("generator", i)
-    row = {
-        "reconstruction": 0.5 * np.sum((w.real(i) - decoded) ** 2),
-        "divergence": np.sum((center**2 + deviation**2 - 1) / 2 - np.log(deviation)),
-    }
-    return row | {"generator": row["reconstruction"] + row["divergence"] - 7.0 * w.critic(decoded, i)}
-
-
-def test_vaegan_generator(space):
-    w = Written(VAEGAN, space, gamma=7.0)
-    w.check("generator", [bound(w, i) for i in KEPT])
-
-
 def cycle(w, features, noise, i):
     """The weighted L1 distance of drawn attributes from the class's own: sum |r|^3 / |r|_2."""
     hidden = leaky(w.linear("refine.0", features))
@@ -161,14 +145,23 @@ def cycle(w, features, noise, i):
     return float(np.sum(np.abs(r) ** 3) / np.sqrt(np.sum(r**2)))
 
 
-def test_free_generator(space):
-    """F-VAEGAN's, and the semantic cycle of what is generated, times its weight."""
-    w = Written(FREE, space, gamma=7.0, cycle=0.9)
+@pytest.mark.parametrize(("kind", "settings"), [(VAEGAN, {}), (FREE, {"cycle": 0.9})])
+def test_the_generator_of_vaegan_and_free(space, kind, settings):
+    """-log N(x; decoded, 1) but for a constant, KL(N(mean, deviation^2) || N(0, 1)), -gamma D, and FREE's cycle."""
+    w = Written(kind, space, gamma=7.0, **settings)
     rows = []
     for i in KEPT:
-        row = bound(w, i)
-        row["generated cycle"] = cycle(w, w.decoded("generator", i), "generator.refine", i)
-        rows.append(row | {"generator": row["generator"] + 0.9 * row["generated cycle"]})
+        center, deviation = w.posterior(i)
+        decoded = w.decoded("generator", i)
+        row = {
+            "reconstruction": 0.5 * np.sum((w.real(i) - decoded) ** 2),
+            "divergence": np.sum((center**2 + deviation**2 - 1) / 2 - np.log(deviation)),
+        }
+        row["generator"] = row["reconstruction"] + row["divergence"] - 7.0 * w.critic(decoded, i)
+        if kind is FREE:
+            row["generated cycle"] = cycle(w, decoded, "generator.refine", i)
+            row["generator"] += 0.9 * row["generated cycle"]
+        rows.append(row)
     w.check("generator", rows)
 
 
