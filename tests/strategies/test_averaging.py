@@ -9,6 +9,8 @@ from fedunseen.core.registry import find
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies import STRATEGIES, Instruction, Reply
 from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
+from refusals import message_of
+from same import same
 
 LENGTHS = {"w": 0.5, "v": 0.5}
 
@@ -57,9 +59,7 @@ def test_merging_goes_by_the_order_given_and_changes_no_argument():
     strategy = FedAvg(FedAvgSettings())
     first, again = (strategy.merge({}, params, many, 0)[1]["w"] for _ in range(2))
     assert torch.equal(first, again)
-    expected = params["w"].clone()
-    for reply in many:
-        expected += reply.update["w"] * (reply.classes / 28)
+    expected = sum((reply.update["w"] * (reply.classes / 28) for reply in many), params["w"])
     torch.testing.assert_close(first, expected, rtol=1e-6, atol=1e-6)
     assert all(torch.equal(reply.update["w"], w) for reply, w in zip(many, before, strict=True))
     assert params["w"] is not first
@@ -94,12 +94,10 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
     state, own = strategy.init(params, 3), {}
     for round in range(2):
         sent = strategy.instruct(state, params, round)
-        assert not sent.kept
-        assert not sent.own
+        assert (sent.kept, sent.own) == ({}, {})
         before = {n: v.clone() for n, v in (sent.params | sent.extras).items()}
         answer = strategy.recall(sent, own, round)
-        for named, value in before.items():
-            assert torch.equal((sent.params | sent.extras)[named], value)
+        assert same(sent.params | sent.extras, before)
         if strategy.merges:
             assert answer.params is sent.params
             assert answer.extras is sent.extras
@@ -124,15 +122,12 @@ def test_what_a_client_remembers_joins_at_the_client_and_what_it_sends_is_merged
 def test_a_round_without_a_reply_changes_neither_model_nor_state(kind):
     state = kind().init(PARAMS, 3)
     new, after = kind().merge(state, PARAMS, [], 4)
-    for before, now in ((state, new), (PARAMS, after)):
-        assert before.keys() == now.keys()
-        assert all(torch.equal(now[key], value) for key, value in before.items())
+    assert same(new, state)
+    assert same(after, PARAMS)
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
-def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(name):
-    kind = find("strategy", name)
-    assert kind.Settings().name == name
+def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(kind):
+    assert find("strategy", kind.Settings().name) is kind
     assert kind().settings == kind.Settings()
     assert kind(server_lr=0.5).settings == kind.Settings(server_lr=0.5) == kind(kind.Settings(server_lr=0.5)).settings
     assert getattr(strategies, kind.__name__) is kind
@@ -140,11 +135,9 @@ def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(name):
 
 
 def test_settings_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="mu"):
-        strategies.FedProx(mu=-1.0)
-    with pytest.raises(ValueError, match="nu"):
-        strategies.FedProx(nu=1.0)
-    with pytest.raises(TypeError, match=r"^FedAvg takes settings or single ones by keyword, not both$"):
-        FedAvg(FedAvgSettings(), rounds=3)
-    with pytest.raises(AttributeError, match=r"^module 'fedunseen\.strategies' has no attribute 'FedProxx'$"):
-        strategies.FedProxx  # noqa: B018
+    for wrong in ({"mu": -1.0}, {"nu": 1.0}):
+        assert next(iter(wrong)) in message_of(strategies.FedProx, error=ValueError, **wrong)
+    refusal = message_of(FedAvg, FedAvgSettings(), error=TypeError, rounds=3)
+    assert refusal == "FedAvg takes settings or single ones by keyword, not both"
+    refusal = message_of(getattr, strategies, "FedProxx", error=AttributeError)
+    assert refusal == "module 'fedunseen.strategies' has no attribute 'FedProxx'"

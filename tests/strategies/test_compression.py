@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from fedunseen.core.parameters import add_scaled, size_in_bytes
 from fedunseen.strategies.compression import FORMS, Codec, CompressionSettings
+from refusals import message_of
 
 SHAPES = {"f.weight": (12, 7), "f.bias": (7,), "conv.weight": (6, 2, 3, 3), "f.running_var": (9,)}
 NAMES = sorted(FORMS)
@@ -143,20 +144,17 @@ def test_what_stands_for_no_update_is_refused(lie):
     name, key, spoil, why = LIES[lie]
     codec = made(name, **({"keep": 0.1} if name == "top-k" else {}))
     short, _, _ = sent(codec, change())
-    with pytest.raises(ValueError, match=f"'f.weight' of its update cannot be read: {why}"):
-        codec.decode({**short, key: spoil(short[key])}, like())
+    refusal = message_of(codec.decode, {**short, key: spoil(short[key])}, like(), error=ValueError)
+    assert f"'f.weight' of its update cannot be read: {why}" in refusal
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_form_that_is_expected_is_sent_and_running_statistics_travel_as_they_are(name):
     codec, update = made(name), change()
     short, got, _ = sent(codec, update)
-    assert torch.equal(short["f.running_var"], update["f.running_var"])
-    assert torch.equal(got["f.running_var"], update["f.running_var"])
-    expected = codec.expects(like())
-    assert short.keys() == expected.keys()
-    for key, value in expected.items():
-        assert (short[key].shape, short[key].dtype) == (value.shape, value.dtype)
+    assert all(torch.equal(form["f.running_var"], update["f.running_var"]) for form in (short, got))
+    forms = [{key: (v.shape, v.dtype) for key, v in form.items()} for form in (short, codec.expects(like()))]
+    assert forms[0] == forms[1]
 
 
 @pytest.mark.parametrize(("own", "value", "form"), [("keep", 0.1, "top-k"), ("rank", 3, "low-rank")])

@@ -11,10 +11,10 @@ from fedunseen.strategies import FedAdagrad, FedAdam, FedAvgM, FedYogi, Reply
 ETA, BETA1, BETA2, TAU, ROUNDS = 0.3, 0.8, 0.7, 0.05, 5
 HELD = [1, 3, 4]  # classes of three clients
 MADE = {
-    "fedavgm": lambda: FedAvgM(server_lr=ETA, momentum=BETA1),
-    "fedadagrad": lambda: FedAdagrad(server_lr=ETA, beta1=BETA1, tau=TAU),
-    "fedyogi": lambda: FedYogi(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
-    "fedadam": lambda: FedAdam(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
+    "fedavgm": FedAvgM(server_lr=ETA, momentum=BETA1),
+    "fedadagrad": FedAdagrad(server_lr=ETA, beta1=BETA1, tau=TAU),
+    "fedyogi": FedYogi(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
+    "fedadam": FedAdam(server_lr=ETA, beta1=BETA1, beta2=BETA2, tau=TAU),
 }
 
 
@@ -39,26 +39,19 @@ def by_hand(name, start, updates):
     return result
 
 
-def numbers():
-    rng = np.random.default_rng(3)
-    return rng.normal(size=(2, 3)), rng.normal(scale=0.2, size=(ROUNDS, len(HELD), 2, 3))
-
-
-def replies(of_clients):
-    return [Reply(k, {"w": torch.from_numpy(of_clients[k])}, held, 1) for k, held in enumerate(HELD)]
-
-
 @pytest.mark.parametrize("name", MADE)
 def test_rounds_are_those_of_the_papers_algorithm(name):
-    start, updates = numbers()
-    strategy, params = MADE[name](), {"w": torch.from_numpy(start)}
+    rng = np.random.default_rng(3)
+    start, updates = rng.normal(size=(2, 3)), rng.normal(scale=0.2, size=(ROUNDS, len(HELD), 2, 3))
+    strategy, params = MADE[name], {"w": torch.from_numpy(start)}
     state = strategy.init(params, 3)
     assert strategy.merges_by_mean  # the server takes nothing but the mean: private merging fits
     expected = np.empty((ROUNDS, *start.shape))
     for place in np.ndindex(*start.shape):
         expected[(slice(None), *place)] = by_hand(name, start[place], updates[(slice(None), slice(None), *place)])
     for round in range(ROUNDS):
-        state, params = strategy.merge(state, params, replies(updates[round]), round)
+        replies = [Reply(k, {"w": torch.from_numpy(updates[round, k])}, held, 1) for k, held in enumerate(HELD)]
+        state, params = strategy.merge(state, params, replies, round)
         np.testing.assert_allclose(params["w"].numpy(), expected[round], rtol=1e-12)
 
 
@@ -68,8 +61,7 @@ def test_parameters_that_hardly_move_are_given_longer_steps_and_large_tau_is_fed
     given = [Reply(0, {"w": torch.tensor([1.0, 0.01], dtype=torch.float64)}, 1, 1)]
 
     def after(tau, lr):
-        kind = type(MADE[name]())
-        strategy = kind(server_lr=lr, beta1=0.0, tau=tau)
+        strategy = type(MADE[name])(server_lr=lr, beta1=0.0, tau=tau)
         return strategy.merge(strategy.init(params, 1), params, given, 0)[1]["w"]
 
     small = after(1e-6, 0.1)

@@ -34,9 +34,7 @@ def merged(strategy, state, clients, round=0):
 def test_the_total_is_the_sum_in_client_order_whoever_came_when(inner):
     strategy = Summed(inner(), NOTHING)
     state, total = merged(strategy, strategy.init(NOTHING, 6), [0, 1, 2, 3, 4, 5])
-    wanted = sums(0)["total"]
-    for client in range(1, 6):
-        wanted = wanted + sums(client)["total"]
+    wanted = sum((sums(client)["total"] for client in range(1, 6)), sums(0)["total"])
     assert torch.equal(total["total"], wanted)
     late, _ = merged(strategy, {}, [2, 5])
     late, _ = merged(strategy, late, [0], 1)
