@@ -1,14 +1,10 @@
 """Pictures in a wrong folder are found by their features, and clean folders are left in peace."""
 
-import json
-
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedunseen.evaluation import misplaced as module
 from fedunseen.evaluation.misplaced import misplaced
-from fedunseen.experiment import Experiment, run
 
 
 def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
@@ -57,35 +53,3 @@ def test_few_and_unknown_samples_are_passed_over(monkeypatch):
     assert misplaced(features, np.where(labels == 0, -1, labels)) == []
     monkeypatch.setattr(module, "MANY", 100)
     assert misplaced(features, labels) == []
-
-
-def test_a_run_says_which_pictures_lie_in_a_wrong_folder(tmp_path):
-    """Real pictures through the frozen encoder, five green ones among the red: the run ends, and says it."""
-    rng = np.random.default_rng(0)
-    colours = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200), "grey": (120, 120, 120)}
-    rows = ["name,split,r,g,b"]
-    for name, colour in colours.items():
-        rows.append(f"{name},{'unseen' if name == 'grey' else 'seen'},{','.join(map(str, colour))}")
-        for i in range(14):
-            place = tmp_path / "data" / ("red" if name == "green" and i < 4 else name)
-            place.mkdir(parents=True, exist_ok=True)
-            noisy = np.clip(np.array(colour) + rng.integers(-60, 61, (16, 16, 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(noisy).save(place / f"{name}{i:02}.png")
-    (tmp_path / "data" / "classes.csv").write_text("\n".join(rows) + "\n", "utf-8")
-    tree = {
-        "data": {"name": "images", "root": str(tmp_path / "data"), "size": 16, "resize": 16},
-        "encoder": {"name": "efficientnet-lite"},
-        "partition": {"kind": "pccd", "clients": 2},
-        "method": {"name": "gaussian"},
-        "evaluation": {"selection": "last", "theory": False, "embedding": False},
-    }  # fmt: skip
-    done = run(Experiment.from_dict(tree), tmp_path / "run")
-    (group,) = done.result["misplaced"]
-    files = [f"red/green{i:02}.png" for i in range(4)]
-    assert {**group, "files": sorted(group["files"])} == {"place": "red", "like": "green", "files": files}
-    written = json.loads((tmp_path / "run" / "result.json").read_text())
-    about = "4 pictures in the folder of 'red' look like 'green': red/green"
-    assert sum(item["what"].startswith(about) for item in written["warnings"]) == 1
-    for file in files:  # what the warning advises
-        (tmp_path / "data" / file).rename(tmp_path / "data" / "green" / file.split("/")[1])
-    assert run(Experiment.from_dict(tree), tmp_path / "again").result.get("misplaced", []) == []

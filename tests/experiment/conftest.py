@@ -59,8 +59,8 @@ def photos(tmp_path_factory):
             name = f"{colour} {where}"
             lines.append(f"{name},{'unseen' if name in ('green below', 'red above') else 'seen'},{rgb},{flags}")
             (root / name).mkdir()
-            pictures = rng.normal(30, 12, (10, 20, 20, 3))
-            pictures[:, half] += np.array(rgb.split(","), dtype=float) * rng.uniform(180, 255, (10, 1, 1, 1))
+            pictures = rng.normal(30, 12, (14, 20, 20, 3))
+            pictures[:, half] += np.array(rgb.split(","), dtype=float) * rng.uniform(180, 255, (14, 1, 1, 1))
             for i, picture in enumerate(pictures.clip(0, 255).astype(np.uint8)):
                 Image.fromarray(picture).save(root / name / f"{i}.png")
     (root / "classes.csv").write_text("\n".join(lines) + "\n")

@@ -5,7 +5,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
-from fedunseen.core.errors import ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.evaluation.diagnosis import outdone
@@ -80,13 +80,26 @@ def lit_digits():
     return rows, names, train, {str(i): [float(lit) for lit in f"{bits:07b}"] for i, bits in enumerate(SEGMENTS)}
 
 
+def lit(method, settings=LAST):
+    tree = {"data": {"name": "arrays"}, "method": {"name": method}, "partition": {"kind": "user", "clients": 2}}
+    return Experiment.from_dict(tree, settings)
+
+
 def segments(method, out, settings=LAST, validation=()):
-    """Run on handwritten digits that are described by seven segments."""
+    """Run on arrays in memory: seven writers' digits, which are described by seven segments."""
     rows, names, train, table = lit_digits()
-    test = rows[~train], names[~train]
-    given = Benchmark.from_arrays(rows[train], names[train], table, test=test, validation=validation)
-    tree = {"data": {"name": "arrays"}, "method": {"name": method}, "partition": {"clients": 2}}
-    return run(Experiment.from_dict(tree, settings), out, benchmark=given)
+    test, writers = (rows[~train], names[~train]), np.arange(train.sum()) % 7
+    given = Benchmark.from_arrays(rows[train], names[train], table, test=test, groups=writers, validation=validation)
+    return run(lit(method, settings), out, benchmark=given)
+
+
+def test_arrays_are_those_of_all_seeds_and_in_no_file(tmp_path):
+    done = segments("gaussian", tmp_path / "run", {**LAST, "run.seeds": 2})
+    assert done.manifest["experiment"]["data"]["name"] == "arrays"
+    assert (done.result["seeds"], done.result["zsl_sd"]) == ([0, 1], 0.0)
+    with pytest.raises(DataError, match="stands for arrays in memory, which are in no file: give them from Python"):
+        run(lit("gaussian"), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
@@ -99,7 +112,9 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
     assert ridge.result["zsl"] == auto.result["zsl"] > gaussian.result["zsl"] + 10
     assert not any("left out" in one["what"] for done in (ridge, auto) for one in done.result["warnings"])
     sample = load_digits().data[:1] / 16
-    assert load_run(auto.path).predict(sample)[0][0] == ridge.predict(sample)[0][0]
+    (ranking,) = load_run(auto.path).predict(sample, top=99)
+    assert {one.name for one in ranking} == set("0123456789")
+    assert ranking[0] == ridge.predict(sample)[0][0]
     assert load_run(auto.path).learn({"new": [1.0, 0, 0, 0, 0, 0, 0]}).predict(sample, among="unseen")
     with pytest.raises(ExperimentError, match=r"method\.name = .gaussian."):
         auto.learn(examples={"1": sample})

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedunseen import Experiment, load_run, run
 from fedunseen.experiment import assemble
 from fedunseen.experiment.dataset_checks import foreign_names, remarks
 
@@ -75,3 +76,26 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(names, said, m
     heard = [str(one.message) for one in recwarn]
     assert len(heard) == said
     assert all("1 of 2" in text and names[1] in text for text in heard)
+
+
+def test_a_run_says_which_pictures_lie_in_a_wrong_folder(photos, tmp_path):
+    """Pictures through the frozen encoder, four blue ones among the grey: the run ends, and says it."""
+    shutil.copytree(photos, data := tmp_path / "data")
+    files = [f"grey above/blue{i}.png" for i in range(4)]
+    for i, file in enumerate(files):
+        (data / "blue above" / f"{i}.png").rename(data / file)
+    tree = {
+        "data": {"name": "images", "root": str(data), "size": 16, "resize": 16},
+        "encoder": {"name": "efficientnet-lite"},
+        "method": {"name": "gaussian"},
+        "partition": {"clients": 2},
+        "evaluation": {"selection": "last", "theory": False, "embedding": False},
+    }
+    done = run(Experiment.from_dict(tree), tmp_path / "run")
+    (group,) = done.result["misplaced"]
+    assert {**group, "files": sorted(group["files"])} == {"place": "grey above", "like": "blue above", "files": files}
+    about = "4 pictures in the folder of 'grey above' look like 'blue above': grey above/blue"
+    assert sum(item["what"].startswith(about) for item in load_run(done.path).result["warnings"]) == 1
+    for i, file in enumerate(files):  # what the warning advises
+        (data / file).rename(data / "blue above" / f"{i}.png")
+    assert run(Experiment.from_dict(tree), tmp_path / "again").result.get("misplaced", []) == []

@@ -45,18 +45,6 @@ def put_together(rule, settings, folder, preset=None):
         Setup.of(experiment, folder, lambda *line: None, benchmark).assembled()
 
 
-@pytest.mark.parametrize("code", ALL)
-def test_an_example_is_refused_with_its_code(code, tmp_path):
-    rule = ALL[code]
-    with pytest.raises(ExperimentError) as error:
-        put_together(rule, rule.texts.example, tmp_path)
-    assert error.value.code == code, error.value
-    sentence = str(error.value)
-    assert "{" not in sentence
-    assert re.search(rf"\b({'|'.join(SECTIONS)})(\.[a-z_]+|\])", sentence), "it names no key"
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("preset", sorted({rule.texts.preset for rule in ALL.values()}))
 def test_a_preset_is_not_refused(preset, tmp_path):
     rule = next(rule for rule in ALL.values() if rule.texts.preset == preset and not rule.texts.given)
@@ -67,7 +55,8 @@ NOISY = {"evaluation.selection": "last", "privacy.name": "client-level", "privac
 DEPLOYED = {"evaluation.selection": "last", "engine.name": "nvflare", "engine.mode": "deployment"}
 START = {"method.start": "closed-form", "method.hidden": []}
 SUMS = {"evaluation.selection": "last", "privacy.name": "sample-level", "privacy.clip": 1, "privacy.noise": 1}
-ALSO = [
+EXAMPLES = [(code, rule.texts.preset, rule.texts.example) for code, rule in ALL.items()]
+OTHER_CAUSES = [
     ("start-not-linear", "digit-pairs", {**START, "strategy.shared": ["g.*"]}),
     ("start-not-linear", "digit-pairs", {**START, "strategy.name": "local"}),
     ("section-without-merging", "digit-pairs", {**NOISY, "strategy.name": "local"}),
@@ -87,11 +76,15 @@ ALSO = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("code", "preset", "settings"), ALSO)
-def test_a_rule_has_several_causes(code, preset, settings, tmp_path):
+@pytest.mark.parametrize(("code", "preset", "settings"), EXAMPLES + OTHER_CAUSES)
+def test_what_a_rule_forbids_is_refused_with_its_code(code, preset, settings, tmp_path):
     with pytest.raises(ExperimentError) as error:
         put_together(ALL[code], settings, tmp_path, preset)
     assert error.value.code == code, error.value
+    sentence = str(error.value)
+    assert "{" not in sentence
+    assert re.search(rf"\b({'|'.join(SECTIONS)})(\.[a-z_]+|\])", sentence), "it names no key"
+    assert list(tmp_path.iterdir()) == []
 
 
 BACKDOOR = {"attack.name": "backdoor", "attack.triggers": ["object"], "attack.rounds": "2-3"}
@@ -100,6 +93,7 @@ GROWS = {
     "strategy.rounds": 4,
 }  # fmt: skip
 PRIVATE = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 0.5}
+CHOOSES = {"evaluation.selection": "validation"}
 REFUSED = [
     (BACKDOOR, {"attack.clients": [0, 0]}, "attack: clients = [0, 0]: name each malicious client once, "),
     (BACKDOOR, {"attack.clients": [3]}, "attack.clients: there is no client 3; the 3 clients are 0 to 2"),
@@ -120,7 +114,14 @@ REFUSED = [
     ({}, {"privacy.name": "client-level", "privacy.clip": 1}, "privacy: noise and epsilon are both missing: "),
     ({}, {"privacy.range": 6}, "privacy: range has no effect with aggregation = 'plain': "),
     (PRIVATE, {"privacy.delta": 0.5}, "privacy.delta = 0.5 allows to give one of the 3 clients away: "),
-]
+    # each value alone is fine, one combination is not
+    (CHOOSES, {"evaluation.choose": {"method.sce": [0, 1], "method.kl": [0, 1]}},
+     "evaluation.choose: method: sce, kl and consistency are all 0, so that there is nothing to learn: "),
+    (CHOOSES, {"method.name": "eszsl", "strategy.rounds": 1, "evaluation.choose": {"strategy.rounds": [1, 3]}},
+     "evaluation.choose: method.name = 'eszsl' is solved from sums, which clients send once: "),
+    ({}, {"strategy.name": "fedgloss", "strategy.dual": False, "strategy.beta": 10.0},
+     "strategy: beta = 10 has no effect with dual = false: "),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("base", "settings", "start"), REFUSED)

@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
 
 @pytest.fixture
 def pictures(photos, tmp_path):
-    """Eight classes of ten pictures each, and a folder of ten pictures without a label."""
+    """Eight classes of 14 pictures each, and a folder of 14 pictures without a label."""
     shutil.copytree(photos, tmp_path / "mine")
     shutil.copytree(photos / "red below", tmp_path / "mine" / "unlabelled")
     return tmp_path / "mine"
@@ -88,13 +88,13 @@ def pictures(photos, tmp_path):
 def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tmp_path):
     found = suggest(pictures, tmp_path / "mine.toml")
     assert "unlabelled = true" in found.text
-    assert any(choice.what == "10 unlabelled pictures" for choice in found.choices)
+    assert any(choice.what == "14 unlabelled pictures" for choice in found.choices)
     settings = {"root": pictures, "size": 16, "resize": 16}
     loaded = ImageFolder.load(ImageFolder.Settings(**settings, unlabelled=True), 0)
     assert {loaded.files[i].split("/")[0] for i in loaded.unlabelled} == {"unlabelled"}
-    assert (len(loaded.unlabelled), loaded.labels[loaded.unlabelled].max()) == (10, -1)
+    assert (len(loaded.unlabelled), loaded.labels[loaded.unlabelled].max()) == (14, -1)
     without = ImageFolder.load(ImageFolder.Settings(**settings), 0)
-    assert (len(without.unlabelled), len(without.labels)) == (0, 80)
+    assert (len(without.unlabelled), len(without.labels)) == (0, 112)
     shutil.rmtree(pictures / "unlabelled")
     result = suggest(pictures, tmp_path / "mine.toml")
     assert "unlabelled" not in result.text

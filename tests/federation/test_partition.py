@@ -194,15 +194,13 @@ def test_options_that_make_no_sense(options, message):
         PartitionSettings(**options)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"clients": 0}, {"alpha": 0}, {"phi": 1.5}, {"rho": 0}, {"kind": "pcd"}, {"join": {"1": -1}}, {"klients": 1},
-    ],
-)  # fmt: skip
-def test_settings_are_bounded(wrong):
+BEYOND = [("clients", 0), ("alpha", 0), ("phi", 1.5), ("rho", 0), ("kind", "pcd"), ("join", {"1": -1}), ("klients", 1)]
+
+
+@pytest.mark.parametrize(("name", "value"), BEYOND)
+def test_settings_are_bounded(name, value):
     with pytest.raises(ValidationError):
-        PartitionSettings(**wrong)
+        PartitionSettings(**{name: value})
 
 
 def test_clients_join_and_leave(small):
