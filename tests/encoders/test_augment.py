@@ -45,8 +45,7 @@ def test_every_image_is_changed_by_its_own_draws(steps, dtype):
 
 def test_clients_batched_and_one_at_a_time_see_the_same_changes():
     rng = np.random.default_rng(0)
-    images = torch.from_numpy(rng.integers(0, 255, (30, 3, 8, 8), dtype=np.uint8))
-    seen = []
+    images, seen = torch.from_numpy(rng.integers(0, 255, (30, 3, 8, 8), dtype=np.uint8)), []
 
     def loss(params, batch, context):
         out = batch["inputs"].float().flatten(1) @ params["w.weight"].T + params["w.bias"]
@@ -63,17 +62,16 @@ def test_clients_batched_and_one_at_a_time_see_the_same_changes():
         return type(made)(made.index, made.weight, {AUGMENT: draws})
 
     phases = (Phase("local", loss, SGD(0.1)),)
-    held = [np.arange(0, 7), np.arange(7, 18), np.arange(18, 30)]
-    start = linear_layer("w", 192, 5, rng)
+    start, given = linear_layer("w", 192, 5, rng), (phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g)
+    held = np.split(np.arange(30), [7, 18])
     tasks = [Task(start, own, {"": plan(k, len(own))}, {}, {}) for k, own in enumerate(held)]
-    trainer = Trainer(phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g, augment=change)
+    plain, trainer = Trainer(*given), Trainer(*given, augment=change)
     together = trainer.together(tasks)
     assert seen
     for task, batched in zip(tasks, together, strict=True):
         alone = trainer.one(task)
         torch.testing.assert_close(alone.params, batched.params)
-        plain = Trainer(phases, images, torch.zeros(30, dtype=torch.int64), {}, lambda g: g).one(task)
-        assert not torch.allclose(plain.params["w.weight"], alone.params["w.weight"])
+        assert not torch.allclose(plain.one(task).params["w.weight"], alone.params["w.weight"])
 
 
 def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, monkeypatch):

@@ -31,11 +31,8 @@ def weights():
 
 def prepared(images):
     """As the authors of EfficientNet-Lite prepare images: bytes, scaled by a bicubic resize, (x - 127) / 128."""
-    rows = [
-        np.asarray(Image.fromarray(image.transpose(1, 2, 0)).resize((224, 224), Image.Resampling.BICUBIC))
-        for image in images
-    ]
-    return (torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() - 127) / 128
+    whole = [Image.fromarray(i.transpose(1, 2, 0)).resize((224, 224), Image.Resampling.BICUBIC) for i in images]
+    return (torch.from_numpy(np.stack(whole)).permute(0, 3, 1, 2).float() - 127) / 128
 
 
 def test_images_are_prepared_as_the_weights_were_trained():
@@ -98,9 +95,8 @@ def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
 
 @pytest.mark.slow
 def test_weights_come_from_files_too(weights, tmp_path, photographs):
-    changed = {name: value.clone().contiguous() for name, value in weights.items()}
-    changed["_bn1.weight"] *= 1.5
-    changed["_bn1.bias"] *= 1.5
+    larger = ("_bn1.weight", "_bn1.bias")
+    changed = {name: (value * 1.5 if name in larger else value.clone()).contiguous() for name, value in weights.items()}
     torch.save(changed, tmp_path / "mine.pth")
     save_file(changed, tmp_path / "mine.safetensors")
     expected = np.minimum(encoder(output="maps").encode(photographs[:1]).astype(np.float32) * 1.5, 6)

@@ -1,5 +1,6 @@
 """The quantized encoder: on a real MobileNetV2 and real photos."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -80,25 +81,23 @@ def test_threads_and_the_cache_change_nothing(mobilenet, apples, own_cache, two_
     assert len(list((own_cache / "features").iterdir())) == 2
 
 
-def message(model, error):
-    return message_of(TFLite, TFLiteSettings(model=model), (3, 32, 32), "vectors", error=error)
-
-
 def test_bad_models_are_named(tmp_path, monkeypatch):
+    def message(model, error=DataError):
+        return message_of(TFLite, TFLiteSettings(model=model), (3, 32, 32), "vectors", error=error)
+
     assert message(None, ExperimentError) == "encoder.model is missing: name the .tflite file"
     path = tmp_path / "model.tflite"
-    assert message(path, DataError) == f"{path} is missing: encoder.model has to name a .tflite file"
+    assert message(path) == f"{path} is missing: encoder.model has to name a .tflite file"
     path.write_bytes(b"no model")
-    assert message(path, DataError) == f"{path} is not a TFLite model, or a damaged one"
-    monkeypatch.setitem(__import__("sys").modules, "ai_edge_litert.interpreter", None)
+    assert message(path) == f"{path} is not a TFLite model, or a damaged one"
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", None)
     assert message(path, MissingDependencyError).startswith("the encoder 'tflite' needs ai-edge-litert: pip install")
 
 
 def interpreter(shapes, operations, kind=np.uint8):
     """A model's graph as the library describes it."""
-    details = [
-        {"index": i, "shape": np.array(shape), "dtype": np.int8 if i else kind} for i, shape in enumerate(shapes)
-    ]
+    details = [{"index": i, "shape": np.array(shape), "dtype": np.int8} for i, shape in enumerate(shapes)]
+    details[0]["dtype"] = kind
     graph = [dict(zip(("op_name", "inputs", "outputs"), operation, strict=True)) for operation in operations]
     return SimpleNamespace(
         get_input_details=lambda: details[:1], get_tensor_details=lambda: details, _get_ops_details=lambda: graph,

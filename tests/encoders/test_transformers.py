@@ -1,4 +1,4 @@
-"""ResNet and ViT: against the library's own forward pass, trained and frozen, from folders as the hub keeps them."""
+"""ResNet, ViT, DINOv2, CLIP and SigLIP against the library's own forward pass, from folders as the hub keeps them."""
 
 import json
 import shutil
@@ -11,18 +11,25 @@ from PIL import Image
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn.functional import normalize
 
 from fedunseen.core import array_cache as cache
 from fedunseen.core.errors import ExperimentError, MissingDependencyError
 from fedunseen.core.parameters import is_statistic
 from fedunseen.encoders.images import resized
+from fedunseen.encoders.text import embed_texts
 from fedunseen.encoders.transformers import ResNet, ResNetSettings, ViT, ViTSettings
+from fedunseen.encoders.vision import Vision, VisionSettings
 from refusals import message_of
+from same import same
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 SHAPE = (3, 20, 24)
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+HALF = ((0.5,) * 3, (0.5,) * 3)
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
 def resnet(folder, output="vectors", shape=SHAPE, **settings):
@@ -33,13 +40,15 @@ def vit(folder, output="vectors", shape=SHAPE, **settings):
     return ViT(ViTSettings(weights=str(folder), **({"size": 32} | settings)), shape, output)
 
 
-def prepared(images, mean, deviation, size=32):
-    planes = resized(torch.from_numpy(images).float() / 255, (size, size), "bilinear")
+def prepared(images, mean, deviation, size=32, resize="bilinear"):
+    planes = resized(torch.from_numpy(images).float() / 255, (size, size), resize)
     return (planes - torch.tensor(mean).reshape(3, 1, 1)) / torch.tensor(deviation).reshape(3, 1, 1)
 
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+def values_of(model, output, pixels):
+    """Return what the library's network has for maps or for vectors."""
+    result = model(pixels)
+    return result.last_hidden_state if output == "maps" else result.pooler_output.flatten(1)
 
 
 def test_resizing_is_that_of_pillow():
@@ -59,10 +68,9 @@ def test_frozen_maps_are_the_librarys(resnet_folder, photographs):
     model = transformers.ResNetModel.from_pretrained(resnet_folder).eval()
     with torch.no_grad():
         expected = model(prepared(photographs, *IMAGENET))
-    maps = resnet(resnet_folder, "maps").encode(photographs)
+    maps, vectors = (resnet(resnet_folder, output).encode(photographs) for output in ("maps", "vectors"))
     assert (maps.shape, maps.dtype) == ((8, 16, 2, 2), np.float16)
     np.testing.assert_allclose(maps, expected.last_hidden_state.numpy(), rtol=2e-3, atol=2e-3)
-    vectors = resnet(resnet_folder).encode(photographs)
     assert (vectors.shape, vectors.dtype) == ((8, 16), np.float32)
     np.testing.assert_allclose(vectors, expected.pooler_output.flatten(1).numpy(), rtol=1e-4, atol=1e-5)
     floats = photographs.astype(np.float32) / 255
@@ -90,12 +98,11 @@ def test_frozen_tokens_are_the_librarys_and_other_sizes_interpolate_the_position
 def test_vit_gives_tokens_and_takes_them_back(vit_folder, photographs):
     settings = {"add_pooling_layer": False, "attn_implementation": "eager"}
     model = transformers.ViTModel.from_pretrained(vit_folder, **settings).eval()
+    images, pixels = torch.from_numpy(photographs), prepared(photographs, *HALF)
     with torch.no_grad():
-        pixels = prepared(photographs, *HALF)
         expected = model(pixels, output_attentions=True)
     network = vit(vit_folder, trained=True).backbone()
     params = network.init(np.random.default_rng(0))
-    images = torch.from_numpy(photographs)
     tokens = network.tokens(params, images)
     torch.testing.assert_close(tokens, model.embeddings(pixels))
     values, attentions = network.transform(params, tokens)
@@ -136,8 +143,7 @@ def test_trained_parameters_are_fresh_copies_of_the_folders(resnet_folder):
     model = transformers.ResNetModel.from_pretrained(resnet_folder)
     params, again = network.init(np.random.default_rng(0)), network.init(np.random.default_rng(1))
     expected = {f"f.{name}": t for name, t in model.state_dict().items() if not name.endswith("num_batches_tracked")}
-    assert params.keys() == expected.keys()
-    assert all(torch.equal(params[name], expected[name]) for name in expected)
+    assert same(params, expected)
     params["f.embedder.embedder.convolution.weight"].zero_()
     assert again["f.embedder.embedder.convolution.weight"].abs().sum() > 0
     trained = [name for name in params if not is_statistic(name)]
@@ -152,21 +158,18 @@ def test_training_updates_statistics_in_place_as_batchnorm_does(resnet_folder, p
     model = transformers.ResNetModel.from_pretrained(resnet_folder).train()
     images, pixels = torch.from_numpy(photographs), prepared(photographs, *IMAGENET)
     for _ in range(2):
-        result = model(pixels)
-        expected = result.last_hidden_state if output == "maps" else result.pooler_output.flatten(1)
-        torch.testing.assert_close(network(params, images, training=True), expected, rtol=1e-4, atol=1e-4)
+        own, expected = network(params, images, training=True), values_of(model, output, pixels)
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-4)
     state = model.state_dict()
     for name, value in places.items():
         assert params[name] is value
         torch.testing.assert_close(value, state[name.removeprefix("f.")])
     before = {name: value.clone() for name, value in places.items()}
-    model.eval()
     with torch.no_grad():
-        result = model(pixels)
-    expected = result.last_hidden_state if output == "maps" else result.pooler_output.flatten(1)
-    torch.testing.assert_close(network(params, images), expected, rtol=1e-4, atol=1e-4)
+        own, expected = network(params, images), values_of(model.eval(), output, pixels)
+    torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-4)
     network(params, images[:1], training=True)  # one image has no spread between samples
-    assert all(torch.equal(places[name], before[name]) for name in places)
+    assert same(places, before)
 
 
 def test_random_weights_need_no_file():
@@ -174,8 +177,7 @@ def test_random_weights_need_no_file():
     network = ResNet(settings, (3, 32, 32), "vectors").backbone()
     assert network.shape == (512,)
     params = network.init(np.random.default_rng(0))
-    again = network.init(np.random.default_rng(0))
-    assert all(torch.equal(params[name], again[name]) for name in params)
+    assert same(params, network.init(np.random.default_rng(0)))
     assert sum(v.numel() for name, v in params.items() if not is_statistic(name)) == 11_176_512  # without a classifier
     weight = params["f.encoder.stages.3.layers.1.layer.0.convolution.weight"]
     assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
@@ -255,17 +257,131 @@ def test_a_hub_name_is_loaded_from_its_local_copy_and_a_hub_that_does_not_answer
 @pytest.mark.parametrize(("side", "expected"), [(448, 448), (224, 224), (32, 224)])
 def test_the_network_sees_images_of_the_size_that_the_data_have(resnet_folder, vit_folder, side, expected):
     """``data.size`` alone is set for larger maps: it leaves no second size behind."""
-    shape = (3, side, side)
-    for encoder, cells in (
-        (resnet(resnet_folder, "maps", shape, size=None), 16),
-        (vit(vit_folder, "maps", shape, size=None), 8),
-    ):
-        network = encoder.backbone()
+    for make, folder, cells in ((resnet, resnet_folder, 16), (vit, vit_folder, 8)):
+        network = make(folder, "maps", (3, side, side), size=None).backbone()
         assert (network.prepare.size, network.shape[1:]) == (expected, (expected // cells, expected // cells))
 
 
-def test_settings_that_make_no_sense_are_refused(vit_folder):
-    said = message_of(lambda: vit(vit_folder, trained=True, size=36).backbone(), error=ExperimentError)
-    assert said == "encoder.size: 36 is not a multiple of the patches' side, 8"
+SMALL = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+WORDS = ["[UNK]", "[PAD]", "cat", "dog", "a", "photo"]
+
+
+def saved(kind, folder):
+    """Save a small random model of one kind, with its text part and a tokenizer of a few words where it has one."""
+    torch.manual_seed(0)
+    images = {**SMALL, "image_size": 24, "patch_size": 8}
+    texts = {**SMALL, "vocab_size": len(WORDS), "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 1}
+    clip = {"text_config": {**texts, "projection_dim": 6}, "vision_config": {**images, "projection_dim": 6}}
+    configs = {
+        "dinov2": transformers.Dinov2Config(**images, mlp_ratio=2),
+        "dinov2_with_registers": transformers.Dinov2WithRegistersConfig(**images, mlp_ratio=2, num_register_tokens=3),
+        "clip": transformers.CLIPConfig(**clip, projection_dim=6),
+        "siglip": transformers.SiglipConfig(text_config={**texts, "projection_size": 16}, vision_config=images),
+    }
+    model = transformers.AutoModel.from_config(configs[kind])
+    with torch.no_grad():
+        for value in model.parameters():  # as far from one another as trained ones
+            value.add_(0.2 * torch.randn_like(value))
+    model.save_pretrained(folder)
+    if kind in ("clip", "siglip"):
+        tokenizers = pytest.importorskip("tokenizers")
+        numbers = {word: i for i, word in enumerate(WORDS)}
+        words = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
+        words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        fast = transformers.PreTrainedTokenizerFast(
+            tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", model_max_length=12
+        )
+        fast.save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Folder and model of each kind."""
+    places = {kind: tmp_path_factory.mktemp(kind) for kind in NORMS}
+    return {kind: (place, saved(kind, place)) for kind, place in places.items()}
+
+
+def vision(folder, output="vectors", **settings):
+    return Vision(VisionSettings(weights=str(folder), **({"size": 24} | settings)), SHAPE, output)
+
+
+NORMS = {"dinov2": IMAGENET, "dinov2_with_registers": IMAGENET, "clip": CLIP, "siglip": HALF}
+
+
+def vision_pixels(images, kind, size=24):
+    return prepared(images, *NORMS[kind], size, "bicubic")
+
+
+@torch.no_grad()
+def image_vectors(kind, model, planes, **settings):
+    """What the library itself computes."""
+    if kind.startswith("dinov2"):
+        return model(pixel_values=planes).last_hidden_state[:, 0].numpy()
+    states = model.vision_model(pixel_values=planes, **settings).pooler_output
+    return normalize(model.visual_projection(states) if kind == "clip" else states, dim=1).numpy()
+
+
+@pytest.mark.parametrize("size", [24, 32], ids=["own size", "positions are interpolated"])
+@pytest.mark.parametrize("kind", NORMS)
+def test_vectors_are_the_librarys(folders, photographs, kind, size):
+    folder, model = folders[kind]
+    found = vision(folder, size=size).encode(photographs)
+    settings = {"interpolate_pos_encoding": True} if size != 24 and kind in ("clip", "siglip") else {}
+    expected = image_vectors(kind, model, vision_pixels(photographs, kind, size), **settings)
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    assert (found.dtype, found.shape) == (np.float32, (8, *vision(folder).shape))
+
+
+@pytest.mark.parametrize("kind", NORMS)
+def test_maps_are_the_patches_tokens_in_their_places(folders, photographs, kind):
+    folder, model = folders[kind]
+    found = vision(folder, "maps").encode(photographs)
+    assert found.shape == (8, 16, 3, 3)
+    network = model.vision_model if kind in ("clip", "siglip") else model
+    with torch.no_grad():
+        states = network(pixel_values=vision_pixels(photographs, kind)).last_hidden_state.numpy()
+    first = {"dinov2": 1, "dinov2_with_registers": 4, "clip": 1, "siglip": 0}[kind]
+    tokens = states[:, first : first + 9].reshape(8, 3, 3, 16)
+    np.testing.assert_allclose(found.transpose(0, 2, 3, 1), tokens, rtol=5e-3, atol=5e-3)
+
+
+def test_the_folder_says_size_and_normalization(folders, photographs, tmp_path):
+    folder = shutil.copytree(folders["clip"][0], tmp_path / "copy")
+    said = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.9, 0.8, 0.7], "crop_size": {"height": 16, "width": 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(said))
+    encoder = vision(folder, size=None)
+    assert encoder.prepare.size == 16
+    planes = prepared(photographs, said["image_mean"], said["image_std"], 16, "bicubic")
+    expected = image_vectors("clip", folders["clip"][1], planes, interpolate_pos_encoding=True)
+    np.testing.assert_allclose(encoder.encode(photographs), expected, rtol=1e-3, atol=1e-5)
+    assert folder / "preprocessor_config.json" in encoder.files()
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_images_and_texts_share_a_space(folders, photographs, kind):
+    """Their products are the library's own logits, up to its scale and bias."""
+    folder, model = folders[kind]
+    images, texts = vision(folder).encode(photographs), embed_texts(["a photo", "cat", "dog"], str(folder))
+    ids = transformers.AutoTokenizer.from_pretrained(folder)
+    tokens = ids(["a photo", "cat", "dog"], padding="max_length" if kind == "siglip" else True, return_tensors="pt")
+    given = {"pixel_values": vision_pixels(photographs, kind), "input_ids": tokens["input_ids"]}
+    if kind == "clip":
+        given["attention_mask"] = tokens["attention_mask"]  # SigLIP was trained without
+    with torch.no_grad():
+        logits = model(**given).logits_per_image
+        logits = (logits - getattr(model, "logit_bias", torch.zeros(()))) / model.logit_scale.exp()
+    np.testing.assert_allclose(images @ texts.T, logits.numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_settings_that_make_no_sense_and_folders_of_other_models_are_refused(folders, vit_folder, tmp_path):
+    why = "encoder.size: 36 is not a multiple of the patches' side, 8"
+    assert message_of(vit(vit_folder, trained=True, size=36).backbone, error=ExperimentError) == why
+    assert message_of(vision, folders["clip"][0], error=ExperimentError, size=36) == why
     with pytest.raises(ValidationError, match="pretrained = false leaves random numbers where nothing is trained"):
         ResNetSettings(pretrained=False)
+    said = message_of(vision, vit_folder)
+    assert "type 'vit', but encoder.name = 'vision' takes clip, clip_vision_model, dinov2, " in said
+    shutil.copy(folders["dinov2"][0] / "config.json", tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    assert "has no weights (model.safetensors): pytorch_model.bin may run code when it" in message_of(vision, tmp_path)
