@@ -1,13 +1,17 @@
-"""Predictions from Python: ``load_run(...).predict``."""
+"""Predictions from Python: ``load_run(...).predict``, and of the model that is exported as ONNX."""
 
+import json
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from fedunseen import load_run, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, RunDirectoryError
+from fedunseen.experiment.portable import export_model
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +118,71 @@ def test_a_run_predicts_the_same_where_its_data_are_gone_and_it_was_moved(make, 
     root.rename(tmp_path / "away")
     done.path.rename(tmp_path / "moved")
     assert load_run(tmp_path / "moved").predict(rows) == expected
+
+
+@pytest.fixture
+def asked(rows, tmp_path):
+    """Call the script of an exported folder, where this package cannot be imported; compare what it answers."""
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    np.save(tmp_path / "rows.npy", rows)
+
+    def check(folder, expected, *options):
+        script = (
+            "import sys, runpy\nsys.modules['fedunseen'] = sys.modules['torch'] = None\n"
+            f"sys.argv = {['predict.py', str(tmp_path / 'rows.npy'), *options]!r}\n"
+            f"runpy.run_path({str(folder / 'predict.py')!r}, run_name='__main__')"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for line, ranking in zip(done.stdout.splitlines(), expected, strict=True):
+            found = {one["name"]: one["score"] for one in json.loads(line)}
+            assert found == pytest.approx(scores(ranking), abs=1e-3)
+
+    return check
+
+
+NEW = {"new": [0.1, 0.9, 0.2, 0.8, 0.3, 0.7]}
+LINE = "new,,0.1,0.9,0.2,0.8,0.3,0.7\n"
+
+
+@pytest.mark.slow
+def test_an_exported_folder_answers_as_the_run_does_and_takes_new_classes(make, tmp_path, rows, asked):
+    done = run(make({"data.features": ["standard", "l2"], "data.semantics": ["centre", "l2"]}), tmp_path / "run")
+    assert done.result["calibration_factor"] != 0
+    folder = tmp_path / "model"
+    assert {path.name for path in export_model(done, folder, "")} == {path.name for path in folder.iterdir()}
+    asked(folder, done.predict(rows), "--top", "99")
+    asked(folder, done.predict(rows, among="unseen", top=2), "--top", "2", "--unseen")
+    with open(folder / "classes.csv", "a", encoding="utf-8") as file:
+        file.write(LINE)
+    asked(folder, done.predict(rows, NEW), "--top", "99")
+    with pytest.raises(RunDirectoryError, match="is not an empty folder: name another with --out"):
+        export_model(load_run(done.path), folder, "")
+
+
+@pytest.mark.slow
+def test_prototypes_are_made_in_the_graph(make, tmp_path, rows, asked):
+    """Gaussian classes: the model's own with learned examples, in any order, and a new one by description."""
+    settings = {"method.name": "gaussian", "method.shrinkage": 0.3, "data.semantics": ["centre", "l2"]}
+    solved = run(make({**settings, "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run")
+    rng, name = np.random.default_rng(0), solved.space.names[solved.space.unseen[0]]
+    shown = {word: rng.normal(size=(3, 9)).astype(np.float32) for word in (name, "undescribed", "undescribed too")}
+    done = solved.learn(examples=shown, out=tmp_path / "learnt")
+    export_model(done, tmp_path / "model", "")
+    expected = done.predict(rows, NEW)
+    before, after = (scores(rankings[0])[name] for rankings in (solved.predict(rows), expected))
+    assert before != pytest.approx(after, abs=1e-2)  # it has moved
+    table = tmp_path / "model" / "classes.csv"
+    header, *lines = table.read_text("utf-8").splitlines(keepends=True)
+    table.write_text("".join([header, LINE, *reversed(lines)]), "utf-8")
+    asked(tmp_path / "model", expected, "--top", "99")
+
+
+def test_a_model_that_needs_this_package_is_not_exported(make, tmp_path):
+    done = run(
+        make({"method.name": "classifier", "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run"
+    )
+    with pytest.raises(ExperimentError, match=r"method\.name = 'classifier' does not score a class by its"):
+        export_model(done, tmp_path / "model", "")
+    assert not (tmp_path / "model").exists()
