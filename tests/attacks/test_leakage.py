@@ -110,12 +110,7 @@ def test_the_restart_with_the_least_objective_counts(attack, best, lenet_victim,
     away = floats(rng, 1, 1, 8, 8) - 0.5
     starts = [lenet_victim[1] + (0.3 if restart == best else 1.0 + restart) * away for restart in range(3)]
     tried = []
-
-    def start(restart):
-        tried.append(restart)
-        return {"image": starts[restart]}
-
-    result = search(attack, lenet_victim, start)
+    result = search(attack, lenet_victim, lambda restart: tried.append(restart) or {"image": starts[restart]})
     assert tried == [0, 1, 2]
     torch.testing.assert_close(result.values["image"], starts[best])
 

@@ -6,6 +6,7 @@ import scipy.stats
 import torch
 import torch.nn.functional as F
 from on_space import on
+from scipy.spatial.distance import cdist, pdist
 from sklearn.datasets import load_digits
 
 from fedunseen.data import ClassSpace
@@ -40,15 +41,12 @@ def by_hand(method, x, labels, settings):
     """Condition all prototypes' joint Gaussian, classes times features, on the class means: nothing is whitened."""
     x, s = x.numpy(), method.semantics.double().numpy()
     ids = sorted(set(labels.tolist()))
-    count = np.array([(labels == c).sum().item() for c in ids])
-    means = np.stack([x[labels == c].mean(0) for c in ids])
-    within = sum((x[labels == c] - means[i]).T @ (x[labels == c] - means[i]) for i, c in enumerate(ids))
-    sigma = within / (len(x) - len(ids))
+    groups = [x[labels == c] for c in ids]
+    count, means = np.array([len(rows) for rows in groups]), np.stack([rows.mean(0) for rows in groups])
+    sigma = sum((rows - rows.mean(0)).T @ (rows - rows.mean(0)) for rows in groups) / (len(x) - len(ids))
     shrunk = 0.8 * sigma + 0.2 * np.trace(sigma) / len(sigma) * np.eye(len(sigma))
-    distances = ((s[:, None] - s[None]) ** 2).sum(-1)
-    own = distances[np.ix_(ids, ids)]
-    median = np.sort(own[np.triu_indices(len(ids), 1)])[(len(ids) * (len(ids) - 1) // 2 - 1) // 2]
-    similarity = np.exp(-distances / (2 * settings["width"] * median))
+    median = np.percentile(pdist(s[ids], "sqeuclidean"), 50, method="lower")
+    similarity = np.exp(-cdist(s, s, "sqeuclidean") / (2 * settings["width"] * median))
     k = settings["variance"] * (similarity + settings["nugget"] * np.eye(len(s)))
     gain = np.kron(k[:, ids], shrunk) @ np.linalg.inv(np.kron(k[np.ix_(ids, ids)] + np.diag(1 / count), shrunk))
     m = means.mean(0)

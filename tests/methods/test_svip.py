@@ -9,71 +9,65 @@ from fedunseen.encoders import Backbone
 from fedunseen.methods.svip import SVIP, SVIPSettings, rollout, transformer, transformer_init
 
 
-def method_of(space, shape=MAPS, **settings):
-    return on(SVIP, space, shape, **{"width": 8, "heads": 2, **settings})
+def svip(space, **settings):
+    """Return a method and its parameters."""
+    method = on(SVIP, space, **{"width": 8, "heads": 2, **settings})
+    return method, method.init(np.random.default_rng(0))
 
 
-def params_of(method):
-    return method.init(np.random.default_rng(0))
+def by_hand(p, maps):
+    """Return tokens, the attributes that each patch predicts, attention, and the patch classifier's answers."""
+    patches = maps.flatten(2).transpose(1, 2) @ p["embed.weight"].T + p["embed.bias"]
+    tokens = torch.cat([p["first"].expand(len(maps), 1, -1), patches], 1) + p["positions"]
+    out, attention = transformer(p, "layers", tokens, 2)
+    hidden = torch.relu(tokens[:, 1:] @ p["patches.0.weight"].T + p["patches.0.bias"])
+    judged = (hidden @ p["patches.1.weight"].T + p["patches.1.bias"])[..., 0]
+    return tokens, out[:, 1:] @ p["g.weight"].T + p["g.bias"], attention, judged
 
 
 def test_the_loss_written_out(grouped):
     weights = {"sce": 0.9, "kl": 50.0, "decorrelation": 0.7, "patches": 0.6}
-    method = method_of(grouped, keep=0.6, scale=3.0, temperature=2.0, **weights)
-    p, b = params_of(method), batch(MAPS)
+    method, p = svip(grouped, keep=0.6, scale=3.0, temperature=2.0, **weights)
+    b = batch(MAPS)
     p |= {name: 20 * value for name, value in p.items() if name.startswith(("fill.", "g."))}
     a = F.normalize(method.semantics, dim=1)[SEEN]
     vectors = p["fill.words.weight"] @ torch.eye(30) + p["fill.words.bias"][:, None]  # a one-hot word a column
     fill = vectors @ p["fill.block.weight"][0] + p["fill.block.bias"]
-    z, second, judged, labels, norms = [], [], [], [], []
-    for x in b["inputs"][KEPT]:
-        patches = x.flatten(1).T @ p["embed.weight"].T + p["embed.bias"]
-        tokens = torch.cat([p["first"], patches]) + p["positions"]
-        out, attention = transformer(p, "layers", tokens[None], 2)
-        matters = torch.zeros(8)
-        matters[rollout(attention)[0].argsort(descending=True)[:5]] = 1  # of 8, 0.6 rounded
-        hidden = torch.relu(tokens[1:] @ p["patches.0.weight"].T + p["patches.0.bias"])
-        judged.append((hidden @ p["patches.1.weight"].T + p["patches.1.bias"])[:, 0])
-        labels.append(1 - matters)
-        result = (out[0, 1:] @ p["g.weight"].T + p["g.bias"])[matters > 0].mean(0)
-        norms.append(np.mean([result[i : i + 10].norm().item() for i in (0, 10, 20)]))
-        z.append(a @ result)
-        changed = tokens.clone()
-        changed[1:][matters == 0] += fill
-        again, _ = transformer(p, "layers", changed[None], 2)
-        second.append(a @ (again[0, 1:] @ p["g.weight"].T + p["g.bias"])[matters > 0].mean(0))
-    z, second, y = torch.stack(z), torch.stack(second), b["labels"][KEPT]
+    tokens, answers, attention, judged = by_hand(p, b["inputs"][KEPT])
+    matters = torch.zeros(3, 8, dtype=torch.bool)
+    matters.scatter_(1, rollout(attention).argsort(descending=True)[:, :5], True)  # of 8, 0.6 rounded
+    result = torch.stack([answer[kept].mean(0) for answer, kept in zip(answers, matters, strict=True)])
+    changed = tokens.clone()
+    changed[:, 1:][~matters] += fill
+    again = transformer(p, "layers", changed, 2)[0][:, 1:] @ p["g.weight"].T + p["g.bias"]
+    second = torch.stack([answer[kept].mean(0) for answer, kept in zip(again, matters, strict=True)]) @ a.T
+    z, y = result @ a.T, b["labels"][KEPT]
     expected = {
         "sce": F.cross_entropy(3 * z, y) + F.cross_entropy(3 * second, y),
         "kl": 4 * F.kl_div(F.log_softmax(z / 2, 1), F.softmax(second / 2, 1), reduction="batchmean") / len(SEEN),
-        "decorrelation": torch.tensor(np.mean(norms), dtype=torch.float32),
-        "patches": F.binary_cross_entropy_with_logits(torch.stack(judged), torch.stack(labels)),
+        "decorrelation": torch.stack([result[:, i : i + 10].norm(dim=1) for i in (0, 10, 20)]).mean(),
+        "patches": F.binary_cross_entropy_with_logits(judged, (~matters).float()),
     }
     assert expected["kl"] > 1e-3
     check_loss(method, p, b, expected, weights, rtol=1e-3, atol=1e-5)
 
 
 def test_scores_come_from_the_patches_that_the_patch_classifier_keeps(grouped):
-    method = method_of(grouped, keep=0.4)  # 3 of 8
-    params, x = params_of(method), batch(MAPS)["inputs"]
-    patches = x.flatten(2).transpose(1, 2) @ params["embed.weight"].T + params["embed.bias"]
-    tokens = torch.cat([params["first"].expand(4, 1, -1), patches], 1) + params["positions"]
-    out, _ = transformer(params, "layers", tokens, 2)
-    answers = out[:, 1:] @ params["g.weight"].T + params["g.bias"]
-    hidden = torch.relu(tokens[:, 1:] @ params["patches.0.weight"].T + params["patches.0.bias"])
-    judged = (hidden @ params["patches.1.weight"].T)[..., 0]
+    method, params = svip(grouped, keep=0.4)  # 3 of 8
+    x = batch(MAPS)["inputs"]
+    _, answers, _, judged = by_hand(params, x)
     expected = torch.stack([item[j.argsort()[:3]].mean(0) for item, j in zip(answers, judged, strict=True)])
     torch.testing.assert_close(method.attributes(params, x), expected, rtol=1e-4, atol=1e-5)
     scores = method.scores(params, x, others())
     torch.testing.assert_close(scores, 5 * expected @ F.normalize(others(), dim=1).T, rtol=1e-4, atol=1e-4)
-    everything = method_of(grouped, patches=0, keep=0.4)
+    everything, _ = svip(grouped, patches=0, keep=0.4)
     torch.testing.assert_close(everything.attributes(params, x), answers.mean(1), rtol=1e-4, atol=1e-5)
 
 
 def test_no_gradient_goes_through_the_choice_of_patches(grouped):
     """The patch classifier alone is moved by its loss; transformer and head are not, except through their inputs."""
-    method = method_of(grouped)
-    params, b = params_of(method), batch(MAPS)
+    method, params = svip(grouped)
+    b = batch(MAPS)
     grads = torch.func.grad(lambda p: method.loss(p, b, method.context())[1]["patches"])(params)
     assert grads["patches.0.weight"].abs().max() > 0
     assert all(not grads[name].any() for name in grads if name.startswith(("layers.", "g.", "fill.")))
@@ -103,17 +97,15 @@ class Tokens(Backbone):
 
 
 def test_a_trained_vision_transformer_is_used_in_the_place_of_its_own(grouped):
-    method = method_of(grouped, backbone=Tokens(), keep=1.0)
-    params = params_of(method)
+    method, params = svip(grouped, backbone=Tokens(), keep=1.0)
     assert not {"embed.weight", "first", "positions", "layers.norm.weight"} & set(params)
     assert params["g.weight"].shape == (30, 6)
     b = {**batch(MAPS), "inputs": torch.randn(4, 6, 4)}
     grads = torch.func.grad(lambda p: method.loss(p, b, method.context())[0])(params)
     assert all(grads[name].any() for name in ("f.first", "f.layers.0.qkv.weight", "g.weight"))
     means = method.backbone(params, b["inputs"]).mean((2, 3))
-    torch.testing.assert_close(method.represent(params, b["inputs"]), means)
-    expected = means @ params["g.weight"].T + params["g.bias"]
-    torch.testing.assert_close(method.attributes(params, b["inputs"]), expected)
+    found = method.represent(params, b["inputs"]), method.attributes(params, b["inputs"])
+    torch.testing.assert_close(found, (means, means @ params["g.weight"].T + params["g.bias"]))
 
 
 def test_heads_that_cannot_share_the_width_are_refused():
@@ -154,10 +146,11 @@ def test_rollout_multiplies_the_layers_from_the_input_up():
 
 
 def test_the_loss_agrees_with_finite_differences(grouped):
-    method = method_of(grouped)
-    params = {name: value.double() for name, value in params_of(method).items()}
-    context = {name: value.double() if value.is_floating_point() else value for name, value in method.context().items()}
-    b = {**batch(MAPS), "inputs": batch(MAPS)["inputs"].double()}
+    method, params = svip(grouped)
+    params, context, b = (
+        {name: value.double() if value.is_floating_point() else value for name, value in values.items()}
+        for values in (params, method.context(), batch(MAPS))
+    )
     method.backbone = lambda p, inputs, training=False: inputs  # the real one makes float32
     names = ["first", "fill.words.bias", "patches.1.bias"]
 

@@ -105,11 +105,8 @@ def test_unseen_classes_gain_and_seen_ones_lose_little():
     method, model, draw = problem()
     labels = np.repeat(np.arange(CLASSES), 100)
     x, unseen = draw(labels, 9), labels >= SEEN
-
-    def right(params):
-        return np.array(method.known_scores(params, x).argmax(1).numpy() == labels)
-
-    before, after = right(model), right(adapt(method, model, [pool(draw)]).params)
+    models = model, adapt(method, model, [pool(draw)]).params
+    before, after = (method.known_scores(params, x).argmax(1).numpy() == labels for params in models)
     assert after[unseen].mean() > before[unseen].mean() + 0.1
     assert after[~unseen].mean() > before[~unseen].mean() - 0.1
 
