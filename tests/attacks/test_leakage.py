@@ -16,10 +16,7 @@ from fedunseen.core.phases import SGD, Phase
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.classifier import Classifier
-from fedunseen.methods.clswgan import CLSWGAN
-from fedunseen.methods.fedzsl import FedZSL
-from fedunseen.methods.vaegan import VAEGAN
+from fedunseen.methods import CLSWGAN, VAEGAN, Classifier, FedZSL
 
 WIDE, ATTRIBUTES = 12, 5
 

@@ -13,7 +13,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.defences.screening import COUNTS, Magnitude, ScreenedTrainer
 from fedunseen.encoders import Backbone
 from fedunseen.engines.local.worker import Execution, Work, Worker
-from fedunseen.methods.classifier import Classifier
+from fedunseen.methods import Classifier
 from fedunseen.strategies import Scaffold
 from same import same
 

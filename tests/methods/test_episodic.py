@@ -13,11 +13,8 @@ from fedunseen.core.phases import PEER_COUNTS
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone, ResNet12Backbone, ResNet12Settings
+from fedunseen.methods import MAML, MAMLMI, MAMLMIAdv, ProtoNet
 from fedunseen.methods.episodic import turn
-from fedunseen.methods.maml import MAML
-from fedunseen.methods.maml_mi import MAMLMI
-from fedunseen.methods.maml_mi_adv import MAMLMIAdv
-from fedunseen.methods.protonet import ProtoNet
 from known_names import refuses
 
 INPUTS, FEATURES, WAYS, SHOTS, QUERIES, TASKS = 5, 4, 3, 2, 4, 2

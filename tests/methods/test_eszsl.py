@@ -5,7 +5,7 @@ import pytest
 import torch
 from on_space import on
 
-from fedunseen.methods.closed_form.eszsl import ESZSL
+from fedunseen.methods import ESZSL
 
 GAMMA, LAMBDA = 10.0**0.5, 10.0**-0.3
 CLASSES = [0, 1, 3, 4]  # no one holds class 2

@@ -10,9 +10,9 @@ from scipy.spatial.distance import cdist, pdist
 from sklearn.datasets import load_digits
 
 from fedunseen.data import ClassSpace
+from fedunseen.methods import Gaussian
 from fedunseen.methods.closed_form import gaussian_process as gp
 from fedunseen.methods.closed_form.base import ClosedForm
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.statistics import scatter, statistics
 from known_names import refuses
 from refusals import message_of
@@ -329,7 +329,7 @@ def test_without_any_sample_the_nearest_text_wins_and_samples_improve_it():
 def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     """Prior means by a slope that numpy's least squares finds; the rest conditioned class by class, not whitened."""
     method, x, labels = aligned(classes=12)
-    method.settings = GaussianSettings(prior="semantics", **FIXED)
+    method.settings = Gaussian.Settings(prior="semantics", **FIXED)
     shown = torch.isin(labels, torch.tensor([0, 1, 4, 7, 9]))
     model = method.solve(method.statistics(x[shown], labels[shown]))
     ids, s = [0, 1, 4, 7, 9], method.semantics.double().numpy()

@@ -15,11 +15,8 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.phases import Adam
 from fedunseen.encoders import Backbone
 from fedunseen.encoders.text import embed_texts
-from fedunseen.methods import Candidates, generative
-from fedunseen.methods.clswgan import CLSWGAN
-from fedunseen.methods.free import FREE
+from fedunseen.methods import CLSWGAN, FREE, VAEGAN, Candidates, generative
 from fedunseen.methods.generative import softmax_head
-from fedunseen.methods.vaegan import VAEGAN
 from refusals import message_of
 
 WIDTH, NOISE, SCALE, HELD = 6, 3, 1.7, [0, 1, 3]

@@ -8,10 +8,8 @@ from on_space import KEPT, MAPS, SEEN, batch, check_loss, drawn, on, others
 from pydantic import ValidationError
 
 from fedunseen import losses
-from fedunseen.methods.apn import APN
-from fedunseen.methods.gem import GEM
+from fedunseen.methods import APN, GEM, MSDN
 from fedunseen.methods.maps import word_vectors
-from fedunseen.methods.msdn import MSDN, MSDNSettings
 from refusals import message_of
 
 
@@ -119,7 +117,7 @@ def test_self_calibration_needs_unseen_classes_in_the_softmax(space, classes):
         "set calibration = 0, or sce_classes = 'all'"
     )
     with pytest.raises(ValidationError, match=sentence):
-        MSDNSettings(sce_classes=classes)
+        MSDN.Settings(sce_classes=classes)
 
 
 def test_scores_of_gem_do_not_depend_on_how_strong_features_semantics_or_filters_are(grouped):

@@ -10,10 +10,9 @@ from on_space import batch, on
 from fedunseen.core.registry import find
 from fedunseen.core.trainer import Task, Trainer
 from fedunseen.data import ClassSpace
-from fedunseen.methods import METHODS, Candidates, Generator, Method
+from fedunseen.methods import METHODS, Candidates, FedZSL, Generator, Method
 from fedunseen.methods.base import AttributePredictor
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.methods.generative import Generative
 from refusals import message_of
 

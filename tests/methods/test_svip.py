@@ -6,7 +6,8 @@ from on_space import KEPT, MAPS, SEEN, batch, check_loss, on, others
 from pydantic import ValidationError
 
 from fedunseen.encoders import Backbone
-from fedunseen.methods.svip import SVIP, SVIPSettings, rollout, transformer, transformer_init
+from fedunseen.methods import SVIP
+from fedunseen.methods.svip import rollout, transformer, transformer_init
 
 
 def svip(space, **settings):
@@ -110,7 +111,7 @@ def test_a_trained_vision_transformer_is_used_in_the_place_of_its_own(grouped):
 
 def test_heads_that_cannot_share_the_width_are_refused():
     with pytest.raises(ValidationError, match="4 heads cannot share a width of 10: choose a multiple of the heads"):
-        SVIPSettings(width=10, heads=4)
+        SVIP.Settings(width=10, heads=4)
 
 
 # The transformer

@@ -14,8 +14,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
 from fedunseen.experiment.changed import adaptation_note
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
-from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods import Gaussian, Ridge
 from fedunseen.methods.closed_form.soft_statistics import LEVELS, responsibilities, scorer, soft_statistics
 from fedunseen.methods.closed_form.statistics import statistics
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, stretched, update
@@ -36,7 +35,7 @@ def problem(seed=0, noise=12, **settings):
         return torch.from_numpy(np.clip(np.rint(means[labels] + noise * apart), -127, 127))
 
     space = ClassSpace(tuple("abcdefghijkl"), semantics, tuple("wxyz"), np.arange(SEEN), [], np.arange(SEEN, CLASSES))
-    chosen = GaussianSettings(shrinkage=0.2, **settings)
+    chosen = Gaussian.Settings(shrinkage=0.2, **settings)
     method = Gaussian(chosen, space, torch.from_numpy(semantics), Backbone((WIDTH,)))
     labels = np.repeat(np.arange(SEEN), 30)
     model = method.solve(statistics(draw(labels), torch.from_numpy(labels), space))
@@ -185,7 +184,7 @@ def test_models_that_cannot_adapt_are_refused():
     method, model, draw = problem()
     assert "every class" in message_of(scorer, model | {"seen_mask": torch.ones(CLASSES)})
     assert "no labeled sample" in message_of(scorer, model | {"count": torch.zeros(CLASSES)})
-    ridge = Ridge(RidgeSettings(), method.space, method.semantics, method.backbone)
+    ridge = Ridge(Ridge.Settings(), method.space, method.semantics, method.backbone)
     assert "ridge" in message_of(adapt, ridge, {}, [pool(draw)], error=ExperimentError)
 
 

@@ -9,11 +9,8 @@ import torch.nn.functional as F
 from on_space import KEPT, SEEN, batch, check_loss, drawn, on, others
 
 from fedunseen.core.class_similarity import class_similarity
-from fedunseen.methods.apn import APN
+from fedunseen.methods import APN, Classifier, DistZSL, FedZSL
 from fedunseen.methods.base import class_mask
-from fedunseen.methods.classifier import Classifier
-from fedunseen.methods.distzsl import DistZSL
-from fedunseen.methods.fedzsl import FedZSL
 from refusals import message_of
 
 

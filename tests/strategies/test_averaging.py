@@ -7,8 +7,7 @@ from fedunseen import strategies
 from fedunseen.core.phases import Step
 from fedunseen.core.registry import find
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies import STRATEGIES, Instruction, Reply
-from fedunseen.strategies.fedavg import FedAvg, FedAvgDecay, FedAvgDecaySettings, FedAvgSettings
+from fedunseen.strategies import STRATEGIES, FedAvg, FedAvgDecay, Instruction, Reply
 from refusals import message_of
 from same import same
 
@@ -31,20 +30,20 @@ def merged(strategy, round=0):
 ])  # fmt: skip
 @pytest.mark.parametrize("eta", [1.0, 0.5, 2.0])
 def test_the_merge_is_equation_2(weights, change, eta):
-    strategy = FedAvg(FedAvgSettings(weights=weights, server_lr=eta))
+    strategy = FedAvg(weights=weights, server_lr=eta)
     assert merged(strategy) == pytest.approx(10 + eta * change)
     assert sum(strategy.reply_weights(replies())) == pytest.approx(1)
 
 
 def test_the_server_of_fedavg_decay_takes_smaller_and_smaller_steps():
-    strategy = FedAvgDecay(FedAvgDecaySettings(server_lr=2.0, decay=0.5))
+    strategy = FedAvgDecay(server_lr=2.0, decay=0.5)
     change = 1 / 4 + 2 / 4 + 4 * 2 / 4
     assert [merged(strategy, round) for round in range(3)] == pytest.approx([10 + s * change for s in (2, 1, 0.5)])
 
 
 @pytest.mark.parametrize("beta", [1.0, 3.0])
 def test_an_update_is_scaled_by_beta(beta):
-    strategy = FedAvg(FedAvgSettings(update_scale=beta))
+    strategy = FedAvg(update_scale=beta)
     result = LocalResult({"w": torch.tensor([5.0])}, {}, 1)
     update, state = strategy.finish(Instruction({"w": torch.tensor([3.0])}), result, {"kept": torch.ones(1)})
     assert update["w"].item() == 2 * beta
@@ -56,7 +55,7 @@ def test_merging_goes_by_the_order_given_and_changes_no_argument():
     many = [Reply(k, {"w": torch.randn(1000, generator=generator)}, k + 1, 1) for k in range(7)]
     before = [reply.update["w"].clone() for reply in many]
     params = {"w": torch.randn(1000, generator=generator)}
-    strategy = FedAvg(FedAvgSettings())
+    strategy = FedAvg()
     first, again = (strategy.merge({}, params, many, 0)[1]["w"] for _ in range(2))
     assert torch.equal(first, again)
     expected = sum((reply.update["w"] * (reply.classes / 28) for reply in many), params["w"])
@@ -137,7 +136,7 @@ def test_settings_know_the_name_and_are_given_as_one_object_or_by_keyword(kind):
 def test_settings_that_make_no_sense_are_refused():
     for wrong in ({"mu": -1.0}, {"nu": 1.0}):
         assert next(iter(wrong)) in message_of(strategies.FedProx, error=ValueError, **wrong)
-    refusal = message_of(FedAvg, FedAvgSettings(), error=TypeError, rounds=3)
+    refusal = message_of(FedAvg, FedAvg.Settings(), error=TypeError, rounds=3)
     assert refusal == "FedAvg takes settings or single ones by keyword, not both"
     refusal = message_of(getattr, strategies, "FedProxx", error=AttributeError)
     assert refusal == "module 'fedunseen.strategies' has no attribute 'FedProxx'"

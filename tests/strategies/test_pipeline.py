@@ -10,7 +10,7 @@ from fedunseen.defences.rules import NormClip, NormClipSettings
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.strategies import FedAvg, FedNova, Filter, FilterResult, Instruction, Pipeline, Reply, Scaffold, Strategy
-from fedunseen.strategies.base import FLAGS, StrategySettings
+from fedunseen.strategies.base import FLAGS
 from fedunseen.strategies.compression import Codec, CompressionSettings
 from fedunseen.strategies.peers import Peers
 from fedunseen.strategies.pipeline import SAME
@@ -126,7 +126,7 @@ def test_every_hook_of_a_strategy_has_its_place_in_a_pipeline():
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_what_a_strategy_says_is_not_lost(name):
-    inner = Talkative(StrategySettings(name="talkative", rounds=17))
+    inner = Talkative(Strategy.Settings(name="talkative", rounds=17))
     pipeline = Pipeline(inner, FILTERS[name]())
     assert pipeline.settings is inner.settings
     assert pipeline.rounds == 17

@@ -6,10 +6,7 @@ import torch
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.phases import Step
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies import Pipeline
-from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
-from fedunseen.strategies.fedgloss import FedGloSS
-from fedunseen.strategies.fedprox import FedProx, FedProxSettings
+from fedunseen.strategies import FedAvg, FedGloSS, FedProx, Pipeline
 from fedunseen.strategies.selective import Selective, travelling
 from refusals import message_of
 
@@ -41,7 +38,7 @@ def test_patterns_that_choose_nothing_or_everything_are_refused(shared, private,
 
 def test_what_stays_starts_from_the_seed_and_then_from_itself():
     own = {"critic.w": torch.tensor([3.0])}
-    strategy = Pipeline(FedAvg(FedAvgSettings()), [Selective(own)])
+    strategy = Pipeline(FedAvg(), [Selective(own)])
     sent = {"generator.w": torch.tensor([1.0])}
     first = strategy.recall(strategy.instruct({}, sent, 0), {}, 0)
     assert first.params is sent
@@ -62,7 +59,7 @@ def gradients(seen):
 
 
 def test_the_inner_strategy_corrects_what_travels_alone():
-    strategy = Pipeline(FedProx(FedProxSettings(mu=2.0)), [Selective({"critic.w": torch.zeros(2)})])
+    strategy = Pipeline(FedProx(mu=2.0), [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([1.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
     step = Step({}, {}, {"global/generator.w": torch.zeros(2)}, {})
     grads, _ = strategy.correct(gradients([]))(params, step)
@@ -73,7 +70,7 @@ def test_the_inner_strategy_corrects_what_travels_alone():
 
 
 def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
-    inner = FedGloSS(FedGloSS.Settings(rho=0.5, dual=False))
+    inner = FedGloSS(rho=0.5, dual=False)
     strategy = Pipeline(inner, [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
     state = strategy.init({"generator.w": torch.zeros(2)}, 2)

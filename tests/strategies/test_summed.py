@@ -9,10 +9,8 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.encoders import Backbone
 from fedunseen.engines import InProcess, Worker
-from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
-from fedunseen.strategies import Reply
-from fedunseen.strategies.fedavg import FedAvg
-from fedunseen.strategies.scaffold import Scaffold
+from fedunseen.methods import Ridge
+from fedunseen.strategies import FedAvg, Reply, Scaffold
 from fedunseen.strategies.summed import Summed, forget, kept_sums
 from known_names import refuses
 
@@ -93,7 +91,7 @@ def test_what_cannot_be_is_refused():
 )  # fmt: skip
 def test_a_bad_party_is_dropped_and_the_others_are_merged(change, why):
     space = ClassSpace(("cat", "dog", "fox"), np.eye(3), tuple("abc"), [0, 1], [], [2])
-    method = Ridge(RidgeSettings(), space, torch.eye(3), Backbone((4,)))
+    method = Ridge(Ridge.Settings(), space, torch.eye(3), Backbone((4,)))
     method.quantization = Quantization.of_unit_length(8, 5.0, 4)
     inputs = torch.nn.functional.normalize(torch.randn(60, 4, generator=torch.Generator().manual_seed(0)), dim=1)
     labels = torch.arange(60) // 20 % 2
