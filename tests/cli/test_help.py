@@ -1,6 +1,5 @@
-"""What the command says of itself and of the machine."""
+"""What the command says of itself and of the machine, and what it tells shells to complete."""
 
-import json
 import re
 import subprocess
 import sys
@@ -14,19 +13,18 @@ from typer.main import get_command
 import fedunseen
 from fedunseen import __version__
 from fedunseen.cli.main import PANELS, app
+from fedunseen.cli.options import presets, settings, sweeps
 from fedunseen.core.registry import names
 from fedunseen.experiment import preset_names
-from processes import sets
+from processes import environment, sets
 from published_layouts import write_miniimagenet
 
 
 def commands(command, path=()):
     """Return every command under its name."""
-    inner = getattr(command, "commands", {})
-    found = {} if inner else {" ".join(path): command}
-    for name, one in inner.items():
-        found |= commands(one, (*path, name))
-    return found
+    inner = getattr(command, "commands", {}).items()
+    below = [commands(one, (*path, name)) for name, one in inner]
+    return {name: one for found in below for name, one in found.items()} or {" ".join(path): command}
 
 
 ALL = commands(get_command(app))
@@ -34,8 +32,7 @@ ALL = commands(get_command(app))
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_argument_and_every_option_has_a_line(name):
-    for one in ALL[name].params:
-        assert getattr(one, "help", None), f"{name}: {one.name}"
+    assert not [one.name for one in ALL[name].params if not getattr(one, "help", None)]
     assert re.fullmatch(r"[A-Z].*\.", ALL[name].help.splitlines()[0])
 
 
@@ -94,44 +91,47 @@ def data(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_doctor_lists_every_data_set_with_what_is_found(command, data, own_cache):
-    findings = json.loads(command("doctor", "--json").out)
+def test_doctor_lists_every_data_set_with_what_is_found(works, data, own_cache):
+    findings = works("doctor", "--json").answer
     lines = dict(line.split(": ", 1) for line in findings["data"])
     assert set(lines) == set(names("data"))
-    assert lines["digit-pairs"] == "in the package"
-    assert lines["xlsa17"] == str(data / "xlsa17" / "CUB")
-    assert lines["miniimagenet"] == str(data / "mini")
-    assert lines["cub"] == f"not in {data}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011"
+    assert (
+        lines
+        | {
+            "digit-pairs": "in the package",
+            "xlsa17": str(data / "xlsa17" / "CUB"),
+            "miniimagenet": str(data / "mini"),
+            "cub": f"not in {data}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011",
+        }
+        == lines
+    )
     assert (findings["missing"], findings["cache"]) == ([], str(own_cache))
     assert (findings["versions"]["fedunseen"], bool(findings["versions"]["torch"])) == (__version__, True)
     assert findings["devices"][0].startswith("cpu (")
-    shown = command("doctor")
-    assert (shown.code, shown.err) == (0, "")
-    for line in (*findings["data"], *findings["devices"], *findings["extras"]):
-        assert f"  {line}\n" in shown.out
+    shown = works("doctor")
+    assert shown.err == ""
+    assert all(f"  {line}\n" in shown.out for key in ("data", "devices", "extras") for line in findings[key])
     assert shown.out.endswith("nothing that is needed is missing\n")
 
 
-@pytest.mark.parametrize("where", ["nowhere", None])
-def test_doctor_says_how_to_name_the_data_folder(command, tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("root", ["nowhere", None])
+def test_doctor_says_how_to_name_the_data_folder(works, tmp_path, monkeypatch, root):
     monkeypatch.chdir(tmp_path)
-    root = "data" if where is None else str(tmp_path / where)
     monkeypatch.delenv("FEDUNSEEN_DATA", raising=False)
-    if where is not None:
+    if root is not None:
         monkeypatch.setenv("FEDUNSEEN_DATA", root)
-    line = f"the data folder {root} is not there: set FEDUNSEEN_DATA to the folder with the data sets"
-    done = command("doctor")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.endswith(f"missing\n  {line}\n")
+    line = f"the data folder {root or 'data'} is not there: set FEDUNSEEN_DATA to the folder with the data sets"
+    done = works("doctor")
+    assert (done.err, done.out.endswith(f"missing\n  {line}\n")) == ("", True)
 
 
-def test_doctor_names_a_cache_that_cannot_be_written(command, monkeypatch):
+def test_doctor_names_a_cache_that_cannot_be_written(works, monkeypatch):
     monkeypatch.setattr("os.access", lambda *_: False)
-    lines = json.loads(command("doctor", "--json").out)["missing"]
+    lines = works("doctor", "--json").answer["missing"]
     assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in lines)
 
 
-def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
+def test_doctor_lists_every_extra_with_what_is_found(works, monkeypatch):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     found = {"onnx": "1.17"}
 
@@ -141,7 +141,7 @@ def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
         return found[name]
 
     monkeypatch.setattr("fedunseen.cli.start.version", version)
-    findings = json.loads(command("doctor", "--json").out)
+    findings = works("doctor", "--json").answer
     lines = dict(line.split(" ", 1) for line in findings["extras"])
     assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
     assert lines["onnx"] == "(onnx exports models that load without this package): 1.17"
@@ -150,16 +150,45 @@ def test_doctor_lists_every_extra_with_what_is_found(command, monkeypatch):
     assert "torch is not installed: pip install torch" in findings["missing"]
 
 
-def test_presets_are_listed_with_what_they_are(command):
-    code, out, err = command("presets")
-    lines = out.splitlines()
-    assert (code, err) == (0, "")
-    assert [line.split()[0] for line in lines] == preset_names()
-    assert all(len(line.split()) > 5 for line in lines)
+def test_presets_are_listed_with_what_they_are(works):
+    done = works("presets")
+    words = [line.split() for line in done.out.splitlines()]
+    assert ([first for first, *_ in words], done.err) == (preset_names(), "")
+    assert all(len(line) > 5 for line in words)
 
 
-def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(command, monkeypatch):
+def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(works, monkeypatch):
     items = ["click<8.5,>=8.2", "torch>=2.6", "numpy", "my-thing.x~=1.0", "onnx>=1.17; extra == 'onnx'"]
     monkeypatch.setattr("fedunseen.cli.start.requires", lambda name: items)
-    versions = json.loads(command("doctor", "--json").out)["versions"]
+    versions = works("doctor", "--json").answer["versions"]
     assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]
+
+
+def asked(shell, words):
+    """Return what a shell is told when it asks for the completions of a line; zsh asks as fish does."""
+    question = {
+        "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
+        "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell]
+    script = "import sys; sys.argv[0] = 'fedunseen'; from fedunseen.cli.main import main; main()"
+    own = {**environment(), "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **question}
+    done = subprocess.run([sys.executable, "-c", script], env=own, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_bash_and_fish_hear_of_presets_and_of_options():
+    assert asked("bash", "fedunseen join --log").split() == ["--log-format"]
+    lines = asked("fish", "fedunseen run digit").splitlines()
+    assert len(lines) > 3
+    assert all(line.startswith("digit") and "\t" in line for line in lines)  # what explains a preset fits on a line
+
+
+@pytest.mark.slow
+def test_only_what_begins_so_is_offered():
+    assert [name for name, _ in presets("digit-pairs-gau")] == ["digit-pairs-gaussian"]
+    assert [name for name, _ in sweeps("fzsl-table1")] == ["fzsl-table1"]
+    assert presets("runs/mine") == []  # then the shell completes files
+    assert all(key.startswith("partition.") and key.endswith("=") for key in settings("partition."))
+    assert "partition.clients=" in settings("")

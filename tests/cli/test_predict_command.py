@@ -1,7 +1,6 @@
 """``fedunseen predict``, ``export`` and ``compare``: from files to classes, from runs to tables and differences."""
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -15,46 +14,48 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
 IMAGES = sorted(EXAMPLES.glob("*.png"))
 
 
-def ranked(done):
-    assert done.code == 0, done.err
-    assert done.out.count("\n") == 1
-    return json.loads(done.out)
+@pytest.fixture
+def predict(works):
+    """Call ``fedunseen predict`` and return what it says as JSON: inputs with names and scores of their classes."""
+
+    def call(run, *arguments):
+        return works("predict", run, *arguments, "--json").answer
+
+    return call
 
 
-def test_images_are_ranked(command, digits):
+def test_images_are_ranked(predict, works, digits):
     assert len(IMAGES) == 3
-    found = ranked(command("predict", digits, *IMAGES, "--json", "--top", 3))
+    found = predict(digits, *IMAGES, "--top", 3)
     assert [one["input"] for one in found] == list(map(str, IMAGES))
-    expected = load_run(digits).predict(IMAGES, top=3)
-    for one, ranking in zip(found, expected, strict=True):
-        found = [(c["name"], c["score"]) for c in one["classes"]]
-        assert found == [(p.name, pytest.approx(p.score, abs=1e-5)) for p in ranking]
+    for one, ranking in zip(found, load_run(digits).predict(IMAGES, top=3), strict=True):
+        expected = [(p.name, pytest.approx(p.score, abs=1e-5)) for p in ranking]
+        assert [(c["name"], c["score"]) for c in one["classes"]] == expected
     # an ordinary image of a class that no one held: among the unseen ones it is found
-    unseen = ranked(command("predict", digits, EXAMPLES / "47.png", "--json", "--among", "unseen"))
-    assert (unseen[0]["classes"][0]["name"], len(unseen[0]["classes"])) == ("47", 5)
+    (unseen,) = predict(digits, EXAMPLES / "47.png", "--among", "unseen")
+    assert (unseen["classes"][0]["name"], len(unseen["classes"])) == ("47", 5)
     # without --json, people get a list
-    done = command("predict", digits, IMAGES[0], "--top", 2)
+    done = works("predict", digits, IMAGES[0], "--top", 2)
     first, *rest = done.out.splitlines()
-    assert (done.code, done.err, first) == (0, "", str(IMAGES[0]))
-    assert [line.split()[0] for line in rest] == ["1.", "2."]
+    assert (done.err, first, [line.split()[0] for line in rest]) == ("", str(IMAGES[0]), ["1.", "2."])
 
 
-def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(command, digits, tmp_path):
+def test_a_folder_is_its_pictures_and_what_is_none_is_left_out_and_said(predict, works, digits, tmp_path):
+    folder = tmp_path / "new"
     for i, image in enumerate(IMAGES):
-        (tmp_path / "new" / str(i)).mkdir(parents=True)
-        shutil.copy(image, tmp_path / "new" / str(i))
-    (tmp_path / "new" / "notes.txt").write_text("no picture")
-    done = command("predict", digits, tmp_path / "new", "--json", "--top", 1)
-    found = json.loads(done.out)
-    assert [Path(one["input"]).name for one in found] == [image.name for image in IMAGES]
-    plain = ranked(command("predict", digits, *IMAGES, "--json", "--top", 1))
-    assert [one["classes"] for one in found] == [one["classes"] for one in plain]
-    notes = tmp_path / "new" / "notes.txt"
-    assert f"warning: 1 of 4 files of {tmp_path / 'new'} are left out: {notes} is not a readable" in done.err
+        (folder / str(i)).mkdir(parents=True)
+        shutil.copy(image, folder / str(i))
+    (folder / "notes.txt").write_text("no picture")
+    done = works("predict", digits, folder, "--json", "--top", 1)
+    assert [Path(one["input"]).name for one in done.answer] == [image.name for image in IMAGES]
+    plain = predict(digits, *IMAGES, "--top", 1)
+    assert [one["classes"] for one in done.answer] == [one["classes"] for one in plain]
+    said = f"warning: 1 of 4 files of {folder} are left out: {folder / 'notes.txt'} is not a readable"
+    assert said in done.err
 
 
 @pytest.mark.parametrize("layout", ["bytes", "shares", "colors last", "colors first"])
-def test_arrays_of_pictures_answer_as_their_files_do(layout, command, digits, tmp_path):
+def test_arrays_of_pictures_answer_as_their_files_do(layout, predict, digits, tmp_path):
     rows = np.stack([np.asarray(Image.open(image).convert("L").resize((16, 8))) for image in IMAGES])
     for i, row in enumerate(rows):
         Image.fromarray(row).save(tmp_path / f"{i}.png")
@@ -63,19 +64,19 @@ def test_arrays_of_pictures_answer_as_their_files_do(layout, command, digits, tm
         "colors first": np.repeat(rows[:, None], 3, axis=1),
     }  # fmt: skip
     np.savez(tmp_path / "rows.npz", images=given[layout])
-    found = ranked(command("predict", digits, tmp_path / "rows.npz", "--json", "--top", 100))
-    files = ranked(command("predict", digits, *sorted(tmp_path.glob("*.png")), "--json", "--top", 100))
+    found = predict(digits, tmp_path / "rows.npz", "--top", 100)
+    files = predict(digits, *sorted(tmp_path.glob("*.png")), "--top", 100)
     assert [one["input"] for one in found] == [f"{tmp_path / 'rows.npz'}[{i}]" for i in range(3)]
     assert [one["classes"] for one in found] == [one["classes"] for one in files]
 
 
-def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, digits, tmp_path):
+def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, predict, digits, tmp_path):
     table = tmp_path / "answers.csv"
     done = command("predict", digits, *IMAGES, "--csv", table, "--proba", "--top", 100)
     assert done == (0, "", f"{table}: 3 inputs, 300 lines\n")
     with table.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    plain = ranked(command("predict", digits, *IMAGES, "--json", "--top", 100))
+    plain = predict(digits, *IMAGES, "--top", 100)
     expected = [(one["input"], str(i), c["name"], c["score"]) for one in plain for i, c in enumerate(one["classes"], 1)]
     assert [(r["input"], r["place"], r["class"], float(r["score"])) for r in rows] == expected
     for one in plain:
@@ -86,35 +87,33 @@ def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, digits, tm
     assert shown.endswith(f"  {100 * float(rows[0]['probability']):.1f} %")
 
 
-def test_class_names_of_any_script_are_printed(command, small, tmp_path):
-    out = tmp_path / "out"
-    assert command("run", small, "--out", out).code == 0
-    np.save(tmp_path / "x.npy", np.ones(9))
-    words = "predict", out, tmp_path / "x.npy", "--top", 12
-    shown = command(*words).out
+def test_class_names_of_any_script_are_printed(works, predict, small, tmp_path):
+    out, sample = tmp_path / "out", tmp_path / "x.npy"
+    works("run", small, "--out", out)
+    np.save(sample, np.ones(9))
+    shown = works("predict", out, sample, "--top", 12).out
     assert all(name in shown for name in ("猫", "zèbre", "two words"))
-    assert "猫" in [c["name"] for c in ranked(command(*words, "--json"))[0]["classes"]]
+    assert "猫" in [c["name"] for c in predict(out, sample, "--top", 12)[0]["classes"]]
 
 
 @pytest.mark.slow
-def test_examples_are_learnt_for_a_question(command, fast, tmp_path):
+def test_examples_are_learnt_for_a_question(predict, fast, tmp_path):
     done = run(Experiment.load("digit-pairs-gaussian", {**fast, "strategy.rounds": 1}), tmp_path / "run")
     (tmp_path / "shown" / "forty-seven").mkdir(parents=True)
     shutil.copy(EXAMPLES / "47.png", tmp_path / "shown" / "forty-seven")
-    found = ranked(command("predict", done.path, *IMAGES, "--support", tmp_path / "shown", "--json", "--top", 3))
+    found = predict(done.path, *IMAGES, "--support", tmp_path / "shown", "--top", 3)
     expected = done.predict(IMAGES, top=3, support=tmp_path / "shown")
     assert [[c["name"] for c in one["classes"]] for one in found] == [[p.name for p in one] for one in expected]
     assert "forty-seven" in {c["name"] for c in found[IMAGES.index(EXAMPLES / "47.png")]["classes"]}
 
 
-def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(command, refused, digits, tmp_path):
+def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(predict, refused, digits, tmp_path):
     few = {"data.train_per_class": 2, "data.test_per_class": 2, "partition.clients": 3, "strategy.rounds": 1}
     few |= {"strategy.name": "local", "method.kl": 0.0, "evaluation.selection": "last", "evaluation.embedding": False}
     run(Experiment.load("digit-pairs", few), own := tmp_path / "own")
     image = EXAMPLES / "47.png"
-    found = ranked(command("predict", own, image, "--client", 2, "--json"))
-    expected = load_run(own).of_client(2).predict([image], top=5)
-    assert [c["name"] for c in found[0]["classes"]] == [p.name for p in expected[0]]
+    (found,), (expected,) = predict(own, image, "--client", 2), load_run(own).of_client(2).predict([image], top=5)
+    assert [c["name"] for c in found["classes"]] == [p.name for p in expected]
     assert "name a client, --client 0, or run with" in refused("predict", own, image)
     assert refused("predict", own, image, "--client", 3) == f"{own}: unknown client '3' (known: 0, 1, 2)"
     said = refused("predict", digits, image, "--client", 0)
@@ -122,14 +121,14 @@ def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(command,
     assert "--client says whose model --out writes" in refused("export", own, "--csv", tmp_path / "t", "--client", 0)
 
 
-def test_each_table_is_a_file_and_latex_has_the_numbers_of_the_csv_files(command, digits, tmp_path):
+def test_each_table_is_a_file_and_latex_has_the_numbers_of_the_csv_files(command, works, digits, tmp_path):
     names = ["rounds", "classes", "confusion_zsl", "confusion_gzsl", "clients"]
     wrote = "".join(f"wrote {tmp_path / 'tables' / name}.csv\n" for name in names)
     assert command("export", digits, "--csv", tmp_path / "tables") == (0, "", wrote)
     lines = (tmp_path / "tables" / "rounds.csv").read_text().splitlines()
     assert len(lines) == 1 + len((digits / "metrics.jsonl").read_text().splitlines())
-    result = json.loads(command("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").out)
-    assert {path.suffix for path in map(Path, result["files"])} == {".csv", ".tex"}
+    files = works("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").answer["files"]
+    assert {Path(file).suffix for file in files} == {".csv", ".tex"}
     with (tmp_path / "classes.csv").open(encoding="utf-8") as file:
         header, first, *rest = csv.reader(file)
     lines = (tmp_path / "classes.tex").read_text("utf-8").splitlines()
@@ -142,16 +141,16 @@ def test_each_table_is_a_file_and_latex_has_the_numbers_of_the_csv_files(command
 
 
 @pytest.mark.slow
-def test_it_prints_a_line_for_each_number_and_json_unrounded(command, digits, fast, tmp_path):
+def test_it_prints_a_line_for_each_number_and_json_unrounded(works, digits, fast, tmp_path):
     settings = {**fast, "method.kl": 0, "strategy.rounds": 6}
     better = run(Experiment.load("digit-pairs", settings), tmp_path / "better").path
-    done = command("compare", digits, better, digits)
+    done = works("compare", digits, better, digits)
     lines = done.out.splitlines()
-    assert (done.code, done.err, len(lines)) == (0, "", 10)
+    assert (done.err, len(lines)) == ("", 10)
     assert lines[0].startswith(f"{better} against {digits}, 95 % intervals over ")
     assert lines[6:] == ["  ZSL      +0.0 ± 0.0", *(f"  {name}        +0.0 ± 0.0" for name in "USH")]
-    (result,) = json.loads(command("compare", digits, better, "--json").out)
-    results = [json.loads((path / "result.json").read_text()) for path in (better, digits)]
+    (result,) = works("compare", digits, better, "--json").answer
+    one, other = (load_run(path).result["zsl"] for path in (better, digits))
     zsl = result["differences"]["zsl"]
-    assert (result["run"], zsl["difference"]) == (str(better), pytest.approx(results[0]["zsl"] - results[1]["zsl"]))
+    assert (result["run"], zsl["difference"]) == (str(better), pytest.approx(one - other))
     assert zsl["ci95"] > 0
