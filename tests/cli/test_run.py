@@ -58,9 +58,8 @@ def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and
     """Its loss falls, from hundreds of thousands to thousands: exit code 0, but nothing was learned."""
     settings = {**TRAINED, "method.lr": 20, "strategy.rounds": 4, "evaluation.clients": False}
     done = works("run", "digit-pairs", *sets(settings), "--out", tmp_path / "run", "--json")
-    (said,) = (
-        line for line in done.err.splitlines() if line.startswith("warning: Training diverged: the cross-entrop")
-    )
+    diverged = "warning: Training diverged: the cross-entropy"
+    (said,) = (line for line in done.err.splitlines() if line.startswith(diverged))
     assert ", where guessing among 100 classes has 4.6. Set method.lr to a tenth" in said
     warning, *_ = done.answer["warnings"]
     assert warning["what"] in said
