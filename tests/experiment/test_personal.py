@@ -1,6 +1,5 @@
 """Clients' own models: trained on from the merged one as a plain loop would, measured beside it, and never sent."""
 
-import re
 from functools import partial
 
 import numpy as np
@@ -22,16 +21,11 @@ from fedunseen.serve.model import Recognizer
 from fedunseen.strategies import FedAvg, Local
 from known_names import refuses
 from links import experiment
+from refusals import message_of
 from same import same
 
-few = partial(
-    experiment,
-    data__train_per_class=8,
-    data__test_per_class=4,
-    partition__clients=4,
-    method__kl=0.0,
-    method__hidden=[256],
-)
+SMALL = {"data__train_per_class": 8, "data__test_per_class": 4, "partition__clients": 4}
+few = partial(experiment, **SMALL, method__kl=0.0, method__hidden=[256])
 
 
 def federation_of(experiment, strategy=None):
@@ -109,15 +103,11 @@ def both(tmp_path_factory):
     return run(few(strategy__personal_epochs=5), folder / "own"), run(few(), folder / "plain")
 
 
-def test_the_merged_model_is_what_it_was(both):
+def test_the_merged_model_is_what_it_was_and_each_client_is_measured_beside_it(both):
     own, plain = both
     assert same(own, plain)
     assert own.result["bytes_up"] == plain.result["bytes_up"]
     assert "personal" not in plain.result
-
-
-def test_each_client_is_measured_beside_the_merged_model(both):
-    own, _ = both
     result = own.result["personal"]
     assert (result["epochs"], result["clients"]) == (5, [0, 1, 2, 3])
     federation = federation_of(few())
@@ -138,11 +128,10 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
     whole, some = (dict(personal_models(federation, params, 1, 1, *clients)) for clients in ((), ({1, 3},)))
     assert list(some) == [1, 3]
     assert all(same(model, whole[client]) for client, model in some.items())
-    stored = load_params(fedrep.path / "model.safetensors")
-    ((client, kept),) = of_clients(fedrep.path / "model.safetensors", clients=[2])
-    assert client == 2
-    wanted = {name: value for name, value in stored.items() if name.startswith("client/2/")}
-    assert same({f"client/2/{name}": value for name, value in kept.items()}, wanted)
+    path = fedrep.path / "model.safetensors"
+    wanted = {name: value for name, value in load_params(path).items() if name.startswith("client/2/")}
+    ((client, kept),) = of_clients(path, clients=[2])
+    assert same({f"client/{client}/{name}": value for name, value in kept.items()}, wanted)
 
 
 @pytest.fixture(scope="module")
@@ -186,32 +175,29 @@ def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):
         ("to serve", lambda run, out: Recognizer(run)),
         ("to encode with", lambda run, out: RunEncoder(RunEncoderSettings(model=run.path), (1, 28, 56), "vectors")),
     ],
-)  # fmt: skip
+)
 def test_what_needs_one_model_for_all_refuses_it(fedrep, tmp_path, use, ask):
+    start = f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
     one = "" if use == "to encode with" else "name a client, --client 0, or "
-    with refuses(
-        f"{fedrep.path}: under strategy.shared = ['f.*'] every client keeps its own model, so there is none {use}: "
-        f"{one}run with strategy.shared = ['*']"
-    ):
+    with refuses(f"{start}{one}run with strategy.shared = ['*']"):
         ask(fedrep, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_clients_own_model_answers_where_it_is_named(fedrep):
     """Against scores of the tensors that the file holds under the client's name."""
-    method, best = fedrep.method, []
+    method, space, best = fedrep.method, fedrep.space, []
     rows = np.random.default_rng(0).random((5, 128)).astype(np.float32)
     for client, params in of_clients(fedrep.path / "model.safetensors", clients=[0, 2]):
         with torch.no_grad():
             scores = method.scores(params, torch.from_numpy(fedrep.scaler(rows)), method.semantics)
-        taking_part = np.union1d(fedrep.space.seen, fedrep.space.unseen)
         own = fedrep.of_client(client)
         result = own.predict(rows, among="unseen")
         for row, ranking in zip(scores, result, strict=True):
-            expected = sorted(fedrep.space.unseen.tolist(), key=lambda c: -float(row[c]))
-            assert [one.name for one in ranking] == [fedrep.space.names[c] for c in expected]
+            expected = sorted(space.unseen.tolist(), key=lambda c: -float(row[c]))
+            assert [one.name for one in ranking] == [space.names[c] for c in expected]
             assert [one.score for one in ranking] == pytest.approx([float(row[c]) for c in expected], abs=1e-4)
-        assert len(own.predict(rows[:1])[0]) == len(taking_part)
+        assert len(own.predict(rows[:1])[0]) == len(space.seen) + len(space.unseen)
         best.append([ranking[0].score for ranking in result])
     assert best[0] != best[1]
     assert Recognizer(fedrep.of_client(2)).run.client == 2
@@ -219,8 +205,8 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
 
 @pytest.mark.parametrize(("client", "hint"), [(4, ""), (-1, ": did you mean '1'?")])
 def test_a_client_without_a_model_is_named(fedrep, client, hint):
-    with pytest.raises(ExperimentError, match=re.escape(f"unknown client '{client}'{hint} (known: 0, 1, 2, 3)")):
-        fedrep.of_client(client)
+    sentence = message_of(fedrep.of_client, client, error=ExperimentError)
+    assert f"unknown client '{client}'{hint} (known: 0, 1, 2, 3)" in sentence
 
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
@@ -228,8 +214,9 @@ def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_
     more = {"evaluation__selection": "best-on-test", "strategy__personal_epochs": 1}
     experiment = few(strategy__rounds=5, method__lr=0.6, **more)
     done, made = run(experiment, tmp_path / "run"), federation_of(experiment)
-    assert done.result["selected_round"] < 5
-    expected = dict(personal_models(made, after(made, done.result["selected_round"]).params, 5, 1))
+    selected = done.result["selected_round"]
+    assert selected < 5
+    expected = dict(personal_models(made, after(made, selected).params, 5, 1))
     assert (done.one_model, done.own_models) == (True, list(expected)) == (True, [0, 1, 2, 3])
     assert all(same(done.of_client(client).params, model) for client, model in expected.items())
     rows = np.zeros((1, 128), dtype=np.float32)
