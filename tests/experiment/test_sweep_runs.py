@@ -4,7 +4,6 @@ import contextlib
 import csv
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,11 +13,12 @@ from unittest import mock
 import pytest
 
 from fedunseen.core import registry
-from fedunseen.core.errors import DataError, RunDirectoryError
+from fedunseen.core.errors import RunDirectoryError
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
 from processes import environment, until
+from refusals import message_of
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +71,7 @@ BROKEN = """
 
 @pytest.fixture(scope="module", autouse=True)
 def one_core():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
         yield
 
 
@@ -85,11 +84,11 @@ def file(folder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def changed(file):
-    """Read the sweep with another text in place of one of its own."""
+    """Read the sweep with another text in place of one of its own, and with more ``settings`` before all others."""
 
-    def change(old, new):
+    def change(old, new, settings=""):
         path = file.with_name("changed.toml")
-        path.write_text(file.read_text("utf-8").replace(old, new), "utf-8")
+        path.write_text(settings + file.read_text("utf-8").replace(old, new), "utf-8")
         return read_sweep(path)
 
     return change
@@ -145,26 +144,21 @@ def times(out):
     return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("cells/*/result.json")}
 
 
-def start(file, out, cache, jobs):
+def start(file, out, jobs):
     """Run the sweep in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", jobs],
-        env=environment() | {"FEDUNSEEN_CACHE": str(cache)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    words = [sys.executable, "-m", "fedunseen", "sweep", str(file), "--out", str(out), "--jobs", jobs]
+    return subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path, own_cache):
-    out = tmp_path / "out"
-    other = start(file, out, own_cache, "1")
-    first = out / "cells" / "slow" / "seed-0" / "manifest.json"
-    until(lambda: other.poll() is not None or first.exists())
+def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path):
+    out, heard = tmp_path / "out", []
+    slow, other = out / "cells" / "slow", start(file, out, "1")
+    until(lambda: other.poll() is not None or (slow / "seed-0" / "manifest.json").exists())
     held = [other.pid, *children_of(other.pid)]
     for pid in held:  # it stands still in the midst of a cell, which is then its own
         os.kill(pid, signal.SIGSTOP)
-    assert not (out / "cells" / "slow" / "result.json").exists()
-    heard = []
+    assert not (slow / "result.json").exists()
 
     def on_cell(row, left):
         heard.append(row.cell.key)
@@ -193,16 +187,15 @@ def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux")
-def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, tmp_path, own_cache):
+def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole, tmp_path):
     out = tmp_path / "out"
-    process = start(file, out, own_cache, "2")
+    process = start(file, out, "2")
     metrics = out / "cells" / "last" / "seed-0" / "metrics.jsonl"  # one of the others is done
     until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size))
     workers = children_of(process.pid)
     process.kill()
     stdout, stderr = process.communicate()
-    assert process.returncode == -signal.SIGKILL, stderr
-    assert stdout == ""
+    assert (process.returncode, stdout) == (-signal.SIGKILL, ""), stderr
     assert len(workers) >= 2
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
     statuses, before = {row.cell.key: row.status for row in rows(read_sweep(file), out)}, times(out)
@@ -232,8 +225,7 @@ def test_a_directory_that_holds_something_else_is_refused(file, changed, whole, 
         (sweep, tmp_path / "half", resume, f"{os.sep}sweep.json is damaged: run the sweep again in another --out"),
         (sweep, tmp_path / "file", {}, " exists and is not a sweep's directory: choose another --out"),
     ):  # fmt: skip
-        with pytest.raises(RunDirectoryError, match=re.escape(f"{path}{sentence}")):
-            run_sweep(given, path, **more)
+        assert f"{path}{sentence}" in message_of(run_sweep, given, path, error=RunDirectoryError, **more)
     assert before == {path: path.read_bytes() for path in out.glob("*.*") if path.is_file()}
 
 
@@ -245,26 +237,22 @@ def test_what_is_shown_may_change_between_attempts(changed, whole):
 
 def test_a_cell_that_cannot_be_built_refuses_the_sweep_before_anything_is_written(changed, tmp_path):
     sweep = changed("[[fig", '"no groups" = { method = { name = "distzsl" } }\n[[fig')
-    with pytest.raises(DataError, match=r"^changed: no groups: method\.decorrelation needs every attribute in a group"):
-        run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[0], sweep.cells[-1]], jobs=1)
+    sentence = message_of(run_sweep, sweep, tmp_path / "out", cells=[sweep.cells[0], sweep.cells[-1]], jobs=1)
+    assert sentence.startswith("changed: no groups: method.decorrelation needs every attribute in a group")
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypatch):
+def test_what_is_built_decides_which_cells_are_refused(changed, tmp_path, monkeypatch):
     """A combination that only the data refuse is listed as refused; the data are read once for all cells."""
-    path = file.with_name("maps.toml")
-    vectors = '"maps" = { method = { name = "apn" } }'
-    path.write_text("skip_refused = true\n" + file.read_text("utf-8").replace("[[fig", vectors + "\n[[fig"), "utf-8")
     loaded = mock.Mock(wraps=assemble.load_data)
     monkeypatch.setattr(assemble, "load_data", loaded)
-    sweep = read_sweep(path)
+    sweep = changed("[[fig", '"maps" = { method = { name = "apn" } }\n[[fig', "skip_refused = true\n")
     assert all(cell.refused is None for cell in sweep.cells)  # nothing is known before the data are
     assert list(runner._check_cells(sweep, sweep.cells)) == ["maps"]
     assert loaded.call_count == 2  # for vectors, and for what the network on maps takes
     loaded.reset_mock()
     row = run_sweep(sweep, tmp_path / "out", cells=[sweep.cells[-1]])[-1]
-    assert row.status == "refused"
-    assert "method.name = 'apn'" in row.problem
+    assert (row.status, "method.name = 'apn'" in row.problem) == ("refused", True)
     assert not (tmp_path / "out" / "cells").exists()
     run_sweep(sweep, tmp_path / "out", resume=True, cells=[sweep.cells[-1]])
     assert loaded.call_count == 1  # a refused cell is not built again
@@ -272,7 +260,6 @@ def test_what_is_built_decides_which_cells_are_refused(file, tmp_path, monkeypat
 
 def test_cores_are_shared_unless_the_user_has_said_how_many_threads(monkeypatch):
     monkeypatch.setattr(runner, "_cores", lambda: 8)
-    assert os.environ["OMP_NUM_THREADS"] == "1"
     with runner._threads(2):
         assert os.environ["OMP_NUM_THREADS"] == "1"
     monkeypatch.delenv("OMP_NUM_THREADS")
