@@ -81,10 +81,9 @@ def test_before_a_class_comes_nothing_knows_of_it(trained, ran, make_folder, tmp
 
     poor = make_folder(tmp_path / "poor", forget)
     benchmark, partition = everything(trained.experiment)
-    deal = ["class,client\n"]
-    for k, own in enumerate(partition.clients):
-        deal += [f"{name},{k}\n" for name in sorted({benchmark.space.names[c] for c in benchmark.labels[own]} - later)]
-    (tmp_path / "holders.csv").write_text("".join(deal), "utf-8")
+    held = [{benchmark.space.names[c] for c in benchmark.labels[own]} - later for own in partition.clients]
+    lines = ["class,client", *(f"{name},{k}" for k, own in enumerate(held) for name in sorted(own))]
+    (tmp_path / "holders.csv").write_text("\n".join(lines) + "\n", "utf-8")
     settings = {"partition.kind": "file", "partition.file": str(tmp_path / "holders.csv"), "partition.clients": 2}
     settings |= {**QUIET, "data.features": ["l2"], "data.root": str(poor), "strategy.rounds": 2}
     for one, other in zip(ran(settings).metrics, trained.metrics, strict=False):
@@ -116,8 +115,7 @@ def test_accuracies_are_told_apart_by_when_classes_came(expanded):
     assert new == 12 - before["space"]["known"] > 0
     assert stages["from round 1"] == stages["old"]
     # All seen classes count the same: their accuracy is the mean over the groups.
-    mean = (stages["old"] * (seen - new) + stages["new"] * new) / seen
-    assert mean == pytest.approx(after["gzsl_seen"])
+    assert (stages["old"] * (seen - new) + stages["new"] * new) / seen == pytest.approx(after["gzsl_seen"])
     fallen = before["stages"]["from round 1"] - expanded.metrics[-1]["stages"]["from round 1"]
     assert expanded.result["forgetting"]["from round 1"] == pytest.approx(max(fallen, 0.0))
 
@@ -126,11 +124,12 @@ def test_a_described_class_is_unseen_until_somebody_holds_it(ran):
     done = ran({**CLOSED, "growth.name": "described", "partition.leave": {"0": 3}})
     spaces = [line["space"] for line in done.metrics]
     assert [space["known"] for space in spaces] == [12] * 4
-    assert (spaces[0]["unseen"], spaces[2]["unseen"]) == (4 + len(spaces[2]["gained"]), 4)
-    assert "added" not in spaces[2]
-    assert spaces[3]["left"]
-    assert set(spaces[3]["left"]).isdisjoint(spaces[2]["gained"])
-    assert spaces[3]["seen"] == spaces[2]["seen"]  # the model has learned them
+    *_, gained, left = spaces
+    assert (spaces[0]["unseen"], gained["unseen"]) == (4 + len(gained["gained"]), 4)
+    assert "added" not in gained
+    assert left["left"]
+    assert set(left["left"]).isdisjoint(gained["gained"])
+    assert left["seen"] == gained["seen"]  # the model has learned them
     assert "left" in done.metrics[3]["stages"]
 
 
@@ -206,8 +205,8 @@ def greeting(party, without=()):
     space = party.benchmark.space
     known = [place for place, name in enumerate(space.names) if name not in without]
     growing = {"classes": [space.names[place] for place in known], "attributes": ATTRIBUTES, "groups": {}}
-    places, settings = list(range(len(known))), {"former": {}, "tested": list("ijkl"), "open": True}
-    return {**growing, "seen": places[:-4], "unseen": places[-4:], **settings}, torch.from_numpy(space.semantics[known])
+    growing |= {"seen": list(range(len(known) - 4)), "unseen": list(range(len(known) - 4, len(known)))}
+    return growing | {"former": {}, "tested": list("ijkl"), "open": True}, torch.from_numpy(space.semantics[known])
 
 
 def corrected(growing, rows):
