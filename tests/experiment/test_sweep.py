@@ -331,8 +331,7 @@ def test_results_are_mean_and_deviation_of_the_seeds(write, tmp_path):
     seeds = [json.loads((out / "cells" / done.folder / f"seed-{s}" / "result.json").read_text()) for s in (0, 1)]
     for name in ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic"):
         values = [seed[name] for seed in seeds]
-        deviation = math.sqrt(sum((v - np.mean(values)) ** 2 for v in values))  # n - 1 = 1
-        assert (row.mean[name], row.sd[name]) == pytest.approx((np.mean(values), deviation))
+        assert (row.mean[name], row.sd[name]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
     assert row.mean["bytes_up"] == np.mean([seed["bytes_up"] for seed in seeds])
     write_csv(sweep, found, out / "results.csv")
     with open(out / "results.csv", newline="", encoding="utf-8") as file:
