@@ -16,13 +16,10 @@ import safetensors.torch
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 import links
 from fedunseen.core.errors import QuorumError, RefusedError, RunDirectoryError
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import text
-from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import PROTOCOL, installed, pack, unpack
@@ -75,7 +72,7 @@ class Inline:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
+    monkeypatch.setattr("fedunseen.engines.remote.coordinator._PAUSE", 0.01)
 
 
 def experiment(**more):
@@ -447,7 +444,7 @@ def test_a_farewell_that_is_no_model_is_refused_and_nothing_is_written(change, m
 def test_names_alone_are_described_before_there_is_a_coordinator(tmp_path, monkeypatch):
     """No one has said yet by what: MiniLM, unless the party says otherwise."""
     embed = mock.Mock(side_effect=lambda texts, encoder: np.eye(len(texts), dtype=np.float32))
-    monkeypatch.setattr(text, "embed_texts", embed)
+    monkeypatch.setattr("fedunseen.encoders.text.embed_texts", embed)
     pictures = [np.full((8, 8, 3), 60 * number, np.uint8) for number in range(4)]
     write_pictures(tmp_path, "cat", pictures, "name,split\ncat,seen\ndog,seen\nfox,unseen\n")
     assert len(PartyData(tmp_path).benchmark.train) == 4
@@ -474,7 +471,7 @@ def test_a_deployment_says_how_it_is_calibrated_and_tests_all_of_the_coordinator
         assert ("Nothing calibrates" in said[0]) == (form == "ridge")
         assert "evaluation.selection=validation" in said[0]
         assert ("samples are not tested" in said[1]) == (left > 0)
-        labels = load_file(done.path / "evaluation.safetensors")["labels"]
+        labels = safetensors.torch.load_file(done.path / "evaluation.safetensors")["labels"]
         assert len(arrays["labels"]) - len(labels) == pytest.approx(left, abs=len(space.seen) / 2)
         assert done.result["notes"][0].split(";")[0] in write_report(done).read_text()
     assert deployed(asked, {"evaluation.selection": "validation"}) is asked
