@@ -1,7 +1,9 @@
-"""Closed forms in whole runs: what they reach, how they are calibrated, and which one is chosen."""
+"""Closed forms in whole runs: what they reach, how they are calibrated, which one is chosen, what starts from them."""
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
 from fedunseen import Experiment, ZeroShotClassifier, load_run, run
@@ -17,6 +19,8 @@ from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.metrics import accuracies, best_factor
 from fedunseen.strategies import FedAvg
+from links import elsewhere
+from same import same
 
 QUICK = {"evaluation.embedding": False}
 LAST = {**QUICK, "evaluation.selection": "last"}
@@ -201,10 +205,9 @@ def test_turns_have_the_units_of_the_final_model(tree, tmp_path):
     """Left to itself, each turn would find its own shrinkage, and scores of other lengths."""
     del tree["method"]["shrinkage"]
     done = run(Experiment.from_dict(tree), tmp_path / "run")
-    found = float(done.params["kernel"][3])
-    given = run(Experiment.from_dict(tree, {"method.shrinkage": found}), tmp_path / "given")
-    own = [chosen.result["chosen_on_validation"]["factor"] for chosen in (done, given)]
-    assert own[0] == pytest.approx(own[1], rel=1e-9)
+    given = run(Experiment.from_dict(tree, {"method.shrinkage": float(done.params["kernel"][3])}), tmp_path / "given")
+    left, named = (chosen.result["chosen_on_validation"]["factor"] for chosen in (done, given))
+    assert left == pytest.approx(named, rel=1e-9)
 
 
 TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds": 1}
@@ -214,3 +217,66 @@ TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds"
 def test_nothing_turns_where_nothing_is_chosen_or_training_takes_time(change, tree, tmp_path):
     done = run(Experiment.from_dict(tree, change), tmp_path / "run")
     assert "turns" not in done.result["chosen_on_validation"]
+
+
+STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing
+
+
+@pytest.fixture(scope="module")
+def started(described, tmp_path_factory):
+    """More attributes than classes, so that a linear g can score the classes as any linear model does."""
+    return {
+        "data": described(tmp_path_factory.mktemp("start"), (13, 16, 30), 0.8, 20, unseen=3, validation=2, seed=2),
+        "partition": {"kind": "pccd", "clients": 3},
+        "method": {"name": "fedzsl", "start": "closed-form"},
+        "strategy": {"name": "fedavg", "rounds": 2, "local_epochs": 1},
+        "evaluation": {"selection": "last", "embedding": False, "clients": False},
+    }
+
+
+DISTZSL = {"method.name": "distzsl", "method.decorrelation": 0.0, "strategy.name": "scaffold"}
+
+
+@pytest.mark.parametrize("change", [{}, DISTZSL, {"strategy.name": "centralised"}])
+def test_a_trained_method_scores_as_the_closed_form_does_before_it_trains(change, started, tmp_path):
+    trained = run(Experiment.from_dict(started, {**STILL, **change}), tmp_path / "trained")
+    alike = {"method.name": "gaussian", "data.features": ["centre", "l2"], "data.quantization": "none"}
+    closed = run(Experiment.from_dict(started, alike), tmp_path / "closed")
+    rows = torch.from_numpy(trained.scaler(np.load(f"{started['data']['root']}/features.npz")["features"]))
+    one = trained.method.scores(trained.params, rows, trained.method.semantics)
+    two = closed.method.scores(closed.params, rows, closed.method.semantics).float()
+    apart = (one - one.mean(1, keepdim=True)) - (two - two.mean(1, keepdim=True))
+    assert apart.abs().max() < 1e-3 * two.std()
+    assert trained.result["start"]["zsl"] == closed.result["zsl"] == trained.result["zsl"]
+    assert trained.result["start"]["bytes_up"] == closed.result["bytes_up"] > 0
+
+
+def test_training_goes_on_from_there(started, tmp_path):
+    changes = {"begun": {}, "drawn": {"method.start": "random"}, "still": STILL}
+    begun, drawn, still = (run(Experiment.from_dict(started, more), tmp_path / name) for name, more in changes.items())
+    assert begun.metrics[0]["losses"]["sce"] < drawn.metrics[0]["losses"]["sce"]
+    assert not torch.equal(begun.params["g.weight"], still.params["g.weight"])
+    assert "start" not in drawn.result
+
+
+def test_the_run_that_chooses_begins_without_the_validation_classes(started, tmp_path):
+    run(Experiment.from_dict(started, {"evaluation.selection": "validation"}), tmp_path / "run")
+    for part, seen in (("run/selection", 8), ("run", 10)):
+        count = load_file(tmp_path / part / "start" / "model.safetensors")["count"]
+        assert (count > 0).tolist() == [True] * seen + [False] * (13 - seen)
+
+
+def test_a_resumed_run_does_not_ask_for_sums_again(started, tmp_path, monkeypatch, cut_short):
+    experiment = Experiment.from_dict(started)
+    whole = run(experiment, tmp_path / "whole")
+    cut_short(experiment, tmp_path / "cut", after=1, stage="training")
+    monkeypatch.setattr("fedunseen.methods.closed_form.gaussian.Gaussian.statistics", None)
+    assert same(whole, run(experiment, tmp_path / "cut", resume=True))
+
+
+def test_parties_elsewhere_send_their_sums_too(started, tmp_path):
+    here = run(Experiment.from_dict(started, {"engine.mode": "one-at-a-time"}), tmp_path / "here")
+    away = elsewhere(Experiment.from_dict(started), tmp_path / "away")
+    assert away.result["start"] == here.result["start"]
+    for name, value in here.params.items():
+        assert torch.allclose(value, away.params[name], atol=1e-6)

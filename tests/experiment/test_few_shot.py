@@ -38,7 +38,7 @@ def test_a_run_reports_accuracy_with_its_interval_and_baselines(done):
     assert 1.96 * deviation * 0.99 < result["few_shot_ci95"] < scipy.stats.t.ppf(0.975, 19) * deviation * 1.01
     assert 0 < result["few_shot_ci95"] < 10
     assert result["few_shot"] < result["few_shot_episode_max"] <= 100
-    assert not {"zsl", "mi_share"} & result.keys()
+    assert result.keys().isdisjoint(("zsl", "mi_share"))
     assert [line["episodes_of"] for line in done.metrics] == ["test"] * 3
     assert result["few_shot_test"] == done.metrics[2]["few_shot"]  # the watched episodes are the first test episodes
 
@@ -64,8 +64,7 @@ def test_clients_may_keep_body_or_head(done, tmp_path, shared):
     names = load_params(own.path / "model.safetensors")
     assert {name.split("/")[1] for name in names} == {"0", "1"}
     apart = {name for name in done.params if not torch.equal(names[f"client/0/{name}"], names[f"client/1/{name}"])}
-    assert apart
-    assert not any(name.startswith(shared[:-1]) for name in apart)
+    assert {name.startswith(shared[:-1]) for name in apart} == {False}
     assert own.result["few_shot_random"] == done.result["few_shot_random"]  # all begin as the merged ones do
 
 
@@ -177,10 +176,9 @@ def test_tests_leave_the_model_alone(tmp_path):
 def test_one_picture_is_a_batch_too(examples, tmp_path):
     support, picture = examples
     done = run(small(encoder__norm="batch-statistics", encoder__smallest=1, strategy__rounds=1), tmp_path / "run")
-    before = {name: value.clone() for name, value in done.params.items()}
     (ranking,) = done.predict(picture, support=support)
     assert all(np.isfinite(one.score) for one in ranking)
-    assert all(torch.equal(done.params[name], value) for name, value in before.items())
+    assert same(done, done.params)
 
 
 def test_fixed_answers_go_by_their_names(tmp_path):
@@ -197,8 +195,8 @@ def test_fixed_answers_go_by_their_names(tmp_path):
     bad, good, three = (tmp_path / f"{name}.txt" for name in ("bad", "good", "three"))
     for file, text in ((bad, "bad day\n"), (good, "good day\n"), (three, "bad day\n \ngood day\n\n")):
         file.write_text(text)
-    support = {"negative": [bad], "positive": [good]}
-    assert done.predict(bad, support=support) == done.predict(bad, support=dict(reversed(support.items())))
+    support, reverse = {"negative": [bad], "positive": [good]}, {"positive": [good], "negative": [bad]}
+    assert done.predict(bad, support=support) == done.predict(bad, support=reverse)
     with pytest.raises(
         DataError, match=r"three.txt: a line between tweets is empty: leave it out, so that every line is a tweet$"
     ):

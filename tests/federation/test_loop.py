@@ -153,18 +153,12 @@ def test_plain_and_assembled_agree_bit_for_bit(preset, settings):
     own = find("strategy", experiment.strategy.name)(experiment.strategy)
     plain = Federation(benchmark, partition, made.method, own, inputs=made.inputs)
     assert plain.first.keys() == made.first.keys()
-    states = []
-    for federation in (plain, made):
-        state = federation.start()
-        for _ in range(experiment.strategy.rounds):
-            state, result = federation.round(state)
-        assert not result.dropped
-        states.append(state)
-    one, other = states
-    assert one.round == experiment.strategy.rounds
+    loops = [fit(federation, experiment.strategy.rounds) for federation in (plain, made)]
+    one, other = (loop.state for loop in loops)
+    assert (one.round, "dropped" in loops[0].metrics) == (experiment.strategy.rounds, False)
     assert same(one.params, other.params)
     assert one.clients.keys() == other.clients.keys()
-    ours, theirs = (f.answers(f.models(s)[0]) for f, s in zip((plain, made), states, strict=True))
+    ours, theirs = (f.answers(f.models(s)[0]) for f, s in ((plain, one), (made, other)))
     assert np.array_equal(ours.zsl, theirs.zsl)
 
 
