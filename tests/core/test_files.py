@@ -3,16 +3,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedunseen.core import files
 from fedunseen.core.errors import RunDirectoryError
-from fedunseen.core.files import (
-    cache_folder,
-    free_folder,
-    is_occupied,
-    replacing,
-    whole_folder,
-    write_tensors,
-    write_text,
-)
+from fedunseen.core.files import write_text
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -20,7 +13,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     write_text(path, "old")
 
     def fail():
-        with replacing(path) as temporary:
+        with files.replacing(path) as temporary:
             temporary.write_text("half")
             raise KeyboardInterrupt
 
@@ -39,7 +32,7 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
         "array": np.array([[1.0, 2.0], [3.0, 4.0]]).T,
         "flag": np.array([True]),
     }
-    write_tensors(tmp_path / "t.safetensors", tensors)
+    files.write_tensors(tmp_path / "t.safetensors", tensors)
     read = load_file(tmp_path / "t.safetensors")
     assert (set(read), read["turned"].tolist()) == (set(tensors), [[0, 3], [1, 4], [2, 5]])
     assert read["same"].tolist() == read["one"].tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -48,19 +41,16 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
 
 
 def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDUNSEEN_CACHE", str(tmp_path / "mine"))
-    assert cache_folder() == tmp_path / "mine"
-    monkeypatch.delenv("FEDUNSEEN_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "fedunseen"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert cache_folder() == tmp_path / "home" / ".cache" / "fedunseen"
+    for variable in ("XDG_CACHE_HOME", "FEDUNSEEN_CACHE"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, path in (("HOME", ".cache/fedunseen"), ("XDG_CACHE_HOME", "fedunseen"), ("FEDUNSEEN_CACHE", "")):
+        monkeypatch.setenv(variable, str(tmp_path / variable))
+        assert files.cache_folder() == tmp_path / variable / path
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     def write(fails):
-        with whole_folder(tmp_path / "new", tmp_path / "old", ("left",)) as folder:
+        with files.whole_folder(tmp_path / "new", tmp_path / "old", ("left",)) as folder:
             write_text(folder / "more", "2")
             assert not fails, "half-way"
 
@@ -69,7 +59,7 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     with pytest.raises(AssertionError, match="half-way"):
         write(True)
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
-    free_folder(tmp_path / "new").mkdir()
+    files.free_folder(tmp_path / "new").mkdir()
     write(False)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["kept", "more"]
 
@@ -84,5 +74,5 @@ def test_an_occupied_folder_is_refused(tmp_path, kind):
     else:
         place.symlink_to(tmp_path / "nowhere")
     with pytest.raises(RunDirectoryError, match=r"place is not an empty folder: empty it$"):
-        free_folder(place, "empty it")
-    assert is_occupied(place, lambda name: name == ".hidden") == (kind != "folder")
+        files.free_folder(place, "empty it")
+    assert files.is_occupied(place, lambda name: name == ".hidden") == (kind != "folder")

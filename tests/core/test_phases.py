@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from fedunseen.core.phases import SGD, Adam, Phase, epochs_plan, weighted_mean
 
 OPTIMISERS = [
-    (SGD(0.1), torch.optim.SGD, {}),
-    (SGD(0.1, weight_decay=0.03), torch.optim.SGD, {"weight_decay": 0.03}),
-    (SGD(0.1, momentum=0.9), torch.optim.SGD, {"momentum": 0.9}),
-    (SGD(0.1, momentum=0.9, weight_decay=0.03), torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.03}),
+    *(
+        (SGD(0.1, **options), torch.optim.SGD, options)
+        for options in ({}, {"weight_decay": 0.03}, {"momentum": 0.9}, {"momentum": 0.9, "weight_decay": 0.03})
+    ),
     (Adam(0.1), torch.optim.Adam, {}),
     (Adam(0.1, (0.5, 0.99), 1e-4, 0.03), torch.optim.Adam, {"betas": (0.5, 0.99), "eps": 1e-4, "weight_decay": 0.03}),
 ]
@@ -46,8 +46,7 @@ def test_a_stack_of_clients_takes_each_ones_own_steps_and_gradients_are_only_rea
         active = slice(0, sum(s >= step for s in steps))
         own = [[v[active] for v in k] for k in state]
         optimiser.update([v[active] for v in params], [g[active] for g in grads], own, step)
-    for k in range(3):
-        torch.testing.assert_close([v[k] for v in params], expected[k])
+    torch.testing.assert_close([[v[k] for v in params] for k in range(3)], expected)
     # Autograd may return one tensor for two parameters (those of a sum), and one that a scalar was expanded to.
     item = torch.ones(1).expand(4)
     params = [torch.zeros(4), torch.full((4,), 2.0)]
@@ -66,12 +65,9 @@ def test_every_epoch_sees_every_sample_once(samples, batch, epochs, seed):
     assert plan.index.shape == plan.weight.shape == (plan.steps, batch)
     assert plan.steps == epochs * int(np.ceil(samples / batch))
     for index, weight in zip(np.split(plan.index, epochs), np.split(plan.weight, epochs), strict=True):
-        assert set(np.unique(weight)) <= {0.0, 1.0}
         assert sorted(index[weight > 0].tolist()) == list(range(samples))
         # Only the last batch of an epoch is short, and its places are filled from the front.
-        assert (weight[:-1] == 1).all()
-        assert (np.diff(weight[-1]) <= 0).all()
-        assert weight[-1, 0] == 1
+        assert weight.ravel().tolist() == [1.0] * samples + [0.0] * (weight.size - samples)
     assert ((plan.index >= 0) & (plan.index < samples)).all()
     assert epochs_plan(0, batch, epochs, np.random.default_rng(seed)).steps == 0
 

@@ -14,8 +14,9 @@ from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
 from fedunseen.federation import Federation
 from fedunseen.federation.federation import Parts
+from same import same
 
-META = torch.device("meta")
+META, CPU = torch.device("meta"), torch.device("cpu")
 
 
 class Counted(Samples):
@@ -32,10 +33,8 @@ class Counted(Samples):
 @pytest.fixture(scope="module")
 def images():
     """An experiment on images, its benchmark and its partition."""
-    settings = {
-        "encoder.name": "conv", "method.batch_size": 8, "data.train_per_class": 10, "data.test_per_class": 4,
-        "evaluation.selection": "last", "run.device": "cpu",
-    }  # fmt: skip
+    settings = {"encoder.name": "conv", "method.batch_size": 8, "evaluation.selection": "last", "run.device": "cpu"}
+    settings |= {"data.train_per_class": 10, "data.test_per_class": 4}
     experiment = Experiment.load("digit-pairs", settings)
     benchmark = load_data(experiment, 0)  # its images are flat
     benchmark = replace(benchmark, features=np.ascontiguousarray(benchmark.images()), image_shape=(1, 8, 16))
@@ -46,25 +45,22 @@ def test_only_what_is_asked_for_is_sent():
     rows = torch.arange(12.0).reshape(6, 2)
     samples = Samples(rows, META)
     assert samples[torch.tensor([[1, 2], [3, 5]])].shape == (2, 2, 2)
-    assert samples[torch.tensor([1])].device == META
-    assert (samples.shape, samples.ndim, samples.host.device.type) == ((6, 2), 2, "cpu")
-    on_cpu = Samples(rows, torch.device("cpu"))
+    assert (samples[torch.tensor([1])].device, samples.host.device) == (META, CPU)
+    assert (samples.shape, samples.ndim) == ((6, 2), 2)
+    on_cpu = Samples(rows, CPU)
     assert torch.equal(on_cpu[torch.tensor([[5, 0]])], rows[None, [5, 0]])
     assert torch.equal(on_cpu[2:4], rows[2:4])
 
 
 def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
     experiment, benchmark, _ = images
-    _, inputs = _inputs(experiment, benchmark, None, META)
-    assert isinstance(inputs, Samples)
-    assert inputs.device == META
-    assert np.shares_memory(inputs.host.numpy(), benchmark.features)  # not copied: a memory map stays on disk
-    _, again = _inputs(experiment, benchmark.for_selection(0), None, META)
-    assert np.shares_memory(again.host.numpy(), benchmark.features)  # nor a second time, to choose by
+    for given in (benchmark, benchmark.for_selection(0)):
+        _, inputs = _inputs(experiment, given, None, META)
+        assert (type(inputs), inputs.device) == (Samples, META)
+        assert np.shares_memory(inputs.host.numpy(), benchmark.features)  # not copied: a memory map stays on disk
     vectors = Experiment.load("digit-pairs")
     _, inputs = _inputs(vectors, load_data(vectors, 0), None, META)
-    assert isinstance(inputs, torch.Tensor)
-    assert inputs.device == META
+    assert (type(inputs), inputs.device) == (torch.Tensor, META)
 
 
 @pytest.mark.slow
@@ -72,19 +68,18 @@ def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
 def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     experiment, benchmark, partition = images
     made = assemble(experiment.with_overrides({"engine.mode": mode}), benchmark, partition)
-    samples = Counted(torch.from_numpy(benchmark.features), torch.device("cpu"))
+    samples = Counted(torch.from_numpy(benchmark.features), CPU)
     labels = torch.from_numpy(benchmark.labels)
     worker = Worker(made.method, made.strategy, samples, labels, partition.clients, 0, Execution(mode))
     parts = Parts(InProcess(made.strategy, worker), made.first, made.sizes)
     other = Federation(benchmark, partition, made.method, made.strategy, inputs=samples, parts=parts)
     (expected, _), (found, _) = (one.round(one.start()) for one in (made, other))
-    assert all(torch.equal(found.params[name], value) for name, value in expected.params.items())
+    assert same(found.params, expected.params)
     sample, clients = benchmark.features[0].size, len(partition.clients)
     at_once = 8 * sample * (clients if mode == "batched" else 1)
     assert max(samples.sent) <= at_once < samples.host.numel()
     assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(map(len, partition.clients))
-    answers, same = (one.answers(expected.params) for one in (made, other))
-    assert answers.zsl.tolist() == same.zsl.tolist()
+    assert made.answers(expected.params).zsl.tolist() == other.answers(expected.params).zsl.tolist()
 
 
 @pytest.mark.parametrize("steps", [("l2",), ()])
@@ -94,7 +89,7 @@ def test_whole_numbers_of_rows_in_any_order_are_those_of_single_rows(tmp_path, s
     np.save(tmp_path / "rows.npy", rows)
     scaler = Scaler.fit(rows, steps).quantized(Quantization.of_rows(8, 3.0, rows[:600], Scaler(steps, {})))
     on_disk = np.asarray(np.load(tmp_path / "rows.npy", mmap_mode="r"))  # a view, as scikit-learn makes it
-    samples = ScaledSamples(on_disk, torch.device("cpu"), scaler, scaler.codes)
+    samples = ScaledSamples(on_disk, CPU, scaler, scaler.codes)
     single = [scaler.codes(row[None]) for row in rows]
     for places in (torch.arange(700), torch.randperm(700, generator=torch.Generator().manual_seed(0)), torch.arange(0)):
         codes, clipped = samples.codes(places)

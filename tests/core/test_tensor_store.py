@@ -19,16 +19,11 @@ PARAMS = {
     "half": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
     "double": torch.tensor([1 / 3], dtype=torch.float64),
 }
+MORE = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25)}
 
 
 def same(found, expected):
-    assert set(found) == set(expected)
-    for name, value in expected.items():
-        assert found[name].dtype == value.dtype
-        assert torch.equal(found[name], value)
-
-
-MORE = {**PARAMS, "bias": torch.tensor([9.0, -1.0]), "number": torch.tensor(0.25)}
+    torch.testing.assert_close(dict(found), expected, rtol=0, atol=0)  # names, types, shapes and values
 
 
 @pytest.mark.parametrize("types", [["w", "bias", "number"], ["half"], ["none"], list(PARAMS)])
@@ -64,17 +59,16 @@ def test_models_of_clients_are_written_one_at_a_time_as_safetensors_would(tmp_pa
     first = {name: MORE[name] for name in names}
     second = {name: MORE[name] * 3 for name in reversed(names)}
     write_models(tmp_path / "m.safetensors", [4, 11], [first, second])
-    found = load_file(tmp_path / "m.safetensors")
-    same(found, under("client/4/", first) | under("client/11/", second))
+    same(load_file(tmp_path / "m.safetensors"), under("client/4/", first) | under("client/11/", second))
 
 
 def test_records_go_to_a_file_and_back(tmp_path):
-    store = TensorStore()
-    write_records(tmp_path / "clients", {9: store.put(PARAMS), 2: store.put({n: v * 2 for n, v in PARAMS.items()})})
+    store, twice = TensorStore(), {name: value * 2 for name, value in PARAMS.items()}
+    write_records(tmp_path / "clients", {9: store.put(PARAMS), 2: store.put(twice)})
     found = read_records(tmp_path / "clients", TensorStore())
     assert list(found) == [9, 2]
     same(found[9], PARAMS)
-    same(found[2], {name: value * 2 for name, value in PARAMS.items()})
+    same(found[2], twice)
     assert load_file(tmp_path / "clients")["clients"].tolist() == [9, 2]  # any reader of safetensors reads it
 
 

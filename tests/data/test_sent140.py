@@ -12,7 +12,7 @@ from fedunseen.encoders.word_vectors import read_vectors
 from published_layouts import write_sentiment140
 from refusals import message_of
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = pytest.mark.filterwarnings("error::UserWarning", "error::RuntimeWarning")
 NAMES = ("negative", "positive", "negative (validation users)", "positive (validation users)", "negative (new users)",
          "positive (new users)")  # fmt: skip
 VECTORS = {"good": [1, 0], "bad": [-1, 0], "day": [0, 2], ",": [0.5, 0.5], "!": [3, 3], "café": [0, 5]}
