@@ -69,24 +69,21 @@ def own_cache(new_cache, monkeypatch):
     return folder
 
 
-def with_threads(count):
-    """Compute on so many threads, then on as many as before."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    yield
-    torch.set_num_threads(before)
+def on_threads(count):
+    """Return a fixture: compute on so many threads, then on as many as before."""
+
+    @pytest.fixture
+    def threads():
+        before = torch.get_num_threads()
+        torch.set_num_threads(count)
+        yield
+        torch.set_num_threads(before)
+
+    return threads
 
 
-@pytest.fixture
-def one_thread():
-    """Compute on one thread: on a busy machine, threads that wait for each other cost more than small sums."""
-    yield from with_threads(1)
-
-
-@pytest.fixture
-def two_threads():
-    """Compute on two threads, however many cores there are."""
-    yield from with_threads(2)
+one_thread = on_threads(1)  # on a busy machine, threads that wait for each other cost more than small sums
+two_threads = on_threads(2)  # however many cores there are
 
 
 @pytest.fixture
@@ -135,50 +132,48 @@ def real_data():
     return REAL
 
 
-def small_space(classes=6, unseen=(4, 5), validation=(3,), attributes=3, **changes):
-    semantics = np.random.default_rng(0).uniform(0.1, 1, (classes, attributes))
-    given = {
-        "names": tuple(f"class {i}" for i in range(classes)),
-        "semantics": semantics,
-        "attribute_names": tuple(f"attribute {i}" for i in range(attributes)),
-        "seen": np.setdiff1d(np.arange(classes), unseen),
-        "validation": np.array(validation, dtype=np.int64),
-        "unseen": np.array(unseen, dtype=np.int64),
-    }
-    return ClassSpace(**(given | changes))
-
-
-def small_benchmark(space=None, per_class=10, tests=3, **changes):
-    """Make ``per_class`` training samples of each seen class and ``tests`` test samples of every class."""
-    space = space or small_space()
-    labels, train, test = [], [], []
-    for c in range(len(space.names)):
-        for role, count in ((train, per_class if c in space.seen else 0), (test, tests)):
-            role += range(len(labels), len(labels) + count)
-            labels += [c] * count
-    labels, test = np.array(labels), np.array(test)
-    given = {
-        "name": "small",
-        "space": space,
-        "features": np.random.default_rng(1).normal(size=(len(labels), 5)).astype(np.float32),
-        "labels": labels,
-        "train": np.array(train),
-        "test_seen": test[np.isin(labels[test], space.seen)],
-        "test_unseen": test[np.isin(labels[test], space.unseen)],
-    }
-    return Benchmark(**(given | changes))
-
-
 @pytest.fixture(scope="session")
 def make_space():
     """Make a class space of 6 classes: 0 to 2 to train on, 3 for validation, 4 and 5 unseen."""
-    return small_space
+
+    def make(classes=6, unseen=(4, 5), validation=(3,), attributes=3, **changes):
+        given = {
+            "names": tuple(f"class {i}" for i in range(classes)),
+            "semantics": np.random.default_rng(0).uniform(0.1, 1, (classes, attributes)),
+            "attribute_names": tuple(f"attribute {i}" for i in range(attributes)),
+            "seen": np.setdiff1d(np.arange(classes), unseen),
+            "validation": np.array(validation, dtype=np.int64),
+            "unseen": np.array(unseen, dtype=np.int64),
+        }
+        return ClassSpace(**(given | changes))
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def make_benchmark():
-    """Make a benchmark on such a class space."""
-    return small_benchmark
+def make_benchmark(make_space):
+    """Make ``per_class`` training samples of each seen class of such a space, and ``tests`` test samples of every."""
+
+    def make(space=None, per_class=10, tests=3, **changes):
+        space = space or make_space()
+        labels, train, test = [], [], []
+        for c in range(len(space.names)):
+            for role, count in ((train, per_class if c in space.seen else 0), (test, tests)):
+                role += range(len(labels), len(labels) + count)
+                labels += [c] * count
+        labels, test = np.array(labels), np.array(test)
+        given = {
+            "name": "small",
+            "space": space,
+            "features": np.random.default_rng(1).normal(size=(len(labels), 5)).astype(np.float32),
+            "labels": labels,
+            "train": np.array(train),
+            "test_seen": test[np.isin(labels[test], space.seen)],
+            "test_unseen": test[np.isin(labels[test], space.unseen)],
+        }
+        return Benchmark(**(given | changes))
+
+    return make
 
 
 @pytest.fixture(scope="session")
