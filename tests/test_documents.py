@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedunseen import Experiment, load_run, run
-from fedunseen.cli.main import main
+from fedunseen.cli.main import app
 from fedunseen.cli.settings import reference
 from fedunseen.experiment.assemble import load_data
 from fedunseen.report import write_report
@@ -83,19 +84,17 @@ def test_bring_your_own_data_works_as_written(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs") / "first"
-    run(Experiment.load("digit-pairs-gaussian", {"evaluation.embedding": False}), path)
-    return path
+    experiment = Experiment.load("digit-pairs-gaussian", {"evaluation.embedding": False})
+    return run(experiment, tmp_path_factory.mktemp("runs") / "first")
 
 
 @pytest.mark.slow
 def test_the_predictions_of_the_readme_are_right(first_run):
-    done = load_run(first_run)
     for name in ("03", "47", "85"):
-        (ranking,) = done.predict([ROOT / f"examples/digit-pairs/{name}.png"], among="unseen", top=3)
+        (ranking,) = first_run.predict([ROOT / f"examples/digit-pairs/{name}.png"], among="unseen", top=3)
         assert ranking[0].name == name
     words = ROOT / "examples/digit-pairs/words.csv"
-    (ranking,) = done.predict([ROOT / "examples/digit-pairs/47.png"], classes=words, among="given")
+    (ranking,) = first_run.predict([ROOT / "examples/digit-pairs/47.png"], classes=words, among="given")
     assert [p.name for p in ranking] == ["forty-seven", "forty-something", "seventy-four"]
 
 
@@ -103,24 +102,18 @@ def test_the_predictions_of_the_readme_are_right(first_run):
 def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(first_run, tmp_path, monkeypatch, capsys):
     """All but the runs, of which the first is at hand."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(first_run, "runs/first")
+    shutil.copytree(first_run.path, "runs/first")
     shutil.copytree(ROOT / "examples", "examples")
     page, commands = (ROOT / "docs" / "any-shot.md").read_text("utf-8"), 0
     for language, code in re.findall(r"```(console|python)\n(.*?)```", page, re.DOTALL):
         if language == "python":
             exec(code, {})
-            said = capsys.readouterr().out.split("\n")[:-1]
+            said = capsys.readouterr().out.splitlines()
             assert said == re.findall(r"^print\(.*\)  # ([^:\n]+)", code, re.MULTILINE)
             continue
-        for command, shown in re.findall(r"\$ fedunseen (.*)\n((?:[^$].*\n)*)", code):
-            if command.startswith("run "):
-                continue
-            monkeypatch.setattr("sys.argv", ["fedunseen", *command.split()])
-            with pytest.raises(SystemExit) as ended:
-                main()
-            assert not ended.value.code
-            said = capsys.readouterr()
-            assert without_digits(said.out + said.err) == without_digits(shown)
+        for command, shown in re.findall(r"\$ fedunseen (?!run )(.*)\n((?:[^$].*\n)*)", code):
+            done = CliRunner().invoke(app, command.split())
+            assert (done.exit_code, without_digits(done.output)) == (0, without_digits(shown))
             commands += 1
     assert commands == 8
     assert load_run("runs/first").predict("new.png", top=1)[0][0].name == "30"  # as it was
