@@ -27,20 +27,17 @@ def test_no_example_is_forgotten():
     assert there == ["arrays.py", "by_file.sh", "callback.py", "own_method.py", "photos.py"]
 
 
-def test_arrays(tmp_path):
-    before, after = map(int, re.findall(r"(\d+)%", shown(tmp_path, sys.executable, EXAMPLES / "arrays.py")))
-    assert min(before, after) > 90
-
-
-def test_callback(tmp_path):
-    own, rounds = re.findall(r": (\d+) rounds", shown(tmp_path, sys.executable, EXAMPLES / "callback.py"))
-    assert int(own) < 15
-    assert int(rounds) <= 15
-
-
-def test_own_method(tmp_path):
-    (zsl,) = re.findall(r"ZSL ([\d.]+) %", shown(tmp_path, sys.executable, EXAMPLES / "own_method.py"))
-    assert float(zsl) > 80
+@pytest.mark.parametrize(
+    ("name", "pattern", "right"),
+    [
+        ("arrays", r"(\d+)%", lambda before, after: min(before, after) > 90),
+        ("callback", r": (\d+) rounds", lambda own, rounds: own < 15 and rounds <= 15),
+        ("own_method", r"ZSL ([\d.]+) %", lambda zsl: zsl > 80),
+    ],
+)
+def test_a_script_prints_what_it_reaches(tmp_path, name, pattern, right):
+    numbers = re.findall(pattern, shown(tmp_path, sys.executable, EXAMPLES / f"{name}.py"))
+    assert right(*map(float, numbers)), numbers
 
 
 def test_by_file(tmp_path):

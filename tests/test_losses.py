@@ -213,13 +213,10 @@ def test_enormous_logits_and_a_client_with_one_class_that_has_no_wrong_centre_gi
 
 
 def test_arguments_that_broadcasting_would_combine_are_refused():
-    with refuses(
-        "logits has the shape (4, 3) and labels (2,), which do not fit together: see the shapes that the documentation "
-        "of this loss asks for",
-        ArgumentError,
-    ):
+    fit = "which do not fit together: see the shapes that the documentation of this loss asks for"
+    with refuses(f"logits has the shape (4, 3) and labels (2,), {fit}", ArgumentError):
         semantic_cross_entropy(torch.zeros(4, 3), torch.zeros(2, dtype=torch.int64))
-    with pytest.raises(ArgumentError, match=r"generated has the shape \(4, 3\) and features \(1, 3\), which"):
+    with refuses(f"generated has the shape (4, 3) and features (1, 3), {fit}", ArgumentError):
         consistency(torch.zeros(4, 3), torch.zeros(1, 3))
-    with pytest.raises(ArgumentError, match=r"^temperature = 0: give a number above 0$"):
+    with refuses("temperature = 0: give a number above 0", ArgumentError):
         relation_distillation(torch.zeros(1, 2), torch.zeros(1, 2), temperature=0)

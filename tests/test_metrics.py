@@ -77,9 +77,6 @@ def test_confusions_are_shares_of_each_class_s_samples():
     assert np.isnan(metrics.confusion([], [], ["cat"])).all()
 
 
-# Calibrated stacking
-
-
 def harmonic(answers, factor):
     """The harmonic mean of per-class accuracies, the slow way."""
     right = np.where(answers.gap >= factor, answers.best_seen, answers.best_unseen) == answers.labels

@@ -1,6 +1,5 @@
 """The tutorials are notebooks: each runs from an empty folder, and shows what is kept in it."""
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -17,11 +16,11 @@ def fresh():
     """All of them, run now; one kernel serves them, so that this takes seconds."""
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
-    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs/site/notebooks.py")
-    notebooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(notebooks)
     with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "docs" / "site")
         patch.setenv("PYTHONPATH", str(ROOT / "src"), prepend=":")
+        import notebooks
+
         return dict(notebooks.executed(NOTEBOOKS))
 
 

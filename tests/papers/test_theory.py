@@ -30,9 +30,6 @@ def federation(seed, tau=10.0, clients=4, n=30, classes=6, spread=5.0):
     return made, merged, labels, gamma, tau
 
 
-# --- Lemma 1 and Theorem 2 ---
-
-
 def test_alignment_agrees_with_scipy():
     clients, merged, labels, gamma, tau = federation(0, tau=2.0)
     found = theory.alignment(clients, merged, labels, gamma, tau)
@@ -93,9 +90,6 @@ def test_distributions_far_beyond_the_smallest_number_stay_finite():
     assert found["server"]["holds_15"] == 1.0
 
 
-# --- A1, A2, Lemmas 3 and 4 ---
-
-
 def problem(seed, n=40, classes=5, a=4, d=7, kind="linear", noise=0.3):
     rng = np.random.default_rng(seed)
     prototypes = rng.normal(size=(classes, a))
@@ -130,9 +124,6 @@ def test_lemmas_3_and_4_hold_with_the_measured_uniform_constants(seed, kind, noi
     found = theory.decoder(*problem(seed, kind=kind, noise=noise, d=d))
     assert found.report["lemma_3_holds"] == 1.0
     assert found.report["lemma_4_holds"] == 1.0
-
-
-# --- Theorem 5 ---
 
 
 @settings(max_examples=60, deadline=None)
@@ -182,9 +173,6 @@ def test_prototypes_of_one_length_stay_as_they_are():
     lengths = np.linalg.norm(made, axis=1)
     assert lengths[:2] == pytest.approx([math.sqrt(25 / 3)] * 2)
     assert lengths[2] == 0
-
-
-# --- A whole run ---
 
 
 def test_the_class_accuracies_of_a_run_are_its_own_and_what_is_proven_holds(tmp_path):
