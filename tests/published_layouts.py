@@ -46,10 +46,6 @@ def cells(texts):
     return made
 
 
-def values(classes, attributes, top=100.0):
-    return np.random.default_rng(1).uniform(0, top, (classes, attributes)).round(2)
-
-
 def write_cub(root, images=True):
     """Write CUB-200-2011. Returns files, labels and the matrix of attributes."""
     files = [f"{name}/{name[4:]}_{i:04d}_{7 * i}.jpg" for name in BIRDS for i in range(PER_CLASS)]
@@ -58,7 +54,7 @@ def write_cub(root, images=True):
     for path, texts in (("images.txt", files), ("image_class_labels.txt", labels + 1), ("classes.txt", BIRDS),
                         ("../attributes.txt", attributes)):  # fmt: skip
         write_text(root / path, [f"{i} {text}" for i, text in enumerate(texts, 1)])
-    matrix = values(len(BIRDS), len(attributes))
+    matrix = np.random.default_rng(1).uniform(0, 100, (len(BIRDS), len(attributes))).round(2)
     lines = [" ".join(map(str, row)) for row in matrix.tolist()]
     write_text(root / "attributes" / "class_attribute_labels_continuous.txt", lines)
     (root / "images").mkdir()
@@ -71,7 +67,7 @@ def write_awa2(root, unseen=("beaver", "dalmatian")):
     """Write Animals with Attributes 2. Returns files and labels in the order of the classes' names, and the matrix."""
     write_text(root / "classes.txt", [f"{i:8d}\t{name}" for i, name in enumerate(ANIMALS, 1)])
     write_text(root / "predicates.txt", [f"{i:6d}\tpredicate {i}" for i in range(1, 86)])
-    matrix = values(len(ANIMALS), 85)
+    matrix = np.random.default_rng(1).uniform(0, 100, (len(ANIMALS), 85)).round(2)
     matrix[0, 0] = -1.0  # not asked
     write_text(root / "predicate-matrix-continuous.txt", ["  ".join(map(str, row)) for row in matrix.tolist()])
     write_text(root / "trainclasses.txt", [name for name in ANIMALS if name not in unseen])
