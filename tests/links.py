@@ -8,11 +8,9 @@ from fedunseen.engines.remote.link import PartyGone, complete
 from fedunseen.engines.remote.wire import unpack
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.client_data import simulated
+from processes import TRAINED
 
-SMALL = {
-    "data.train_per_class": 6, "data.test_per_class": 3, "partition.clients": 3, "strategy.rounds": 2,
-    "method.hidden": [16], "evaluation.selection": "last", "evaluation.theory": False, "evaluation.embedding": False,
-}  # fmt: skip
+SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 2}
 CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
 
 

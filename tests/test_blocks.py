@@ -123,15 +123,9 @@ OURS = [command for command in COMMANDS if command.program == "fedunseen"]
 
 
 def parsed(command):
-    """Read a command line as the command does, without running it: its name, and the values of its parameters.
-
-    Raises:
-        click.UsageError: an option or a command is unknown, or an argument is missing.
-    """
+    """Read a command line as the command does, without running it: its name, and the values of its parameters."""
     group, name, words = APP, [], command.words
     while hasattr(group, "commands") and words and not words[0].startswith("--"):
-        if words[0] not in group.commands:
-            raise click.NoSuchOption(words[0])
         group, name, words = group.commands[words[0]], [*name, words[0]], words[1:]
     if not command.whole and words and words[-1] in {option for param in group.params for option in param.opts}:
         words = words[:-1]  # a sentence names an option without its value
