@@ -141,13 +141,11 @@ def photos(tmp_path):
     (root / "classes.csv").write_text("name,split,a,b\ncat,seen,1,2\ndog,unseen,2,1\n")
     os.mkfifo(root / "cat" / "1.png")
     (root / "cat" / "up").symlink_to("..")
-    last = root / "deep"
-    last.mkdir()
-    for _ in range(40):
-        (last / "next").mkdir()
-        (last / "a").symlink_to("next")
-        (last / "b").symlink_to("next")
-        last = last / "next"
+    for depth in range(40):
+        folder = root.joinpath("deep", *["next"] * depth)
+        (folder / "next").mkdir(parents=True)
+        (folder / "a").symlink_to("next")
+        (folder / "b").symlink_to("next")
     (root / "cat" / "deep").symlink_to("../deep")
     return root
 
