@@ -13,6 +13,16 @@ from fedunseen.report import write_report
 VOID = {"meta", "img", "br", "input", "link", "hr"}
 
 
+def says(page, place, text):
+    """Wait until a text alone stands in a place of a browser's page.
+
+    The pages' policy forbids what Playwright would do to wait for a function.
+    """
+    from playwright.sync_api import expect
+
+    expect(page.locator(place)).to_have_text([text])
+
+
 class Page(HTMLParser):
     """A parsed page.
 

@@ -17,47 +17,42 @@ def single_thread(one_thread):
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory):
-    """A run of digit-pairs that recognizes the examples, not to be written to."""
+def finished(tmp_path_factory):
+    """Run an experiment; return its run directory, not to be written to."""
+    return lambda experiment: run(experiment, tmp_path_factory.mktemp("runs") / "run").path
+
+
+@pytest.fixture(scope="session")
+def digits(finished):
+    """A run of digit-pairs that recognizes the examples."""
     settings = {"strategy.rounds": 12, "evaluation.selection": "last", "evaluation.clients": False, "method.kl": 0}
     settings |= {"evaluation.embedding": False, "evaluation.theory": False, "data.test_per_class": 4}
-    return run(Experiment.load("digit-pairs", settings), tmp_path_factory.mktemp("digits") / "run").path
+    return finished(Experiment.load("digit-pairs", settings))
 
 
 @pytest.fixture(scope="session")
-def features(make_folder, tmp_path_factory):
-    """A run on feature vectors of nine numbers and classes of six attributes, not to be written to."""
-    folder = tmp_path_factory.mktemp("features")
-    tree = {
-        "name": "small",
-        "data": {"name": "folder", "root": str(make_folder(folder / "data")), "features": ["standard"]},
-        "partition": {"kind": "pccd", "clients": 3},
-        "method": {"name": "fedzsl", "hidden": [16], "lr": 0.05, "kl": 0.0, "consistency": 0.0, "batch_size": 8},
-        "strategy": {"name": "fedavg", "rounds": 4, "local_epochs": 1},
-    }
-    return run(Experiment.from_dict(tree), folder / "run").path
+def features(finished, make_folder, tmp_path_factory):
+    """A run on feature vectors of nine numbers and classes of six attributes."""
+    data = {"name": "folder", "root": str(make_folder(tmp_path_factory.mktemp("data"))), "features": ["standard"]}
+    method = {"name": "fedzsl", "hidden": [16], "lr": 0.05, "kl": 0.0, "consistency": 0.0, "batch_size": 8}
+    sections = {"data": data, "partition": {"clients": 3}, "method": method}
+    return finished(Experiment.from_dict({**sections, "strategy": {"name": "fedavg", "rounds": 4, "local_epochs": 1}}))
 
 
 @pytest.fixture(scope="session")
-def few(tmp_path_factory):
-    """A few-shot run on single digits, not to be written to."""
-    tree = {
-        "name": "few",
-        "data": {"name": "digits"},
-        "partition": {"kind": "iid", "clients": 2},
-        "method": {"name": "protonet", "hidden": [32], "ways": 3, "queries": 5},
-        "strategy": {"name": "fedavg", "rounds": 2},
-        "evaluation": {"selection": "last", "episodes": 10, "validation_episodes": 5},
-    }
-    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("few") / "run").path
+def few(finished):
+    """A few-shot run on single digits."""
+    method = {"name": "protonet", "hidden": [32], "ways": 3, "queries": 5}
+    sections = {"data": {"name": "digits"}, "partition": {"kind": "iid", "clients": 2}, "method": method}
+    sections["evaluation"] = {"selection": "last", "episodes": 10, "validation_episodes": 5}
+    return finished(Experiment.from_dict({**sections, "strategy": {"name": "fedavg", "rounds": 2}}))
 
 
 @pytest.fixture(scope="session")
-def any_shot(tmp_path_factory):
-    """A run in closed form, which takes descriptions and examples, not to be written to."""
+def any_shot(finished):
+    """A run in closed form, which takes descriptions and examples."""
     settings = {"evaluation.selection": "last", "data.train_per_class": 20, "data.test_per_class": 4}
-    settings |= {"evaluation.embedding": False}
-    return run(Experiment.load("digit-pairs-gaussian", settings), tmp_path_factory.mktemp("any") / "run").path
+    return finished(Experiment.load("digit-pairs-gaussian", {**settings, "evaluation.embedding": False}))
 
 
 @pytest.fixture

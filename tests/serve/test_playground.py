@@ -5,18 +5,12 @@ import os
 import pytest
 
 from fedunseen import load_run
+from pages import says
 
 
 def best(page, name):
     """Wait until the model says a class."""
     says(page, "#best b", name)
-
-
-def says(page, place, text):
-    """Wait until a text stands somewhere; the page's policy forbids what Playwright would do to wait for a function."""
-    from playwright.sync_api import expect
-
-    expect(page.locator(place)).to_have_text([text])  # and nowhere else
 
 
 def draw(page, *strokes):
@@ -55,8 +49,8 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     assert page.locator("#why-list .name").all_text_contents()[:2] in (["left 4", "right 7"], ["right 7", "left 4"])
 
     page.fill("#name", "forty-seven")
-    page.get_by_label("left 4", exact=True).check()
-    page.get_by_label("right 7", exact=True).check()
+    for attribute in ("left 4", "right 7"):
+        page.get_by_label(attribute, exact=True).check()
     page.get_by_role("button", name="Add the class").click()
     best(page, "forty-seven")
     assert page.locator("#added .name").all_text_contents() == ["forty-seven"]
@@ -91,9 +85,8 @@ def test_the_keyboard_alone_is_enough(served, opened, digits):
 
 def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, opened, digits):
     """The drawing is brought into the shape of the training pictures: without that, hardly any would be."""
-    page = opened(served(digits))
+    page, space = opened(served(digits)), load_run(digits).space
     page.select_option("#among", "unseen")
-    unseen = [load_run(digits).space.names[c] for c in load_run(digits).space.unseen]
     right = page.evaluate(
         """async pairs => {
             let right = 0;
@@ -106,7 +99,7 @@ def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, op
             }
             return right;
         }""",
-        unseen,
+        [space.names[c] for c in space.unseen],
     )
     assert right >= 15  # of 20
 
@@ -129,8 +122,8 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
     page.get_by_role("button", name="Add the class").click()
     page.wait_for_selector("#added li")
     page = opened(served(few))
-    for name in ("one", "seven"):
-        page.fill("#typed", "1" if name == "one" else "7")
+    for typed, name in (("1", "one"), ("7", "seven")):
+        page.fill("#typed", typed)
         page.fill("#name", name)
         page.get_by_role("button", name="Use the drawing as an example").click()
         says(page, "#kept", "1 drawn")

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import Experiment, load_run
 from fedunseen.encoders.text import embed_classes
 
 COLOURS, THINGS = ("red", "green", "blue", "black"), ("cat", "dog", "fish", "horse")
@@ -28,30 +28,22 @@ def photo():
 
 
 @pytest.fixture(scope="session")
-def named(photo, tmp_path_factory):
+def named(photo, finished, tmp_path_factory):
     """A run whose classes have names alone: ten of them seen, three unseen, and three that no one has heard of."""
     folder = tmp_path_factory.mktemp("named")
     known = [name for name in NAMES if not name.startswith("black")] + ["black cat"]
-    (folder / "data").mkdir()
     rows = [f"{name},{'unseen' if name in KEPT_APART else 'seen'}" for name in known]
-    (folder / "data" / "classes.csv").write_text("\n".join(["name,split", *rows]) + "\n", "utf-8")
+    (folder / "classes.csv").write_text("\n".join(["name,split", *rows]) + "\n", "utf-8")
     features, labels, split = [], [], []
     for label, name in enumerate(known):
         for part, count in (("train", 0 if name in KEPT_APART else 12), ("test", 4)):
             features.append(photo(name, count, seed=label))
             labels += [label] * count
             split += [part] * count
-    arrays = {"features": np.concatenate(features), "labels": np.array(labels), "split": np.array(split)}
-    np.savez(folder / "data" / "features.npz", **arrays)
-    tree = {
-        "name": "named",
-        "data": {"name": "folder", "root": str(folder / "data"), "text_encoder": "minilm"},
-        "partition": {"kind": "pccd", "clients": 2},
-        "method": {"name": "eszsl"},
-        "strategy": {"name": "fedavg", "rounds": 1},
-        "evaluation": {"selection": "last"},
-    }
-    return run(Experiment.from_dict(tree), folder / "run").path
+    np.savez(folder / "features.npz", features=np.concatenate(features), labels=np.array(labels), split=np.array(split))
+    sections = {"data": {"name": "folder", "root": str(folder), "text_encoder": "minilm"}, "method": {"name": "eszsl"}}
+    sections |= {"partition": {"clients": 2}, "evaluation": {"selection": "last"}}
+    return finished(Experiment.from_dict(sections))
 
 
 def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client, photo):
@@ -74,7 +66,6 @@ def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
     for settings in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
         reply = asked.post("/classes", json=settings)
-        assert reply.status_code == 422
-        assert reply.json()["detail"].count("\n") == 0
+        assert (reply.status_code, reply.json()["detail"].count("\n")) == (422, 0)
     assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {"detail": "sentence must be text"}
     assert len(asked.get("/classes").json()["classes"]) == 13

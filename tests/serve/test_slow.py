@@ -45,25 +45,18 @@ def metrics(url):
 @pytest.fixture
 def slow(features, served_app):
     """Serve a run whose model answers once it is let; return the address, what lets it, and how many have asked it."""
+    model, gate, begun = Recognizer(load_run(features)), threading.Event(), threading.Semaphore(0)
+    gate.set()
+    rank = model.rank
 
-    def start(**limits):
-        model, gate, begun = Recognizer(load_run(features)), threading.Event(), threading.Semaphore(0)
-        gate.set()
-        rank = model.rank
+    def wait(*given):
+        begun.release()
+        assert gate.wait(300)
+        return rank(*given)
 
-        def wait(*given):
-            begun.release()
-            assert gate.wait(300)
-            return rank(*given)
-
-        model.rank = wait
-        gates.append(gate)
-        return served_app(create_app(model, limits=Limits(**limits))), gate, begun
-
-    gates = []
-    yield start
-    for gate in gates:
-        gate.set()  # whatever a test has left waiting
+    model.rank = wait
+    yield lambda **limits: (served_app(create_app(model, limits=Limits(**limits))), gate, begun)
+    gate.set()  # whatever a test has left waiting
 
 
 def test_a_client_that_sends_a_byte_now_and_then_hears_408_too(slow):
@@ -84,8 +77,10 @@ def test_a_client_that_leaves_in_the_middle_does_no_harm(slow, caplog):
     assert asked(url).status_code == 200
     total = 'fedunseen_requests_total{method="POST",path="/predict",status="%s"}'
     until(lambda: metrics(url).get(total % 499) == 2)  # those whose head had come
-    counted = {key: n for key, n in metrics(url).items() if 'total{method="POST' in key}
-    assert counted == {total % 200: 1, total % 499: 2}
+    assert {key: n for key, n in metrics(url).items() if 'total{method="POST' in key} == {
+        total % 200: 1,
+        total % 499: 2,
+    }
     assert [begun.acquire(blocking=False) for _ in range(2)] == [True, False]  # it has seen the whole request alone
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
@@ -142,10 +137,10 @@ def test_health_is_503_until_the_model_is_loaded(features, served, monkeypatch, 
 def test_the_loop_asks_small_questions_while_they_are_quick():
     line = InferenceQueue(4)
 
-    def ask(*given, **how):
+    def ask(question, patience, small=True):
         """Ask in an event loop of a thread of its own: a browser's may run in this one."""
         with ThreadPoolExecutor(1, "loop") as thread:
-            return thread.submit(lambda: asyncio.run(line.ask(*given, **how))).result()
+            return thread.submit(lambda: asyncio.run(line.ask(question, patience, small))).result()
 
     def asked(seconds_before, small=True):
         line._small = seconds_before
@@ -156,10 +151,10 @@ def test_the_loop_asks_small_questions_while_they_are_quick():
     with line._asking:  # a question is being answered
         waiting, line._small = line.put(lambda: None), 0.0
         with pytest.raises(TimeoutError):
-            ask(lambda: None, 0.05, small=True)
+            ask(lambda: None, 0.05)
     waiting.result(60)
     with pytest.raises(ZeroDivisionError):
-        ask(lambda: 1 // 0, 60, small=True)
+        ask(lambda: 1 // 0, 60)
     with line._asking:  # an answer is there a moment before its thread gives this back
         pass
     assert asked(0.0) == "loop_0"
@@ -177,17 +172,16 @@ def few_connections(request, features, served_app, tmp_path):
 
 @pytest.mark.parametrize("half", [HALF, BODY, b""], ids=["head", "body", "nothing"])
 def test_others_are_answered_while_many_send_half(few_connections, half):
-    held = []
-    for _ in range(4 * MOST):
-        held.append(connected(few_connections))
-        held[-1].sendall(half)
-        if len(held) % MOST == 0:
-            assert httpx.get(f"{few_connections}health", timeout=60).json()["version"]
-    with contextlib.suppress(ConnectionResetError):  # the oldest one has given way
-        while held[0].recv(1000):
-            pass
-    for one in held:
-        one.close()
+    with contextlib.ExitStack() as stack:
+        held = []
+        for _ in range(4 * MOST):
+            held.append(stack.enter_context(connected(few_connections)))
+            held[-1].sendall(half)
+            if len(held) % MOST == 0:
+                assert httpx.get(f"{few_connections}health", timeout=60).json()["version"]
+        with contextlib.suppress(ConnectionResetError):  # the oldest one has given way
+            while held[0].recv(1000):
+                pass
 
 
 @pytest.mark.parametrize("before", [b"", HEALTH])
