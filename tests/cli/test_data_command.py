@@ -206,22 +206,17 @@ import numpy as np
 from fedunseen.data import Benchmark, BenchmarkLoader, DataSettings
 
 
-class MineSettings(DataSettings):
-    name: Literal["mine"] = "mine"
-    root: Path
-
-
 class Mine(BenchmarkLoader):
-    Settings = MineSettings
-    title = "rows of mine"
-    page = "https://example.org"
-    needs = ("mine.npy",)
+    title, page, needs = "rows of mine", "https://example.org", ("mine.npy",)
+
+    class Settings(DataSettings):
+        name: Literal["mine"] = "mine"
+        root: Path
 
     @classmethod
     def load(cls, settings, seed):
         rows = np.load(cls.home(settings.root) / "mine.npy", allow_pickle=False)
-        names = np.array(["a", "b", "c", "d", "e", "f"])[np.arange(60) % 6]
-        classes = {name: np.eye(6)[i] for i, name in enumerate("abcdef")}
+        names, classes = np.array(list("abcdef") * 10), dict(zip("abcdef", np.eye(6)))
         train = (names != "f") & (np.arange(60) < 48)
         return Benchmark.from_arrays(
             rows[train], names[train], classes, test=(rows[~train], names[~train]), validation=["e"]

@@ -26,26 +26,25 @@ def place(digits, make_folder, tmp_path_factory):
     """A folder in which the commands are called: a run, data, files that no command can use."""
     place = tmp_path_factory.mktemp("refusals")
     (place / "run").symlink_to(digits)
-    for name in ("full/file", "file", "empty/", "not-finite", "two/A/res101.mat", "two/B/res101.mat", "shown/white/"):
+    for name in ("full/file", "file", "empty/", "two/A/res101.mat", "two/B/res101.mat", "shown/white/", "deployed/"):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).mkdir(parents=True) if name.endswith("/") else (place / name).touch()
     Image.new("L", (16, 8)).save(place / IMAGE)
     for name in ("A", "B"):
         write_splits(place / "two" / name, BIRDS, ["x.jpg"] * 6, np.arange(6), [1, 4])
-    make_folder(place / "mine")
+    for name in ("mine", "sized"):
+        make_folder(place / name)
+    (place / "sized" / "features.npz").unlink()
     np.savez(place / "pool.npz", features=np.ones((20, 128), np.float32))
     tables = {"names": "name\nzebra\n", "known": "name\n47\n", "sized": "label,size\nred,1\nblue,many\n"}
     for name, text in {**tables, "unlabelled": "colour,size\nred,1\n"}.items():
         (place / f"{name}.csv").write_text(text, "utf-8")
-    make_folder(place / "sized")
-    (place / "sized" / "features.npz").unlink()
-    (place / "deployed").mkdir()
-    (place / "deployed" / "status.json").write_text("[")
     sections = {"data": {"name": "folder", "root": "mine"}, "partition": {"clients": 3}, "method": {"name": "fedzsl"}}
     (place / "small.toml").write_text(toml_text({**sections, "strategy": {"name": "fedavg", "rounds": 2}}), "utf-8")
     axes = '[axes]\nlr = { key = "method.lr", values = [0.05, 0.1] }\n'
     (place / "two.toml").write_text(f'title = "Two"\nbase = "small.toml"\n{axes}', "utf-8")
-    for name, text in {"token": "a-token-of-the-tests\n", "short": "short\n", "a.pem": "nothing"}.items():
+    texts = {"token": "a-token-of-the-tests\n", "short": "short\n", "a.pem": "nothing", "deployed/status.json": "["}
+    for name, text in texts.items():
         (place / name).write_text(text)
     enrol(place / "kits", ("a", "b", "c"))
     return place

@@ -20,12 +20,12 @@ SPOIL = {
     "length": lambda rows: rows[:, :7],
     "none": lambda rows: rows[:0],
     "few": lambda rows: rows[:9],
+    "three": lambda rows: rows[:3],
     "not finite": lambda rows: np.where(rows == rows[15, 3], np.nan, rows),
     "infinite": lambda rows: np.where(rows == rows[15, 3], np.inf, rows),
     "text": lambda rows: rows.astype(str),
 }
-FILES = {"empty file": b"", "broken": b"PK\x03\x04 cut", "missing": None}
-CUT = b"\x89PNG cut"
+FILES = {"empty file": b"", "broken": b"PK\x03\x04 cut", "missing": None, "damaged picture": b"\x89PNG cut"}
 TABLE = "name,split,fur,size\ncat,seen,1,0.1\ndog,seen,1,0.3\nhorse,seen,0.8,0.9\nship,unseen,0,1\n"
 BYTES = {"empty file": "is damaged or not a NumPy file: save it again"}
 BYTES |= {"broken": BYTES["empty file"], "missing": "is missing: correct its name"}
@@ -132,7 +132,7 @@ def pool(labelled, tmp_path):
         file, folder = tmp_path / "pool.npz", tmp_path / "pool"
         if kind in ("damaged picture", "empty folder"):
             folder.mkdir()
-            write(folder / "0.png", CUT if kind == "damaged picture" else None)
+            write(folder / "0.png", FILES.get(kind))
             return folder
         rows = labelled[0][:20]
         array = spoilt(kind, rows.reshape(-1, 8, 16) if "of pictures" in kind else rows)
@@ -158,13 +158,19 @@ def copied(source, folder, kind):
     return folder
 
 
+def answer(place, name, folder):
+    """Return the words with which a party answers the plan, except for where."""
+    kit = ("--credentials", place / "kits" / name)
+    return "offline", "answer", place / "plan", "--data", folder, *kit, "--state", folder.with_name(f"state-{name}")
+
+
 def pictures(folder, kind):
     """Add a folder of pictures without a label to those of four classes."""
     (folder / "unlabelled").mkdir()
     for path in spoilt(kind, sorted((folder / "cat").iterdir())):
         shutil.copy(path, folder / "unlabelled")
     if kind == "damaged picture":
-        write(folder / "unlabelled" / "0.png", CUT)
+        write(folder / "unlabelled" / "0.png", FILES[kind])
     return folder
 
 
@@ -198,25 +204,19 @@ def test_an_unusable_pool_is_refused_in_a_sentence(
         call = partial(refused, "run", adapting / "mine.toml", *sets(settings), "--out", new)
     else:
         folder = copied(adapting / "data" / "north", tmp_path / "data", kind)
-        words = ("--data", folder, "--credentials", place / "kits/north", "--state", tmp_path / "state")
-        call = partial(refused, "offline", "answer", place / "plan", *words, "--out", new)
+        call = partial(refused, *answer(place, "north", folder), "--out", new)
     before, begin = set(tmp_path.rglob("*")), time.process_time()
     said = call()
     assert time.process_time() - begin < 2
     assert CASES[way][kind].format(place=tmp_path) in said
     assert (": " in said, "\n" in said) == (True, False)
-    assert {path for path in tmp_path.rglob("*") if "state" not in path.relative_to(tmp_path).parts} == before
+    assert {path for path in tmp_path.rglob("*") if "state-north" not in path.relative_to(tmp_path).parts} == before
 
 
 def test_parties_with_fewer_than_ten_samples_in_all_are_refused(place, adapting, works, refused, tmp_path):
     for name in NAMES:
-        shutil.copytree(adapting / "data" / name, tmp_path / name)
-        arrays = dict(np.load(tmp_path / name / "features.npz"))
-        kept = (arrays["labels"] != "") | (np.cumsum(arrays["labels"] == "") <= 3)
-        np.savez(tmp_path / name / "features.npz", **{key: value[kept] for key, value in arrays.items()})
-        words = ("--data", tmp_path / name, "--credentials", place / "kits" / name)
-        words += ("--state", tmp_path / f"state-{name}", "--out", tmp_path / f"{name}.answer")
-        works("offline", "answer", place / "plan", *words)
+        folder = copied(adapting / "data" / name, tmp_path / name, "three")
+        works(*answer(place, name, folder), "--out", tmp_path / f"{name}.answer")
     words = ("--credentials", place / "kits/coordinator", "--out", tmp_path / "new")
     said = refused("offline", "merge", place / "plan", *(tmp_path / f"{name}.answer" for name in NAMES), *words)
     assert said == "there are 6 unlabelled samples: give at least 10"  # west has none
