@@ -1,6 +1,9 @@
-"""``fedunseen init``: what it looks at, what it writes, and that a run takes it as it is."""
+"""``fedunseen init`` and ``new``: what they look at, what they write, and that it runs as it is."""
 
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 
 import numpy as np
@@ -8,6 +11,7 @@ import pytest
 from PIL import Image
 
 from fedunseen import Experiment
+from processes import environment
 
 COLOURS = {
     "red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "yellow": (220, 210, 40),
@@ -254,3 +258,23 @@ def test_two_pictures_a_class_leave_none_to_choose_on(works, photos, tmp_path):
     assert written["method"] == {"name": "gaussian", "calibration": True}
     works("run", file, "--out", tmp_path / "run")
     assert 'selection = "last"' in works("data", "check", folder).out
+
+
+@pytest.mark.slow
+def test_the_project_runs_and_its_own_test_passes(works, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert works("new", "my-project").out == ""
+    folder = tmp_path / "my-project"
+    assert (folder / "my_project" / "method.py").exists()
+    info = tmp_path / "site" / "my_project-0.1.0.dist-info"  # what `pip install -e .` leaves, without the network
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-project\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[fedunseen.methods]\nmy-project = my_project.method:Mine\n")
+    assert 'my-project = "my_project.method:Mine"' in (folder / "pyproject.toml").read_text()
+    own = environment()
+    own["PYTHONPATH"] = os.pathsep.join([str(folder), str(tmp_path / "site"), own["PYTHONPATH"]])
+    for words in ("data/make_example.py", "-m fedunseen data check data", "-m pytest -q -p no:cacheprovider"):
+        command = [sys.executable, *words.split()]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=own)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout

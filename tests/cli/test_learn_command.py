@@ -1,10 +1,13 @@
-"""``fedunseen learn``: a class that is shown, described, or both, survives all that a user types afterwards."""
+"""``fedunseen learn`` and ``adapt``: a changed run serves all that a user types afterwards."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from fedunseen import load_run
+from fedunseen import Experiment, load_run, run
+from fedunseen.experiment.assemble import load_data
 from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 from processes import command
@@ -38,20 +41,20 @@ def trained(make_folder, samples, tmp_path_factory):
 
 @pytest.mark.parametrize("steps", [("shown",), ("shown", "described"), ("described", "shown"), ("shown", "shown")])
 def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, trained, samples, tmp_path, steps):
-    run = trained
+    path = trained
     for i, how in enumerate(steps):
-        words = "learn", run, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json"
+        words = "learn", path, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json"
         assert works(*words).answer["learnt"] == ([] if i else list(NEW))
-        run = tmp_path / f"learned {i}"
-    lines = (run / "classes.csv").read_text("utf-8").splitlines()[-2:]
+        path = tmp_path / f"learned {i}"
+    lines = (path / "classes.csv").read_text("utf-8").splitlines()[-2:]
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
     for name, rows in samples.items():
         np.save(tmp_path / "new.npy", rows[5])
-        assert works("predict", run, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"] == name
-    works("report", run)
-    works("export", run, "--csv", tmp_path / "tables")
+        assert works("predict", path, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"] == name
+    works("report", path)
+    works("export", path, "--csv", tmp_path / "tables")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    works("export", run, "--out", tmp_path / "model")
+    works("export", path, "--out", tmp_path / "model")
 
 
 def test_a_learned_run_is_served_and_takes_more_classes(trained, samples, tmp_path):
@@ -77,3 +80,62 @@ def test_what_no_later_prediction_could_use_is_not_written(refused, trained, tmp
     said = refused("learn", trained, "--classes", tmp_path / "mean.csv", "--out", tmp_path / "new")
     assert said.startswith("the scalings centre, l2 leave the class 'mean' only zeros as attributes")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.fixture(scope="module")
+def unadapted(tmp_path_factory):
+    """A run in closed form of few samples, an array of unlabelled samples that no test has, and one of test samples."""
+    settings = {"data.train_per_class": 10, "data.test_per_class": 4, "evaluation.embedding": False}
+    folder = tmp_path_factory.mktemp("adapt")
+    done = run(Experiment.load("digit-pairs-gaussian", settings), folder / "run")
+    data = load_data(done.experiment, 0)
+    rows = data.features[np.concatenate([data.test_unseen, data.test_seen])]
+    np.savez(folder / "tests.npz", features=rows)
+    np.savez(folder / "pool.npz", features=rows + 0.02 * np.random.default_rng(0).standard_normal(rows.shape))
+    return folder
+
+
+def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, tmp_path):
+    words = "adapt", unadapted / "run", unadapted / "pool.npz", "--out", tmp_path / "new", "--json"
+    note = works(*words).answer["adapted"]
+    samples, seen = (np.array(note["classes"][key]) for key in ("samples", "seen"))
+    assert (note["measured"], note["test_share"]) == (True, 0)
+    assert samples.sum() > 0 == samples[seen.astype(bool)].sum()
+    adapted, before = load_run(tmp_path / "new"), load_run(unadapted / "run")
+    assert all(adapted.result[key] >= before.result[key] - 2 for key in ("zsl", "gzsl_harmonic"))
+    assert not np.array_equal(adapted.params["weight"], before.params["weight"])
+    rows = np.load(unadapted / "pool.npz")["features"][:20]
+    memory = before.adapt(np.load(unadapted / "pool.npz")["features"])
+    assert memory.predict(rows, top=3) == adapted.predict(rows, top=3)
+    assert "The model was adapted to" in (tmp_path / "new" / "report.html").read_text("utf-8")
+    works("export", tmp_path / "new", "--csv", tmp_path / "tables")
+    again = adapted.learn(examples={"okapi": rows}, out=tmp_path / "learned").adapt(unadapted / "pool.npz")
+    assert [again.space.names[-1], again.result["adapted"]["classes"]["class"][-1]] == ["okapi", "okapi"]
+
+
+def test_a_pool_of_test_samples_is_named(unadapted):
+    with pytest.warns(UserWarning, match="100 % of the unlabelled samples are test samples"):
+        load_run(unadapted / "run").adapt(unadapted / "tests.npz")
+
+
+def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path):
+    before = load_run(unadapted / "run")
+    gone = {**before.manifest["experiment"], "data": {"name": "folder", "root": str(tmp_path / "gone")}}
+    before = replace(before, manifest={**before.manifest, "experiment": gone})
+    with pytest.warns(UserWarning, match="keeps the accuracies"):
+        adapted = before.adapt(unadapted / "pool.npz", among="unseen")
+    assert adapted.result["zsl"] == before.result["zsl"]
+    assert not adapted.result["adapted"]["measured"]
+
+
+def test_a_folder_that_holds_something_is_refused(refused, unadapted):
+    assert "is not an empty folder" in refused("adapt", unadapted / "run", unadapted / "pool.npz", "--out", unadapted)
+
+
+def test_a_service_adapts_only_where_it_is_asked_to(unadapted):
+    done, rows = load_run(unadapted / "run"), np.load(unadapted / "pool.npz")["features"].astype(np.float32)
+    plain, adapting = Recognizer(done), Recognizer(done, adapts=True)
+    first = plain.rank(rows)
+    assert adapting.rank(rows) == plain.rank(rows) == first
+    assert adapting.rank(rows) != first
+    assert load_run(unadapted / "run").predict(rows[:2]) == done.predict(rows[:2])

@@ -1,4 +1,4 @@
-"""Secure aggregation between machines: real processes over TLS on loopback, one of them killed between the stages."""
+"""Secure aggregation and unlabelled samples on machines: real processes over TLS on loopback, some of them killed."""
 
 import json
 import random
@@ -7,9 +7,10 @@ import signal
 import pytest
 from safetensors.torch import load_file
 
-from fedunseen.experiment import Experiment, run
+from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
-from processes import ENGINES, TRAINED, Deployment, command, sets
+from processes import ADAPTING, ENGINES, TRAINED, Deployment, command, sets
+from same import same
 
 pytestmark = pytest.mark.slow
 
@@ -73,3 +74,28 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(engine, machine
     assert left["sums_sha256"] == plain.result["sums_sha256"]
     assert left["forgotten"] == ["60 samples of north, south, west"]
     assert not (tmp_path / "left.removal").exists()
+
+
+@pytest.mark.parametrize("aggregation", ["masked", "plain"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_killed_processes_adapt_to_the_bits_of_one_process(engine, aggregation, machine, adapting, tmp_path):
+    """South dies in the second iteration, the coordinator after it has merged it."""
+    settings = {"data.root": str(adapting / "data" / "coordinator"), "data.part": True}
+    settings = {**ADAPTING, **settings, "privacy.aggregation": aggregation}
+    deployment = Deployment(machine, engine, NAMES, adapting / "data", adapting / "mine.toml", *sets(settings))
+    coordinator = deployment.host(killed_in=1)
+    parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
+    assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
+    parties["south"] = deployment.join("south")
+    assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1
+    assert (tmp_path / "run" / "adapting" / "metrics.jsonl").read_text().count("\n") == 1
+    deployment.end(deployment.host("--resume"), parties)
+    alone = load_run(adapting / "alone")
+    assert same(tmp_path / "run", alone.path)
+    result = json.loads((tmp_path / "run" / "result.json").read_text("utf-8"))
+    for key in ("samples", "classes", "refused", "rounds"):
+        assert result["adapted"][key] == alone.result["adapted"][key]
+    assert result["gzsl_harmonic"] == alone.result["gzsl_harmonic"]
+    for name in NAMES:  # the adapted model went home
+        assert same(tmp_path / "runs" / name, alone.path)
