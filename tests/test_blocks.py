@@ -193,8 +193,7 @@ def test_no_command_hides_in_an_indented_block():
 def test_scripts_take_the_options_that_pages_give_them():
     seen = 0
     for page, _, words, _ in COMMANDS:
-        scripts = [word for word in words if word.startswith("benchmarks/")]
-        for script in scripts:
+        for script in (word for word in words if word.startswith("benchmarks/")):
             source, seen = (ROOT / script).read_text("utf-8"), seen + 1
             for word in words:
                 assert not word.startswith("--") or f'"{word.partition("=")[0]}"' in source, (page, words)

@@ -108,8 +108,7 @@ def test_the_commands_and_blocks_of_the_any_shot_page_do_what_they_show(first_ru
     for language, code in re.findall(r"```(console|python)\n(.*?)```", page, re.DOTALL):
         if language == "python":
             exec(code, {})
-            said = capsys.readouterr().out.splitlines()
-            assert said == re.findall(r"^print\(.*\)  # ([^:\n]+)", code, re.MULTILINE)
+            assert capsys.readouterr().out.splitlines() == re.findall(r"^print\(.*\)  # ([^:\n]+)", code, re.MULTILINE)
             continue
         for command, shown in re.findall(r"\$ fedunseen (?!run )(.*)\n((?:[^$].*\n)*)", code):
             done = CliRunner().invoke(app, command.split())

@@ -45,8 +45,7 @@ def test_code_in_a_page_or_a_template_and_names_of_random_streams_are_skipped(tm
 
 
 def test_variables_have_plain_names():
-    found = [(path.name, *one) for path in PROSE["modules"]() for one in PROSE["old_names"](path)]
-    assert found == []
+    assert [(path.name, *one) for path in PROSE["modules"]() for one in PROSE["old_names"](path)] == []
 
 
 def test_names_are_found_where_they_are_bound(tmp_path):

@@ -133,10 +133,8 @@ def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a)
     records = theory.class_margins(predicted, labels, prototypes, np.arange(classes), names, answers, found)
     distances = np.linalg.norm(prototypes[:, None] - prototypes[None], axis=2)
     room = theory.margin_room(distances)[labels]
-    off = np.linalg.norm(predicted - prototypes[labels], axis=1)
-    right = answers == labels
+    right, near = answers == labels, np.linalg.norm(predicted - prototypes[labels], axis=1) < room
     margin = found.delta + found.epsilon < found.smallest * room
-    near = off < room
     assert right[margin].all()  # Theorem 5
     assert right[near].all()  # Eq. 61
     assert near[margin].all()  # Lemma 4: Eq. 20 is the stronger demand
