@@ -2,7 +2,7 @@
 
     python benchmarks/parties.py [--parties 3 10 30] [--rounds 6]
 
-The coordinator is a real process (`fedunseen host`) over Flower on loopback, with TLS and a model of 2.4 MB. The
+The coordinator is a real process (`fedunseen host`) on loopback, with TLS and a model of 2.4 MB. The
 parties are threads of one other process, each with its own connection, folder and data, since thirty processes would
 need more memory than a small machine has. They have few samples, so that a round is mostly messages, and they share a
 processor: the seconds of a round are an upper bound for parties of their own.
@@ -37,7 +37,7 @@ def resident(process: int) -> int:
 
 def take_part(folder: Path, names: list[str], port: int) -> None:
     """Be all parties, each in a thread, until the run is over."""
-    from fedunseen.engines.carriers import flower
+    from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.link import Join
     from fedunseen.engines.remote.party import Party
     from fedunseen.experiment.client_data import PartyData
@@ -45,7 +45,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
     def work(name: str) -> None:
         party = Party(PartyData(folder / "data" / name).prepare, folder / "state" / name, lambda line: None)
         place = Join(folder / "state" / name / "engine", "127.0.0.1", port, folder / "kits" / name, name, 300.0)
-        flower.join(place, party.answer, party.done)
+        websocket.join(place, party.answer, party.done)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
@@ -57,7 +57,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
 def measure(count: int, rounds: int) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds of a round."""
     from fedunseen import Experiment
-    from fedunseen.engines.carriers.flower import certificates
+    from fedunseen.engines.carriers.websocket import certificates
     from fedunseen.tools.deal import deal
 
     names = [f"party{k}" for k in range(count)]
@@ -70,7 +70,7 @@ def measure(count: int, rounds: int) -> tuple[int, int, float]:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         words = [f"--set={key}={json.dumps(value)}" for key, value in settings.items()]
-        command = [sys.executable, "-m", "fedunseen", "host", "digit-pairs", *words, "--set=engine.name=flower"]
+        command = [sys.executable, "-m", "fedunseen", "host", "digit-pairs", *words]
         command += ["--kit", str(folder / "kits" / "coordinator"), "--parties", ",".join(names)]
         command += ["--address", f"127.0.0.1:{port}"]
         with open(folder / "host.log", "w") as log:

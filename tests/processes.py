@@ -23,7 +23,7 @@ GUARD = 300.0
 
 ENGINES = [
     pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"), ("flower", "flwr"))
+    for name, library in (("nvflare", "nvflare"), ("websocket", "websockets"))
 ]
 """What carries messages between machines."""
 
@@ -131,7 +131,7 @@ SERVER.set_forkserver_preload(
     [
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
         "fedunseen.data.benchmarks.digit_pairs", "fedunseen.data.benchmarks.folder",
-        "fedunseen.engines.carriers.flower.superlink", "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks",
+        "fedunseen.engines.carriers.websocket.server", "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks",
         "fedunseen.engines.remote.party", "fedunseen.experiment.running", "fedunseen.methods.fedzsl",
         "fedunseen.methods.closed_form.gaussian", "fedunseen.report", "fedunseen.strategies.scaffold",
     ]

@@ -42,7 +42,7 @@ class BindAddress:
     @property
     def local(self) -> bool:
         """Only this machine can reach it."""
-        from fedunseen.serve.guard import is_loopback
+        from fedunseen.core.addresses import is_loopback
 
         return is_loopback(self.host)
 

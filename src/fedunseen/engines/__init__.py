@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENGINES = {
     "in-process": "fedunseen.engines.local.in_process:InProcess",
     "buffered": "fedunseen.engines.local.buffered:Buffered",
+    "websocket": "fedunseen.engines.remote.coordinator:WebSocket",
     "flower": "fedunseen.engines.remote.coordinator:Flower",
     "nvflare": "fedunseen.engines.remote.coordinator:NVFlare",
     "offline": "fedunseen.engines.offline.coordinator:Offline",

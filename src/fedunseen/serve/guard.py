@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import time
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fedunseen.core.addresses import is_loopback
 
 OPEN = ("/", "/health", "/docs")  # need no token: the pages hold no secret, and who watches the service has none
 _DISCARDED = 32  # times the limit: so much of an upload that is too large is read, so that its sender gets the reason
@@ -56,14 +57,6 @@ class MeasuredModel(Measured):
         self.samples = Counter("fedunseen_samples", "Samples for which classes were ranked.", registry=self.registry)
         self.added = Gauge("fedunseen_added_classes", "Classes added to those of the run.", registry=self.registry)
         self.waiting = Gauge("fedunseen_waiting", "Questions that wait for the model.", registry=self.registry)
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether only this machine can reach an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @dataclass(eq=False)

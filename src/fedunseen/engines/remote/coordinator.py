@@ -78,6 +78,14 @@ class DistributedSettings(NamedSettings):
         return value
 
 
+class WebSocketSettings(DistributedSettings):
+    """Settings of FedUnseen's own connections."""
+
+    name: Literal["websocket"] = "websocket"
+    mode: Literal["deployment"] = "deployment"
+    """The parties are elsewhere: `fedunseen host` and `fedunseen join`."""
+
+
 class FlowerSettings(DistributedSettings):
     """Settings of Flower."""
 
@@ -88,6 +96,13 @@ class NVFlareSettings(DistributedSettings):
     """Settings of NVFlare."""
 
     name: Literal["nvflare"] = "nvflare"
+
+
+class WebSocket:
+    """Each party keeps a connection to the coordinator (extra ``masked``)."""
+
+    Settings = WebSocketSettings
+    adapter: ClassVar[str] = "fedunseen.engines.carriers.websocket"
 
 
 class Flower:

@@ -20,12 +20,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.carriers.flower.content import packed, unpacked
 from fedunseen.engines.remote.link import PartyGone, complete, found
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, answering, dial
 
@@ -33,9 +32,29 @@ POLL = 0.1  # seconds between looks for answers
 LOOK = 1.0  # seconds between looks for nodes
 START = 600.0  # seconds in which a party's process has to have read its data
 IDLE = 3600.0  # seconds without a message after which a party's process ends
+WHOLE = 8 * 2**20  # bytes of a body that is sent in one piece; Flower cuts a large array into pieces of 5 MiB
 RELAY, LOG = "flower-relay.json", "party.log"  # in a party's state folder
 
 _log = logging.getLogger("fedunseen.federation")
+
+
+def packed(body: bytes) -> ArrayRecord | ConfigRecord:
+    """Put bytes into a record."""
+    if len(body) <= WHOLE:
+        return ConfigRecord({"bytes": body})
+    return ArrayRecord({"bytes": Array("uint8", (len(body),), "bytes", body)})
+
+
+def unpacked(record: object) -> bytes:
+    """Take bytes out again; raises KeyError or ValueError if it is another record."""
+    if isinstance(record, ConfigRecord) and isinstance(whole := record["bytes"], bytes):
+        return whole
+    if not isinstance(record, ArrayRecord):
+        raise ValueError("no bytes")
+    array = record["bytes"]
+    if len(array.data) != array.shape[0]:
+        raise ValueError("incomplete bytes")
+    return array.data
 
 
 class GridLink:

@@ -14,19 +14,22 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-
-from flwr.serverapp import Grid
+from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.carriers.flower.app import GridLink, client_app, server_app
 from fedunseen.engines.remote.link import Link, Simulate
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial
 from fedunseen.engines.remote.supervisor import Child, Kept
 
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
 PLACE = "FEDUNSEEN_SIMULATION"  # in the environment: what to simulate
 POLL = 0.05  # seconds between looks at Flower's answers
 START = 600.0  # seconds in which Ray starts, on a machine of any speed
-RAY = {
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",  # 15 by default, which starves workers on a busy machine
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # all processes see the accelerators
@@ -43,7 +46,8 @@ def simulated(place: Simulate) -> Iterator[Link]:
     command = [sys.executable, "-c", f"from {__name__} import main; main()"]
     with Port(place.folder, board.serve) as port, contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
-        environment = {**os.environ, **RAY, **port.environment, PLACE: json.dumps(settings)}
+        environment = {**os.environ, **QUIET, "FLWR_HOME": str(place.folder.resolve()), **port.environment}
+        environment[PLACE] = json.dumps(settings)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
         supervisor = Kept(lambda: Child(command, path, environment))
         stack.callback(supervisor.stop)
@@ -58,6 +62,8 @@ def main() -> None:
         from flwr.simulation import run_simulation  # deprecated: what replaces it starts three more processes
     except ImportError:
         sys.exit("Flower has no run_simulation: pip install 'flwr<1.43', or simulate with the app (docs/flower.md)")
+    from fedunseen.engines.carriers.flower.app import client_app, server_app
+
     settings, cluster = json.loads(os.environ[PLACE]), os.environ.get("RAY_ADDRESS")
     channel, parties = dial(), settings["parties"]
     start = {"num_cpus": settings["processes"], "_temp_dir": settings["temporary"], "include_dashboard": False}
@@ -72,8 +78,10 @@ def main() -> None:
     )
 
 
-def _carry(channel: Channel, grid: Grid, parties: int) -> None:
+def _carry(channel: Channel, grid: "Grid", parties: int) -> None:
     """Carry messages and answers until our process ends."""
+    from fedunseen.engines.carriers.flower.app import GridLink
+
     names = [str(party) for party in range(parties)]
 
     def resolve(number: int, done: Future[bytes]) -> None:

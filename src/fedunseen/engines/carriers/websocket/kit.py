@@ -1,4 +1,4 @@
-"""The folders of certificates and keys of a deployment on Flower: one for the coordinator, one for each party.
+"""The folders of certificates and keys of a federation over WebSockets: one for the coordinator, one for each party.
 
 A party trusts the coordinator's certificate, since ``ca.crt`` signed it; the coordinator trusts a party's key, whose
 public half lies in its folder under the party's name. The authority's key is not kept unless it is asked for.
@@ -47,10 +47,10 @@ def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Pat
     _public(coordinator / "ca.crt", root)
     _public(coordinator / "server.crt", certificate)
     write_secret(coordinator / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    write_json(coordinator / "parties.json", {"engine": "flower", "parties": list(parties)})
+    write_json(coordinator / "parties.json", {"engine": "websocket", "parties": list(parties)})
     issued = {name: _party(out, name, root, top) for name in parties}
     if authority is not None:
-        keep(authority, "flower", root, top, issued)
+        keep(authority, "websocket", root, top, issued)
 
 
 def renew(authority: Authority, name: str, out: Path) -> x509.Certificate:
@@ -73,7 +73,7 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
     for path in (folder / "node.crt", coordinator / f"{name}.crt"):
         _public(path, certificate)
     write_secret(folder / "node.key", own.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    write_json(folder / "party.json", {"engine": "flower", "name": name})
+    write_json(folder / "party.json", {"engine": "websocket", "name": name})
     (coordinator / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
     return certificate
 
@@ -148,8 +148,8 @@ def _check_engine(path: Path) -> dict[str, object]:
         return {}  # keys and certificates of one's own
     except (OSError, ValueError, AttributeError) as error:
         raise RefusedError(f"{path}: cannot be read ({error}); {REMEDY}") from error
-    if engine != "flower":
-        raise RefusedError(f"{path}: made for engine {engine!r}, not for 'flower'; {REMEDY}")
+    if engine != "websocket":
+        raise RefusedError(f"{path}: made for engine {engine!r}, not for 'websocket'; {REMEDY}")
     return dict(about)
 
 

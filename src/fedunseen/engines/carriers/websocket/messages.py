@@ -1,0 +1,59 @@
+"""What both sides of a connection agree on: how a message is sent, signs of life, and what a party signs.
+
+A message is a small JSON object, ``{"id": number, "size": bytes}``, and then its content in pieces. An answer has the
+id of its question. An empty text is a sign of life.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed
+
+CHUNK = 2**17  # bytes of a piece: small, since a sign of life may have to wait for one on a slow line
+BEAT, SILENCE = 1.0, 8.0  # seconds between signs of life; after so many without one, the other side is gone
+CALL = 20.0  # seconds in which a connection has to be ready
+REFUSED, TAKEN = 4403, 4409  # codes with which the coordinator closes a connection: no such key; another process
+
+
+def statement(challenge: bytes, name: str, token: str) -> bytes:
+    """Return what a party signs when it connects: what the coordinator has drawn, and who it says that it is."""
+    return b"fedunseen party " + challenge + json.dumps([name, token]).encode()
+
+
+def pieces(number: int, message: bytes) -> Iterator[str | memoryview]:
+    """Yield a message as it is sent."""
+    yield json.dumps({"id": number, "size": len(message)})
+    content = memoryview(message)
+    yield from (content[first : first + CHUNK] for first in range(0, len(content), CHUNK))
+
+
+async def heard(connection: Connection, beats: bool = False) -> str | bytes:
+    """Receive the next piece, or sign of life; raises TimeoutError if the other side is silent for too long."""
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                piece = await connection.recv()
+        except TimeoutError:
+            raise TimeoutError("it says nothing any more") from None
+        if beats or piece != "":
+            return piece
+
+
+@contextlib.asynccontextmanager
+async def beating(connection: Connection) -> AsyncIterator[None]:
+    """Give signs of life while the context lasts."""
+
+    async def beat() -> None:
+        with contextlib.suppress(ConnectionClosed):
+            while True:
+                await connection.send("")
+                await asyncio.sleep(BEAT)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()

@@ -1,0 +1,281 @@
+"""The coordinator's side of engine "websocket": who may connect, who is there, and what has no answer yet.
+
+All of it runs in one thread's event loop; :meth:`Connections.present` and :meth:`Connections.ask` are for any thread.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import secrets
+import socket
+import ssl
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import serve as websocket_server
+from websockets.exceptions import ConnectionClosed
+from websockets.protocol import State
+
+from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.core.files import parse_json
+from fedunseen.engines.carriers.websocket import kit
+from fedunseen.engines.carriers.websocket.messages import CALL, CHUNK, REFUSED, TAKEN, beating, heard, pieces, statement
+from fedunseen.engines.remote.authority import REMEDY
+from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
+
+ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
+GRACE = 1.5  # seconds for a party to connect again after its connection broke
+_log = logging.getLogger("fedunseen.federation")
+_library = logging.getLogger("fedunseen.engines.carriers.websocket")
+
+
+class _Refused(Exception):
+    """The connection is closed with a code."""
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass(eq=False)
+class _Party:
+    """A party's process, and its connection."""
+
+    name: str
+    token: str
+    connection: ServerConnection
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # messages are sent one after the other
+
+
+@dataclass(frozen=True, eq=False)
+class _Ask:
+    """A message that has no answer yet."""
+
+    party: _Party
+    most: int
+    future: Future[bytes]
+
+
+class Connections:
+    """A :class:`~fedunseen.engines.remote.link.Link` over the connections of parties."""
+
+    def __init__(
+        self,
+        parties: tuple[str, ...],
+        keys: Mapping[str, ec.EllipticCurvePublicKey] | None = None,
+        ends: Mapping[str, datetime] | None = None,
+    ) -> None:
+        self.parties, self.keys, self.ends = parties, keys, dict(ends or {})
+        self.seen: dict[str, _Party] = {}
+        self.open: dict[int, _Ask] = {}
+        self.numbers = itertools.count()
+        self.loop = asyncio.new_event_loop()
+        self.over = asyncio.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def present(self) -> Mapping[str, str]:
+        """Return the parties that are connected now: name -> a token that changes when the party starts again."""
+        return {
+            name: party.token for name in self.parties if (party := self.seen.get(name)) and not self._expired(name)
+        }
+
+    def ask(self, name: str, message: bytes) -> Future[bytes]:
+        """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
+        future: Future[bytes] = Future()
+        try:
+            self.loop.call_soon_threadsafe(self._ask, name, message, future)
+        except RuntimeError:  # the loop has ended
+            complete(future, PartyGone(name))
+        return future
+
+    def _ask(self, name: str, message: bytes, future: Future[bytes]) -> None:
+        if name not in self.present():
+            complete(future, PartyGone(name))
+            return
+        party, number = self.seen[name], next(self.numbers)
+        self.open[number] = _Ask(party, max(ALLOWED, TIMES * len(message)), future)
+        future.add_done_callback(lambda done: self.open.pop(number, None))
+        self._start(self._send(party, number, message))
+
+    def _start(self, work: Any) -> None:
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _send(self, party: _Party, number: int, message: bytes) -> None:
+        with contextlib.suppress(ConnectionClosed):  # the party connects again and is asked again, or is gone
+            async with party.turn:
+                for piece in pieces(number, message):
+                    await party.connection.send(piece)
+
+    async def serve(self, connection: ServerConnection) -> None:
+        """Run a connection until it ends."""
+        try:
+            async with asyncio.timeout(CALL):
+                party = await self._identified(connection)
+        except _Refused as error:
+            await connection.close(error.code, str(error))
+            return
+        except (ConnectionClosed, TimeoutError, ValueError, TypeError, KeyError):
+            return
+        before, self.seen[party.name] = self.seen.get(party.name), party
+        again = before is not None and before.token == party.token
+        self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
+        if before is not None:
+            self._start(before.connection.close())
+        try:
+            async with beating(connection):
+                while True:
+                    await self._take(party)
+        except (ConnectionClosed, TimeoutError):
+            pass
+        except (ValueError, TypeError, KeyError) as error:  # after any message of a party, the others continue
+            _log.warning("party %s sent what cannot be read: %s", party.name, error)
+            self._fail(party.name, PartyGone(party.name))
+        finally:
+            leaves = connection.close_code == 1000
+            self.loop.call_later(0.0 if leaves else GRACE, self._forget, party)
+
+    async def _identified(self, connection: ServerConnection) -> _Party:
+        """Return who has connected; raises _Refused if that is no one who may."""
+        challenge = secrets.token_bytes(32)
+        await connection.send(challenge)
+        said = parse_json(await connection.recv())
+        name, token, signature = str(said["name"]), str(said["token"])[:64], bytes.fromhex(said["signature"])
+        if self.keys is not None:
+            try:
+                self.keys[name].verify(signature, statement(challenge, name, token), ec.ECDSA(SHA256()))
+            except (KeyError, InvalidSignature):
+                raise _Refused(REFUSED, "not registered") from None
+        if name not in self.parties or self._expired(name):
+            raise _Refused(REFUSED, "not registered")
+        other = self.seen.get(name)
+        if other is not None and other.token != token and other.connection.state is State.OPEN:
+            raise _Refused(TAKEN, "another process is connected as this party")
+        return _Party(name, token, connection)
+
+    async def _take(self, party: _Party) -> None:
+        """Receive an answer, and complete its future; one for which no one waits any more is thrown away."""
+        head = parse_json(await heard(party.connection))
+        number, size = int(head["id"]), int(head["size"])
+        ask = self.open.get(number)
+        if ask is not None and ask.party.name != party.name:
+            raise ValueError("an answer to a message to another party")
+        if not 0 <= size <= (ALLOWED if ask is None else ask.most):
+            raise ValueError(f"{size:,} bytes are too many")
+        content = bytearray()
+        while size > 0:
+            piece = await heard(party.connection)
+            if isinstance(piece, str) or not 0 < len(piece) <= size:
+                raise ValueError("a message with a piece too many")
+            size -= len(piece)
+            if ask is not None:
+                content += piece
+        if ask is not None:
+            complete(ask.future, bytes(content))
+
+    def _expired(self, name: str) -> bool:
+        return name in self.ends and datetime.now(UTC) > self.ends[name]
+
+    def _fail(self, name: str | None, error: Exception) -> None:
+        """Complete what has no answer yet from a party, or from any."""
+        for ask in [ask for ask in list(self.open.values()) if name in (None, ask.party.name)]:
+            complete(ask.future, error)
+
+    def _forget(self, party: _Party) -> None:
+        """Take note that a party has gone, unless it has connected again."""
+        if self.seen.get(party.name) is party:
+            del self.seen[party.name]
+            self._fail(party.name, PartyGone(party.name))
+
+    async def listen(self, listener: socket.socket, context: ssl.SSLContext | None, ready: threading.Event) -> None:
+        """Serve until ``over`` is set."""
+        server = websocket_server(
+            self.serve,
+            sock=listener,
+            ssl=context,
+            origins=[None],  # no page of a browser
+            compression=None,
+            server_header=None,
+            open_timeout=CALL,
+            ping_interval=None,
+            close_timeout=1.0,
+            max_size=CHUNK,
+            max_queue=8,
+            logger=_library,
+        )
+        async with server:
+            ready.set()
+            await self.over.wait()
+        self._fail(None, PartyGone("the coordinator has ended"))
+
+
+@contextlib.contextmanager
+def serve(place: Host) -> Iterator[Link]:
+    """Listen for parties, and give a link to them."""
+    context = keys = ends = None
+    if place.kit is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            context.load_cert_chain(*kit.server_files(place.kit))
+        except (OSError, ssl.SSLError) as error:
+            raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {REMEDY}") from error
+        keys = kit.registered(place.kit, place.parties)
+        ends = kit.expiry(place.kit, keys)
+    listener, ready = _listener(place.address, place.port), threading.Event()
+    connections = Connections(place.parties, keys, ends)
+    loop = connections.loop
+
+    def run() -> None:
+        try:
+            loop.run_until_complete(connections.listen(listener, context, ready))
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="websocket", daemon=True)
+    with _logged(place):
+        thread.start()
+        try:
+            ready.wait()
+            yield connections
+        finally:
+            loop.call_soon_threadsafe(connections.over.set)
+            thread.join(5)
+            listener.close()
+
+
+@contextlib.contextmanager
+def _logged(place: Host) -> Iterator[None]:
+    """Write what the library says of connections that fail to a file."""
+    place.folder.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(place.folder / "connections.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _library.addHandler(handler)
+    _library.propagate = False
+    try:
+        yield
+    finally:
+        _library.removeHandler(handler)
+        handler.close()
+
+
+def _listener(address: str, port: int) -> socket.socket:
+    try:
+        family, kind, proto, _, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(128)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConnectionLost(f"cannot listen at {address}:{port} ({reason}): choose another address or port") from error
+    return listener

@@ -1,0 +1,334 @@
+"""Connections of `host` and `join`: who is let in, what is lost on its way, what is too much, keys and their end."""
+
+import asyncio
+import contextlib
+import datetime
+import json
+import shutil
+import socket
+import ssl
+import threading
+
+import pytest
+
+from carried import Place, days_ago
+from fedunseen.core.errors import ConnectionLost, RefusedError
+from fedunseen.engines.carriers import websocket
+from fedunseen.engines.remote.link import Join, PartyGone, exchange
+from processes import GUARD, command, until
+
+pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
+
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from fedunseen.engines.carriers.websocket import client, messages, server
+from fedunseen.engines.carriers.websocket import kit as kits
+
+NAMES = ("north", "south", "west")
+
+
+@pytest.fixture
+def place(tmp_path, request):
+    secure = getattr(request, "param", True)
+    made = Place("websocket", tmp_path, NAMES, secure, **({"authority": tmp_path / "authority"} if secure else {}))
+    yield made
+    made.end()
+
+
+plain = pytest.mark.parametrize("place", [False], indirect=True)
+
+
+@contextlib.asynccontextmanager
+async def dialled(place, name="north", key=None, sign=bytes, **how):
+    """Connect by hand, as a party or as someone else, who may sign something else than the challenge."""
+    context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt") if place.kit else None
+    scheme = "wss" if place.kit else "ws"
+    async with connect(f"{scheme}://127.0.0.1:{place.port}", ssl=context, ping_interval=None, **how) as connection:
+        signed = messages.statement(sign(await connection.recv()), name, "token")
+        signature = b"" if key is None else key.sign(signed, ec.ECDSA(SHA256()))
+        await connection.send(json.dumps({"name": name, "token": "token", "signature": signature.hex()}))
+        yield connection
+
+
+async def closed(connection):
+    """Return the code with which a connection is closed."""
+    await connection.wait_closed()
+    return connection.close_code
+
+
+async def soon(true):
+    while not true():
+        await asyncio.sleep(0.01)
+
+
+@plain
+def test_late_answers_are_thrown_away(place):
+    over = threading.Event()
+    with place.hosting("north", lambda message: message if message == b"next" else over.wait() and b"late") as link:
+        assert list(exchange(link, {"north": b"slowly"}, 0.5)) == [("north", None)]
+        until(lambda: not link.open)
+        over.set()
+        assert list(exchange(link, {"north": b"next"}, GUARD)) == [("north", b"next")]
+
+
+@pytest.mark.parametrize("where", ["message", "work", "answer"])
+def test_what_is_lost_with_its_connection_is_asked_again(place, monkeypatch, where):
+    """It breaks within a message, while a party works, and within an answer, and so does the connection after it."""
+    breaks, real, asked = [], messages.pieces, []
+
+    def cut(here):
+        if here == where and breaks:
+            breaks.pop()
+            link.loop.call_soon_threadsafe(link.seen["north"].connection.transport.abort)
+
+    def breaking(here):
+        def pieces(number, message):
+            first, *others = real(number, message)
+            yield first
+            cut(here)
+            yield from others
+
+        return pieces
+
+    def answer(message):
+        asked.append(message)
+        cut("work")
+        return b"north:" + message
+
+    monkeypatch.setattr(server, "pieces", breaking("message"))
+    monkeypatch.setattr(client, "pieces", breaking("answer"))
+    with place.hosting("north", answer) as link:
+        for times in (1, 2):
+            breaks += [None] * times
+            message = bytes(300_000 * times)
+            # An hour: whoever waited for the time-out would not end before the test's own guard.
+            assert list(exchange(link, {"north": message}, 3600)) == [("north", b"north:" + message)]
+            assert not breaks
+        assert len(set(asked)) == 2
+
+
+@plain
+def test_a_party_that_is_silent_is_gone(place, monkeypatch):
+    monkeypatch.setattr(messages, "SILENCE", 0.5)
+    monkeypatch.setattr(server, "GRACE", 0.0)
+
+    async def be_silent():
+        async with dialled(place) as connection:
+            await soon(lambda: "north" in link.present())
+            assert await closed(connection) == 1000
+            await soon(lambda: not link.present())
+
+    with place.host() as link:
+        asyncio.run(be_silent())
+
+
+@plain
+def test_a_party_leaves_a_coordinator_that_is_silent_and_connects_again(place, monkeypatch):
+    monkeypatch.setattr(messages, "SILENCE", 0.5)
+    came = []
+
+    async def silent(connection):
+        await connection.send(b"challenge")
+        came.append(json.loads(await connection.recv())["name"])
+        await connection.wait_closed()
+
+    async def wait_for_both():
+        async with serve(silent, "127.0.0.1", place.port):
+            party = place.join("north")
+            await soon(lambda: len(came) == 2)
+            party.done.set()
+            await asyncio.to_thread(party.ended)
+
+    asyncio.run(wait_for_both())
+    assert came == ["north"] * 2
+
+
+@plain
+def test_the_second_process_of_a_party_is_refused(place, monkeypatch):
+    monkeypatch.setattr(client, "SILENCE", -2.0)
+    with place.hosting("north") as link:
+        assert place.refused("north", folder="second") == (
+            f"RefusedError: another process is connected to 127.0.0.1:{place.port} as party 'north': end it, or join "
+            "under another name and with its key"
+        )
+        assert dict(exchange(link, {"north": b"still"}, GUARD)) == {"north": b"north:still"}
+
+
+def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
+    websocket.certificates(tmp_path / "other", "127.0.0.1", NAMES, days=2)
+    keyless = tmp_path / "other" / "south"
+    (keyless / "ca.crt").write_bytes((place.kit / "south" / "ca.crt").read_bytes())
+    where = f"127.0.0.1:{place.port}"
+    with place.host() as link:
+        for name, kit, why in (
+            ("north", tmp_path / "other" / "north", f"RefusedError: the certificate of the coordinator at {where} is "
+             "not accepted: unable to get local issuer"),
+            ("south", keyless, f"RefusedError: the coordinator at {where} does not know this key of 'south': take"),
+            ("west", None, f"ConnectionLost: no coordinator at {where}: "),
+            ("north", place.kit / "west", f"RefusedError: {place.kit}/west is the folder of party 'west', not of "
+             "'north': take the right one"),
+        ):  # fmt: skip
+            assert place.refused(name, kit=kit, patience=1).startswith(why)
+        assert not link.present()
+        link.ends["north"] = link.ends["south"] - datetime.timedelta(days=9)
+        place.join("south")
+        assert "does not know this key of 'north'" in place.refused("north")
+        until(lambda: set(link.present()) == {"south"})
+        link.ends["south"] = link.ends["north"]  # while it is connected
+        assert not link.present()
+        assert dict(exchange(link, {"south": b"?"}, GUARD)) == {"south": None}
+
+
+def test_only_a_key_and_the_coordinators_challenge_let_a_party_in(place):
+    own, other = (kits.party_key(place.kit / name, name) for name in ("north", "south"))
+
+    async def knock():
+        for wrong in ({"key": other}, {"key": None}, {"key": own, "sign": lambda drawn: bytes(32)}, {"name": "east"}):
+            async with dialled(place, **wrong) as connection:
+                assert await closed(connection) == messages.REFUSED
+        assert not link.seen
+        async with dialled(place, key=own):
+            await soon(lambda: link.present() == {"north": "token"})
+
+    with place.host() as link:
+        asyncio.run(knock())
+
+
+def test_nothing_else_is_served(place):
+    context = ssl.create_default_context(cafile=place.kit / "north" / "ca.crt")
+
+    async def knock():
+        with pytest.raises(InvalidStatus, match="403"):  # a page of a browser
+            await connect(f"wss://127.0.0.1:{place.port}", ssl=context, origin=f"https://127.0.0.1:{place.port}")
+        for said, code in (("[]", 1000), ("no JSON", 1000), ('{"name": "north"}', 1000), (b"\0" * (2**17 + 1), 1009)):
+            async with connect(f"wss://127.0.0.1:{place.port}", ssl=context) as connection:
+                with contextlib.suppress(ConnectionClosed):
+                    await connection.send(said)
+                assert await closed(connection) == code
+
+    with place.host() as link:
+        outsider = httpx.Client(verify=context, base_url=f"https://127.0.0.1:{place.port}")
+        assert [outsider.get(path).status_code for path in ("/", "/docs")] == [426, 426]
+        asyncio.run(knock())
+        assert not link.seen
+        why = f"cannot listen at 127.0.0.1:{place.port} .*choose another"
+        with pytest.raises(ConnectionLost, match=why), place.host():
+            pass
+
+
+@plain
+@pytest.mark.parametrize(
+    "said",
+    [
+        ['{"id": 0, "size": 1001}'], ['{"id": 9, "size": 1001}'], ['{"id": 0, "size": -1}'], ['{"id": 0}'], [b"x"],
+        ['{"id": 0, "size": 3}', b"four"], ['{"id": 0, "size": 3}', b""], ['{"id": 0, "size": 3}', "no bytes"],
+        ['{"id": 1, "size": 1}'],
+    ],
+    ids=["too large", "too large and late", "negative", "no size", "no head", "too long", "empty", "text", "another's"],
+)  # fmt: skip
+def test_what_cannot_be_read_costs_a_party_its_answer_alone(place, monkeypatch, said, caplog):
+    monkeypatch.setattr(server, "ALLOWED", 1000)
+    first = threading.Event()
+
+    async def say():
+        async with dialled(place) as connection:
+            await soon(lambda: len(link.present()) == 2)
+            futures = [link.ask("north", b""), link.ask("south", b"x" * 200)]
+            await soon(lambda: len(link.open) == 2)
+            for piece in said:
+                await connection.send(piece)
+            await closed(connection)
+            first.set()
+            return await asyncio.gather(*map(asyncio.wrap_future, futures), return_exceptions=True)
+
+    with place.hosting("south", lambda message: first.wait() and 8 * message) as link:
+        refused, answered = asyncio.run(say())
+    assert isinstance(refused, PartyGone)
+    assert answered == b"x" * 1600
+    assert "party north sent what cannot be read" in caplog.text
+
+
+def test_a_handshake_that_is_hung_up_is_tried_again(place, monkeypatch):
+    """As at a coordinator that is ending, or a proxy whose coordinator has not started; what speaks no TLS ends it."""
+    came = []
+
+    def listen():
+        while len(came) < 3:
+            connection, _ = listener.accept()
+            came.append(connection.recv(1) + (b"" if len(came) < 2 else connection.recv(4096)))
+            if len(came) == 3:
+                connection.sendall(b"HTTP/1.1 400 this is not TLS\r\n\r\n")
+            connection.close()
+
+    monkeypatch.setattr(client, "STRANGE", 0.0)
+    with socket.create_server(("127.0.0.1", place.port)) as listener:
+        threading.Thread(target=listen, daemon=True).start()
+        where = Join(place.folder / "north", "127.0.0.1", place.port, place.kit / "north", "north", GUARD)
+        with pytest.raises(ConnectionLost, match="does not speak TLS"):
+            websocket.join(where, bytes, threading.Event())
+        assert len(came) == 3
+
+
+def test_a_party_gets_a_new_key_and_another_is_shut_out(place, tmp_path):
+    """No one else needs a new kit; the old keys, and whoever has them, stay outside."""
+    for how, name, out in (("--renew", "south", tmp_path / "new"), ("--revoke", "west", tmp_path / "gone")):
+        command("certs", "--authority", tmp_path / "authority", how, name, "--out", out)
+        for file in (out / "coordinator").iterdir():
+            shutil.copy(file, place.kit / "coordinator")
+    with place.host() as link:
+        place.join("north")
+        place.join("south", kit=tmp_path / "new" / "south")
+        until(lambda: len(link.present()) == 2)
+        for name in ("south", "west"):
+            why = f"RefusedError: the coordinator at 127.0.0.1:{place.port} does not know this key of '{name}'"
+            assert place.refused(name, folder="stolen").startswith(why)
+        assert dict(exchange(link, dict.fromkeys(NAMES, b"yes"), GUARD)) == {
+            "north": b"north:yes", "south": b"south:yes", "west": None,
+        }  # fmt: skip
+
+
+@plain
+def test_nobody_there(place):
+    where, nowhere = f"127.0.0.1:{place.port}", "no-such-host.invalid"
+    assert place.refused("north") == f"ConnectionLost: no coordinator at {where}: Connection refused"
+    why = f"ConnectionLost: no coordinator at {nowhere}:{place.port}: "
+    assert place.refused("north", address=nowhere).startswith(why)
+    with place.host():
+        assert place.refused("east").startswith(f"RefusedError: the coordinator at {where} has no party 'east': take")
+
+
+def test_damaged_kits(place):
+    def why():
+        with pytest.raises(RefusedError) as error, place.host():
+            pass
+        return str(error.value)
+
+    kit = place.kit / "coordinator"
+    (kit / "south.pub").write_bytes((kit / "north.pub").read_bytes())
+    assert "south.pub: parties 'north' and 'south' have the same key; give each its own" in why()
+    (kit / "south.pub").unlink()
+    assert "south.pub: no public key of party 'south'" in why()
+    (kit / "parties.json").write_text('{"engine": "nvflare"}')
+    assert "parties.json: made for engine 'nvflare', not for 'websocket'" in why()
+    (kit / "server.crt").write_text("no")
+    assert "server.crt: no certificate" in why()
+
+
+def test_an_expired_certificate(place, monkeypatch, tmp_path):
+    place.kit = tmp_path / "old"
+    with monkeypatch.context() as patch:
+        patch.setattr(kits, "datetime", days_ago(9))
+        websocket.certificates(place.kit, "127.0.0.1", NAMES, days=2)
+    with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
+        pass
+    monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
+    with place.host():
+        assert "node.crt: valid from" in place.refused("north")
+        for name in ("node.crt", "party.json"):  # a party that does not look at its own
+            (place.kit / "south" / name).unlink()
+        assert "is not accepted: certificate has expired; take the folder" in place.refused("south")
