@@ -9,7 +9,7 @@ Everything runs on this machine, in temporary folders, with the real commands: `
 - **faults**: each kind of process is killed (SIGKILL) at each stage of round 3 of 5. A coordinator is started again at
   once with `--resume`, a party is started again at once, and an engine's own process has to come back by itself.
 
-    python benchmarks/engines.py equality|overhead|faults [--engines nvflare flower] [--json FILE]
+    python benchmarks/engines.py equality|overhead|faults [--engines nvflare flower websocket] [--json FILE]
 
 To stop a process at a stage it is started through this file, which wraps one function of the package: there it says
 that it has arrived, and waits until the kill has been done.
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from fedunseen.engines.remote.link import Link
 
 NAMES = ("north", "south", "west")
-LIBRARIES = {"nvflare": "nvflare", "flower": "flwr"}
-TITLES = {"nvflare": "NVFlare", "flower": "Flower"}
+LIBRARIES = {"nvflare": "nvflare", "flower": "flwr", "websocket": "websockets"}
+TITLES = {"nvflare": "NVFlare", "flower": "Flower", "websocket": "WebSocket"}
+MODES = {"nvflare": ("simulation", "deployment"), "flower": ("simulation",), "websocket": ("deployment",)}
 COMMON = (
     "--set=partition.clients=3",
     "--set=evaluation.selection=last",
@@ -224,7 +225,7 @@ def say(line: str) -> None:
 def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """Compare the final weights of the engines with those of the in-process one."""
     modes = ["in-process, auto"]
-    modes += [f"{TITLES[engine]} {mode}" for engine in asked.engines for mode in ("simulation", "deployment")]
+    modes += [f"{TITLES[engine]} {mode}" for engine in asked.engines for mode in MODES[engine]]
     head = ["case", *modes]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
@@ -237,7 +238,7 @@ def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
                 "in-process, auto": ("in-process", "auto"),
             }
             for engine in asked.engines:
-                for mode in ("simulation", "deployment"):
+                for mode in MODES[engine]:
                     runs[f"{TITLES[engine]} {mode}"] = (engine, mode)
             for name, (engine, mode) in runs.items():
                 say(f"{case}: {name}")
@@ -295,7 +296,7 @@ def overhead(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
         "slowest local update, s", "local updates, CPU-s", "load",
     ]  # fmt: skip
     chosen: list[tuple[str, str]] = [("in-process", "one-at-a-time"), ("in-process", "batched")]
-    chosen += [(engine, mode) for engine in asked.engines for mode in ("simulation", "deployment")]
+    chosen += [(engine, mode) for engine in asked.engines for mode in MODES[engine]]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
     for engine, mode in chosen:
@@ -438,7 +439,7 @@ def faults(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     ]  # fmt: skip
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
-    for engine in asked.engines:
+    for engine in (engine for engine in asked.engines if "deployment" in MODES[engine]):
         with workplace(None, f"faults {engine}") as folder:
             say(f"{engine}: undisturbed")
             reference = folder / "reference"
@@ -449,7 +450,7 @@ def faults(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
             with Machine(made) as machine:
                 machine.deal(engine)
             chosen = [(kind, stage) for kind in asked.kinds for stage in asked.stages]
-            if engine == "flower":  # whose SuperLink and client run inside our two processes
+            if engine == "websocket":  # whose server and client run inside our two processes
                 chosen = [(kind, stage) for kind, stage in chosen if kind in ("coordinator", "party")]
             for kind, stage in [("nobody", ""), *chosen]:
                 say(f"{engine}: {kind} {stage}")

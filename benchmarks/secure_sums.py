@@ -4,7 +4,7 @@
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
-    python benchmarks/secure_sums.py carriers [--engines flower nvflare] [--parties 3] [--gone 0]
+    python benchmarks/secure_sums.py carriers [--engines websocket nvflare] [--parties 3] [--gone 0]
 
 ``cost``: a sum in one process, the parties one after the other, without training. **coordinator** is the processor time
 of the coordinator's side; **party** that of one party, the mean; **up** and **down** the bytes of one party, where an
@@ -252,7 +252,7 @@ SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
         "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.benchmarks.folder",
-        "fedunseen.engines.remote.party", "fedunseen.engines.carriers.flower.superlink",
+        "fedunseen.engines.remote.party", "fedunseen.engines.carriers.websocket.server",
         "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl", "fedunseen.secagg.masks",
         "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
     ]
@@ -395,7 +395,7 @@ ALL = {"cost": cost, "error": error, "classes": classes, "malicious": malicious,
 
 SMALL: dict[str, dict[str, Any]] = {
     "malicious": {"rounds": 2},
-    "carriers": {"engines": ["flower"], "parties": [4], "numbers": [500], "gone": [1], "rounds": 2},
+    "carriers": {"engines": ["websocket"], "parties": [4], "numbers": [500], "gone": [1], "rounds": 2},
 }
 """What --smallest sets for tables of their own."""
 
@@ -408,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
-    parser.add_argument("--engines", nargs="+", default=["flower", "nvflare"])
+    parser.add_argument("--engines", nargs="+", default=["websocket", "nvflare"])
     parser.add_argument("--gone", type=int, nargs="+", default=[0], help="carriers: how many parties are killed")
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)

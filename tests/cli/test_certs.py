@@ -1,6 +1,5 @@
-"""``fedunseen certs``: what it makes and changes later, what it refuses. Kits at work: tests/engines/test_flower.py."""
+"""``fedunseen certs``: what it makes and changes later, what it refuses. At work: tests/engines/test_websocket.py."""
 
-import importlib.util
 import json
 import stat
 
@@ -9,14 +8,13 @@ import pytest
 from fedunseen.engines.remote.authority import Authority, revoked
 from fedunseen.secagg.enrolment import Credentials, Enrolment
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("flwr") is None, reason="pip install 'fedunseen[flower]'")
+pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
 
 
 @pytest.fixture
 def made(works, tmp_path):
     """Kits of two parties, and their authority."""
-    words = ["certs", "--parties", "a,b", "--engine", "flower", "--out", tmp_path / "kits"]
-    done = works(*words, "--authority", tmp_path / "authority")
+    done = works("certs", "--parties", "a,b", "--out", tmp_path / "kits", "--authority", tmp_path / "authority")
     assert f"authority (for no one who runs the coordinator): {tmp_path / 'authority'}" in done.err
     return tmp_path
 
@@ -50,4 +48,4 @@ def test_what_cannot_be_is_said_and_nothing_is_written(made, refused):
     said = refused("certs", "--renew", "a", "--authority", made / "kits", *new)
     assert said.startswith(f"{made / 'kits'} is not an authority's folder")
     assert not (made / "new").exists()
-    assert json.loads((signer / "authority.json").read_text())["engine"] == "flower"
+    assert json.loads((signer / "authority.json").read_text())["engine"] == "websocket"

@@ -28,10 +28,10 @@ METHODS = {
     "gaussian": {"name": "gaussian", "shrinkage": 0.1},
     "fedzsl": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0},
 }
-NVFLARE, FLOWER = ENGINES
+NVFLARE, WEBSOCKET = ENGINES
 STORIES = [
     pytest.param(("nvflare", "gaussian"), marks=NVFLARE.marks, id="nvflare-gaussian"),
-    pytest.param(("flower", "fedzsl"), marks=FLOWER.marks, id="flower-fedzsl"),
+    pytest.param(("websocket", "fedzsl"), marks=WEBSOCKET.marks, id="websocket-fedzsl"),
 ]
 
 

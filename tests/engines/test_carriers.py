@@ -1,4 +1,4 @@
-"""What both carriers do alike, among parties that answer with their name and what they were sent."""
+"""What carriers do alike, among parties that answer with their name and what they were sent."""
 
 import os
 import stat
@@ -18,9 +18,9 @@ from processes import ENGINES, GUARD, Forked, until
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.parametrize("engine", ENGINES),
     pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
 ]
+carriers = pytest.mark.parametrize("engine", ENGINES)
 PARTY = """
 import sys, threading, time
 from pathlib import Path
@@ -49,6 +49,7 @@ def answers(body):
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
+@carriers
 def test_messages_of_any_size_arrive(engine, secure, tmp_path):
     place = Place(engine, tmp_path, NAMES, secure)
     with place.host() as link:
@@ -63,6 +64,7 @@ def test_messages_of_any_size_arrive(engine, secure, tmp_path):
         until(lambda: not link.present())
 
 
+@carriers
 def test_a_killed_party_is_left_out_and_comes_back(engine, machine, tmp_path):
     place = Place(engine, tmp_path, NAMES)
 
@@ -106,10 +108,9 @@ def make(argument):
 """
 
 
+@pytest.mark.parametrize("engine", ["nvflare", "flower"])
 def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path, monkeypatch):
-    if engine == "websocket":  # which has no simulation; Flower's is tried in its place
-        engine = "flower"
-        pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
+    pytest.importorskip({"flower": "ray"}.get(engine, engine), reason=f"pip install 'fedunseen[{engine}]'")
     (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(tmp_path)
     before = set(descendants(os.getpid()))  # of other tests in this process
@@ -132,6 +133,7 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
     until(lambda: not [process for process in started if runs(process)])
 
 
+@carriers
 def test_credentials_of_each_party_are_its_own(engine, tmp_path):
     kit, make = tmp_path / "kit", carrier(engine).certificates
     make(kit, "hospital.example", ["a", "b"], 1)

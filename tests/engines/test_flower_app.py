@@ -16,7 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedunseen.engines.remote.link import PartyGone
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.engines.carriers import flower
+from fedunseen.engines.remote.link import PartyGone, Simulate
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import run
 from fedunseen.tools.deal import deal
@@ -141,7 +143,7 @@ def nodes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("flower")
     made = Federation(folder, {"FLWR_SUPERGRID_API_URL": f"http://127.0.0.1:{hub.server_port}"})
     deal(experiment("digit-pairs-gaussian"), folder / "data", NAMES)
-    command("certs", "--engine", "flower", "--parties", ",".join(NAMES), "--out", folder / "kits")
+    command("certs", "--parties", ",".join(NAMES), "--out", folder / "kits")
     kit = "kits/coordinator"
     made.connection(f'root-certificates = "{folder}/{kit}/ca.crt"')
     files = ("--ssl-ca-certfile", f"{kit}/ca.crt", "--ssl-certfile", f"{kit}/server.crt")
@@ -299,3 +301,11 @@ def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(a
         late = link.ask("south", b"late")
         late.cancel()
         until(lambda: not link.open)
+
+
+def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setattr("fedunseen.engines.carriers.flower.simulation.START", 15.0)
+    simulation = flower.simulate(Simulate(tmp_path, 2, 1, "os:getenv", ""))
+    with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
+        simulation.__enter__()

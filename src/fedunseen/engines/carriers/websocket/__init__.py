@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 __all__ = ["certificates", "host", "join", "renewed"]
 
 
-def _check_installed() -> None:
-    if lacking := [library for library in ("cryptography", "websockets") if find_spec(library) is None]:
+def _check_installed(*libraries: str) -> None:
+    if lacking := [library for library in libraries if find_spec(library) is None]:
         raise MissingDependencyError(f"engine 'websocket' needs {lacking[0]}: pip install 'fedunseen[masked]'")
 
 
 def host(place: Host) -> AbstractContextManager[Link]:
     """Listen for the parties of a federation."""
-    _check_installed()
+    _check_installed("cryptography", "websockets")
     from fedunseen.engines.carriers.websocket.server import serve
 
     return serve(place)
@@ -37,7 +37,7 @@ def host(place: Host) -> AbstractContextManager[Link]:
 
 def join(place: Join, answer: Answer, done: Event) -> None:
     """Be a party: answer messages until ``done`` is set."""
-    _check_installed()
+    _check_installed("cryptography", "websockets")
     from fedunseen.engines.carriers.websocket.client import answer_messages
 
     answer_messages(place, answer, done)
@@ -45,7 +45,7 @@ def join(place: Join, answer: Answer, done: Event) -> None:
 
 def certificates(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Write ``out/coordinator/`` and ``out/NAME/`` for each party; see :func:`make`."""
-    _check_installed()
+    _check_installed("cryptography")
     from fedunseen.engines.carriers.websocket.kit import make
 
     make(out, host, parties, days, authority)
@@ -53,7 +53,7 @@ def certificates(out: Path, host: str, parties: Sequence[str], days: int, author
 
 def renewed(authority: "Authority", name: str, out: Path) -> "x509.Certificate":
     """Write ``out/NAME/`` with a new key, and what the coordinator needs of it; return the certificate."""
-    _check_installed()
+    _check_installed("cryptography")
     from fedunseen.engines.carriers.websocket.kit import renew
 
     return renew(authority, name, out)
