@@ -103,7 +103,7 @@ class Connection:
         while True:
             try:
                 await self._receive()
-            except (OSError, WebSocketException, ValueError, TypeError, KeyError) as error:
+            except (OSError, WebSocketException, ValueError, TypeError, KeyError, ImportError) as error:
                 if self.accepted:
                     self.accepted, begin = False, time.monotonic()
                     said = begin

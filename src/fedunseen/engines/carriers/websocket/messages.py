@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Iterator
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
+from fedunseen.core.files import parse_json
+
 CHUNK = 2**17  # bytes of a piece: small, since a sign of life may have to wait for one on a slow line
 BEAT, SILENCE = 1.0, 8.0  # seconds between signs of life; after so many without one, the other side is gone
 CALL = 20.0  # seconds in which a connection has to be ready
@@ -28,6 +30,14 @@ def pieces(number: int, message: bytes) -> Iterator[str | memoryview]:
     yield json.dumps({"id": number, "size": len(message)})
     content = memoryview(message)
     yield from (content[first : first + CHUNK] for first in range(0, len(content), CHUNK))
+
+
+def numbers(head: str | bytes) -> tuple[int, int]:
+    """Return the id and the size of a message; raises ValueError if they are not to be read."""
+    about = parse_json(head)
+    if not isinstance(about, dict) or not all(type(about.get(key)) is int for key in ("id", "size")):
+        raise ValueError("a message without an id and a size")
+    return about["id"], about["size"]
 
 
 async def heard(connection: Connection, beats: bool = False) -> str | bytes:

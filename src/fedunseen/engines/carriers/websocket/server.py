@@ -61,7 +61,7 @@ class _Ask:
     """A message that has no answer yet."""
 
     party: _Party
-    most: int
+    message: bytes
     future: Future[bytes]
 
 
@@ -98,24 +98,32 @@ class Connections:
         return future
 
     def _ask(self, name: str, message: bytes, future: Future[bytes]) -> None:
-        if name not in self.present():
+        party = self.seen.get(name)
+        if party is None or self._expired(name):
             complete(future, PartyGone(name))
             return
-        party, number = self.seen[name], next(self.numbers)
-        self.open[number] = _Ask(party, max(ALLOWED, TIMES * len(message)), future)
+        number = next(self.numbers)
+        self.open[number] = _Ask(party, message, future)
         future.add_done_callback(lambda done: self.open.pop(number, None))
-        self._start(self._send(party, number, message))
+        self._start(self._send(party, number))
 
     def _start(self, work: Any) -> None:
         task = self.loop.create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _send(self, party: _Party, number: int, message: bytes) -> None:
-        with contextlib.suppress(ConnectionClosed):  # the party connects again and is asked again, or is gone
-            async with party.turn:
-                for piece in pieces(number, message):
-                    await party.connection.send(piece)
+    async def _send(self, party: _Party, number: int) -> None:
+        async with party.turn:
+            if (ask := self.open.get(number)) is None:
+                return  # given up while others were sent
+            try:
+                for piece in pieces(number, ask.message):
+                    async with asyncio.timeout(CALL):
+                        await party.connection.send(piece)
+            except TimeoutError:  # it takes nothing: it may connect again
+                await party.connection.close()
+            except ConnectionClosed:
+                pass  # the party connects again and is asked again, or is gone
 
     async def serve(self, connection: ServerConnection) -> None:
         """Run a connection until it ends."""
@@ -170,7 +178,7 @@ class Connections:
         ask = self.open.get(number)
         if ask is not None and ask.party.name != party.name:
             raise ValueError("an answer to a message to another party")
-        if not 0 <= size <= (ALLOWED if ask is None else ask.most):
+        if not 0 <= size <= max(ALLOWED, 0 if ask is None else TIMES * len(ask.message)):
             raise ValueError(f"{size:,} bytes are too many")
         content = bytearray()
         while size > 0:
