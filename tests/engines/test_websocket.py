@@ -226,10 +226,14 @@ def test_nothing_else_is_served(place):
     "said",
     [
         ['{"id": 0, "size": 1001}'], ['{"id": 9, "size": 1001}'], ['{"id": 0, "size": -1}'], ['{"id": 0}'], [b"x"],
+        ['{"id": 0, "size": Infinity}'], ["[0]"],
         ['{"id": 0, "size": 3}', b"four"], ['{"id": 0, "size": 3}', b""], ['{"id": 0, "size": 3}', "no bytes"],
         ['{"id": 1, "size": 1}'],
     ],
-    ids=["too large", "too large and late", "negative", "no size", "no head", "too long", "empty", "text", "another's"],
+    ids=[
+        "too large", "too large and late", "negative", "no size", "no head", "endless", "a list", "too long", "empty",
+        "text", "another's",
+    ],
 )  # fmt: skip
 def test_what_cannot_be_read_costs_a_party_its_answer_alone(place, monkeypatch, said, caplog):
     monkeypatch.setattr(server, "ALLOWED", 1000)

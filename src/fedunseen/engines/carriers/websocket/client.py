@@ -23,7 +23,6 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.websocket import kit
 from fedunseen.engines.carriers.websocket.messages import (
     CALL,
@@ -34,6 +33,7 @@ from fedunseen.engines.carriers.websocket.messages import (
     beating,
     heard,
     pieces,
+    read_head,
     statement,
 )
 from fedunseen.engines.remote.authority import REMEDY
@@ -103,7 +103,7 @@ class Connection:
         while True:
             try:
                 await self._receive()
-            except (OSError, WebSocketException, ValueError, TypeError, KeyError, ImportError) as error:
+            except (OSError, WebSocketException, ValueError, ImportError) as error:
                 if self.accepted:
                     self.accepted, begin = False, time.monotonic()
                     said = begin
@@ -146,8 +146,7 @@ class Connection:
 
     async def _take(self, link: ClientConnection) -> None:
         """Receive a message."""
-        about = parse_json(await heard(link))
-        number, size, content = int(about["id"]), int(about["size"]), bytearray()
+        (number, size), content = read_head(await heard(link)), bytearray()
         while len(content) < size:
             piece = await heard(link)
             if isinstance(piece, str):
@@ -187,7 +186,7 @@ class Connection:
             return STRANGE, f"what listens there does not speak TLS ({tls.reason or tls}): is it --insecure?"
         if isinstance(error, InvalidStatus) and error.response.status_code in (500, 502, 503, 504):
             return place.patience, f"it says {error.response.status_code}"
-        if isinstance(error, InvalidHandshake | ValueError | TypeError | KeyError):
+        if isinstance(error, InvalidHandshake | ValueError):
             return min(STRANGE, place.patience), "what listens there speaks something else: TLS, or no coordinator"
         number = re.search(r"\[Errno (\d+)\]", str(error))  # of the first address, where there are several
         reason = os.strerror(int(number[1])) if number else re.sub(r"^\[Errno \S+\] ", "", str(error))

@@ -32,7 +32,7 @@ def pieces(number: int, message: bytes) -> Iterator[str | memoryview]:
     yield from (content[first : first + CHUNK] for first in range(0, len(content), CHUNK))
 
 
-def numbers(head: str | bytes) -> tuple[int, int]:
+def read_head(head: str | bytes) -> tuple[int, int]:
     """Return the id and the size of a message; raises ValueError if they are not to be read."""
     about = parse_json(head)
     if not isinstance(about, dict) or not all(type(about.get(key)) is int for key in ("id", "size")):

@@ -28,7 +28,17 @@ from websockets.protocol import State
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.websocket import kit
-from fedunseen.engines.carriers.websocket.messages import CALL, CHUNK, REFUSED, TAKEN, beating, heard, pieces, statement
+from fedunseen.engines.carriers.websocket.messages import (
+    CALL,
+    CHUNK,
+    REFUSED,
+    TAKEN,
+    beating,
+    heard,
+    pieces,
+    read_head,
+    statement,
+)
 from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
@@ -146,7 +156,7 @@ class Connections:
                     await self._take(party)
         except (ConnectionClosed, TimeoutError):
             pass
-        except (ValueError, TypeError, KeyError) as error:  # after any message of a party, the others continue
+        except ValueError as error:  # after any message of a party, the others continue
             _log.warning("party %s sent what cannot be read: %s", party.name, error)
             self._fail(party.name, PartyGone(party.name))
         finally:
@@ -173,8 +183,7 @@ class Connections:
 
     async def _take(self, party: _Party) -> None:
         """Receive an answer, and complete its future; one for which no one waits any more is thrown away."""
-        head = parse_json(await heard(party.connection))
-        number, size = int(head["id"]), int(head["size"])
+        number, size = read_head(await heard(party.connection))
         ask = self.open.get(number)
         if ask is not None and ask.party.name != party.name:
             raise ValueError("an answer to a message to another party")
