@@ -120,7 +120,7 @@ def test_a_party_that_is_silent_is_gone(place, monkeypatch):
     async def be_silent():
         async with dialled(place) as connection:
             await soon(lambda: "north" in link.present())
-            assert await closed(connection) == 1000
+            await connection.wait_closed()
             await soon(lambda: not link.present())
 
     with place.host() as link:
