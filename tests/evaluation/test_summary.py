@@ -14,11 +14,9 @@ RESULT = {
 
 def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     labels = np.repeat([0, 1, 2, 3], 10)
-    plain, calibrated = labels.copy(), labels.copy()
-    calibrated[10:18] = 3  # calibration takes eight cows for orcas
-    zsl = labels.copy()
-    zsl[20:29] = 3
-    answers = {"labels": labels, "zsl_answers": zsl, "gzsl_answers": calibrated, "uncalibrated_answers": plain}
+    zsl, calibrated = labels.copy(), labels.copy()
+    zsl[20:29] = calibrated[10:18] = 3  # calibration takes eight cows for orcas
+    answers = {"labels": labels, "zsl_answers": zsl, "gzsl_answers": calibrated, "uncalibrated_answers": labels}
 
     def said(result, described=True, **changed):
         return summarize(result, {**answers, **changed}, NAMES, np.array([2, 3]), described)
@@ -38,8 +36,8 @@ def test_weak_seen_and_unseen_classes_and_the_cost_of_calibration_are_named():
     )
     slight = np.where(np.arange(40) == 10, 3, labels)  # a tenth of the cows: not worth naming
     assert said(RESULT, gzsl_answers=slight)["text"][1].endswith("seen ones from 95.0 to 50.0 %.")
-    worse = {"uncalibrated_gzsl_unseen": 40.0, "gzsl_unseen": 30.0, "uncalibrated_gzsl_seen": 40.0, "gzsl_seen": 60.0}
-    worse = {**RESULT, **worse}
+    worse = RESULT | {"uncalibrated_gzsl_unseen": 40.0, "gzsl_unseen": 30.0, "uncalibrated_gzsl_seen": 40.0}
+    worse["gzsl_seen"] = 60.0
     assert "falls" not in said(worse, gzsl_answers=slight)["text"][1]
     worse["gzsl_unseen"] = 10.0  # 2 x 10 x 60 / 70 = 17.1
     assert said(worse, gzsl_answers=slight)["text"][1].endswith(

@@ -148,8 +148,9 @@ def test_a_lead_counts_from_three_points_and_its_interval_on(lead, half, said):
 def test_a_trained_preset_becomes_a_closed_form_by_its_name_alone():
     assert Experiment.load("digit-pairs", {"method.name": "gaussian"}).strategy.rounds == 1
     assert Experiment.load("digit-pairs").with_overrides({"method.name": "ridge"}).strategy.rounds == 1
-    sentence = "^method.name = 'gaussian' is solved from sums, which clients send once"
-    with pytest.raises(ExperimentError, match=sentence):
+    with pytest.raises(
+        ExperimentError, match=r"^method\.name = 'gaussian' is solved from sums, which clients send once"
+    ):
         Experiment.load("digit-pairs", {"method.name": "gaussian", "strategy.rounds": 3})
 
 
@@ -168,8 +169,7 @@ def tree(described, tmp_path):
 
 
 def test_every_seen_class_has_one_turn(tree):
-    experiment = Experiment.from_dict(tree)
-    benchmark = load_data(experiment, 0)
+    benchmark = load_data(Experiment.from_dict(tree), 0)
     some = calibration_folds(benchmark, 0)
     assert some[0] is benchmark
     everyone = np.concatenate([one.space.validation for one in some])
@@ -215,8 +215,7 @@ TRAINED = {"method.name": "fedzsl", "strategy.name": "fedavg", "strategy.rounds"
 
 @pytest.mark.parametrize("change", [{"evaluation.calibration": "none"}, {"evaluation.factor": 1.0}, TRAINED])
 def test_nothing_turns_where_nothing_is_chosen_or_training_takes_time(change, tree, tmp_path):
-    done = run(Experiment.from_dict(tree, change), tmp_path / "run")
-    assert "turns" not in done.result["chosen_on_validation"]
+    assert "turns" not in run(Experiment.from_dict(tree, change), tmp_path / "run").result["chosen_on_validation"]
 
 
 STILL = {"method.lr": 1e-12, "method.weight_decay": 0.0}  # a step that changes nothing

@@ -62,8 +62,8 @@ def test_names_that_may_be_one(names, odd):
 
 
 def test_names_in_other_scripts():
-    names = ["polar bear", "blå bil", "赤い車", "зелёный дом", "42", "T-shirt 赤"]
-    assert foreign_names(names) == ["赤い車", "зелёный дом"]
+    found = foreign_names(["polar bear", "blå bil", "赤い車", "зелёный дом", "42", "T-shirt 赤"])
+    assert found == ["赤い車", "зелёный дом"]
 
 
 @pytest.mark.parametrize(("names", "said"), [(("lion", "赤い車"), 1), (("lion", "red car"), 0)])

@@ -1,16 +1,14 @@
 """Classes of other packages, found by name; tests/test_documents.py runs methods, a strategy and a task of one."""
 
+from typing import Literal
+
 import pytest
 
 from fedunseen import run
 from fedunseen.core.registry import find
-from known_names import refuses
-
-MODULE = """
-from typing import Literal
-
-from fedunseen.strategies import FilterResult
 from fedunseen.defences import Defence, DefenceSettings
+from fedunseen.strategies import FilterResult
+from known_names import refuses
 
 
 class FirstSettings(DefenceSettings):
@@ -18,32 +16,30 @@ class FirstSettings(DefenceSettings):
 
 
 class First(Defence):
+    """Keeps the first reply alone."""
+
     Settings = FirstSettings
 
     def filter(self, view):
         rest = len(view.replies) - 1
         return FilterResult(view.replies[:1], [1.0] + rest * [0.0], [0] + rest * [2])
-"""
 
 
 @pytest.fixture(autouse=True)
 def package(tmp_path, monkeypatch):
     """An installed package that declares a defence, a method of our name, and one that cannot be imported."""
-    folder = tmp_path / "site"
-    info = folder / "my_package-1.0.dist-info"
+    info = tmp_path / "site" / "my_package-1.0.dist-info"
     info.mkdir(parents=True)
-    (folder / "my_fedunseen_package.py").write_text(MODULE)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[fedunseen.methods]\nbroken = my_missing_module:Broken\nfedzsl = my_fedunseen_package:First\n"
-        "[fedunseen.defences]\nfirst = my_fedunseen_package:First\n"
+        f"[fedunseen.methods]\nbroken = my_missing_module:Broken\nfedzsl = {__name__}:First\n"
+        f"[fedunseen.defences]\nfirst = {__name__}:First\n"
     )
-    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(tmp_path / "site")
 
 
 def test_a_defence_of_another_package_runs_by_name(make, tmp_path):
-    settings = {"strategy.rounds": 2, "evaluation.selection": "last", "defence.name": "first"}
-    done = run(make(settings), tmp_path / "first")
+    done = run(make({"strategy.rounds": 2, "evaluation.selection": "last", "defence.name": "first"}), tmp_path / "run")
     assert [line["defence"]["kept"] for line in done.metrics] == [[1.0, 0.0, 0.0]] * 2
     assert done.metrics[0]["defence"]["dropped"]["2"] == "it is too far from the others"
 

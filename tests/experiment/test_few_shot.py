@@ -46,8 +46,7 @@ def test_a_run_reports_accuracy_with_its_interval_and_baselines(done):
 def test_the_share_of_mutual_information_is_told(tmp_path):
     done = run(small(method__name="maml-mi", method__mi=2.0, method__mi_from=3), tmp_path / "run")
     losses = [line["losses"] for line in done.metrics]
-    expected = 2.0 * losses[2]["mi"] / sum(one["loss"] for one in losses)
-    assert done.result["mi_share"] == pytest.approx(100 * expected)
+    assert done.result["mi_share"] == pytest.approx(100 * 2.0 * losses[2]["mi"] / sum(one["loss"] for one in losses))
 
 
 @pytest.mark.slow

@@ -47,8 +47,8 @@ def test_rounds_are_skipped_where_none_is_to_be_chosen(generative):
 
 
 def test_alone_every_client_has_classifiers_of_its_own(make, tmp_path):
-    changed = {**LAST, "strategy.name": "local", "strategy.rounds": 1, "strategy.shared": ["*"]}
-    done = run(make(changed), tmp_path / "run")
+    alone = {**LAST, "strategy.name": "local", "strategy.rounds": 1, "strategy.shared": ["*"]}
+    done = run(make(alone), tmp_path / "run")
     stored = load_params(done.path / "model.safetensors")
     assert {name.split("/")[1] for name in stored} == {"0", "1", "2"}
     assert "client/2/zsl.weight" in stored
@@ -78,8 +78,7 @@ def test_a_class_that_is_added_is_generated_too(generative):
         assert "new" in {one.name for one in ranking}
     for ranking in generative.predict(rows, added, among="given"):
         assert [one.name for one in ranking] == ["new"]
-    again, first = (generative.predict(rows, added, among="unseen") for _ in range(2))
-    assert again == first
+    assert generative.predict(rows, added, among="unseen") == generative.predict(rows, added, among="unseen")
 
 
 def test_the_report_has_generated_beside_real_features(generative):
@@ -122,8 +121,8 @@ def test_what_is_not_finite_stops_the_run_with_the_last_good_round(make, tmp_pat
 def test_real_features_are_those_that_somebody_holds(make, tmp_path, monkeypatch):
     seen, whole = [], CLSWGAN.fit_heads
     monkeypatch.setattr(CLSWGAN, "fit_heads", lambda *given: seen.append(len(given[-1][1])) or whole(*given))
-    changed = {**LAST, "strategy.name": "centralised", "strategy.rounds": 1, "partition.rho": 0.3}
-    done = run(make(changed), tmp_path / "run")
+    pooled = {**LAST, "strategy.name": "centralised", "strategy.rounds": 1, "partition.rho": 0.3}
+    done = run(make(pooled), tmp_path / "run")
     held = load_file(done.path / "evaluation.safetensors")["client_counts"].sum()
     assert set(seen) == {held}  # predictions aside
     assert done.result["gzsl_head"] == "real seen and synthetic unseen features"

@@ -112,8 +112,7 @@ def test_bad_questions_are_one_sentence(finished, rows, more, message):
 
 def test_a_run_predicts_the_same_where_its_data_are_gone_and_it_was_moved(make, make_folder, rows, tmp_path):
     root = make_folder(tmp_path / "data")
-    experiment = make({"data.root": str(root), "data.semantics": ["l2"], "strategy.rounds": 2})
-    done = run(experiment, tmp_path / "run")
+    done = run(make({"data.root": str(root), "data.semantics": ["l2"], "strategy.rounds": 2}), tmp_path / "run")
     expected = done.predict(rows)
     root.rename(tmp_path / "away")
     done.path.rename(tmp_path / "moved")

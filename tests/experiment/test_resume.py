@@ -123,8 +123,7 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     done = interrupted_and_resumed("mlflow", tmp_path / "run")
     client = tracking.MlflowClient(tracking_uri=(tmp_path / "run" / "mlruns").as_uri())
-    place = client.get_experiment_by_name("digit-pairs")
-    (found,) = client.search_runs([place.experiment_id])
+    (found,) = client.search_runs([client.get_experiment_by_name("digit-pairs").experiment_id])
     assert found.info.status == "FINISHED"
     assert found.data.params["strategy.rounds"] == "4"
     shown = {m.step: m.value for m in client.get_metric_history(found.info.run_id, "zsl")}
@@ -132,7 +131,6 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path, monkeypatch):
 
 
 def test_an_unknown_tracker_is_refused(tmp_path):
-    experiment = Experiment.load("digit-pairs", TRACKED)
     sentence = "--track: unknown tracker 'mlfow': did you mean 'mlflow'? (known: mlflow, tensorboard)"
-    with refuses(sentence), tracked(None, ["mlfow"], tmp_path, experiment):
+    with refuses(sentence), tracked(None, ["mlfow"], tmp_path, Experiment.load("digit-pairs", TRACKED)):
         pass

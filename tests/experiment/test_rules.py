@@ -13,7 +13,6 @@ from fedunseen.experiment.rules import OFFLINE, RULES, StartFacts, check
 from fedunseen.experiment.setup import Setup
 
 ALL = {rule.code: rule for group in (*RULES.values(), OFFLINE) for rule in group}
-STARTED = {rule.code for rule in (*RULES[StartFacts], *OFFLINE)}
 CLASSES = {f"class {i}": row for i, row in enumerate(np.random.default_rng(1).random((24, 4)).tolist())}
 SHAPES = {"images": (3, 16, 16), "sequences": (7, 3), "maps": (3, 4, 4)}
 

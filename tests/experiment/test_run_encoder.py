@@ -129,27 +129,21 @@ def test_what_every_installation_has_is_not_carried(photos, tmp_path):
 @pytest.fixture
 def words(tmp_path):
     """Word vectors of one's own: the text encoder."""
-    known = ["a", "photo", "of", "bear", "wolf", "lion", "bus", "fire", "truck"]
+    known = ["a", "photo", "of", "fire", "truck", "zèbre", "猫", "two", "words", *"defghijkl"]
     rows = np.random.default_rng(0).normal(size=(len(known), 6)).round(3).astype(str)
     (tmp_path / "glove.txt").write_text("".join(f"{a} {' '.join(b)}\n" for a, b in zip(known, rows, strict=True)))
     return tmp_path / "glove.txt"
 
 
-def named(words, path):
+def named(make, make_folder, words, path):
     """A run whose classes a text encoder describes."""
-    folder = path.parent / "features"
-    folder.mkdir()
-    (folder / "classes.csv").write_text("name,split\nbear,seen\nwolf,seen\nlion,seen\nbus,unseen\n")
-    features = np.random.default_rng(1).normal(size=(24, 5)).astype(np.float32)
-    labels = np.tile(["bear", "wolf", "lion", "bus"], 6)
-    split = np.where((labels == "bus") | (np.arange(24) < 8), "test", "train")
-    np.savez(folder / "features.npz", features=features, labels=labels, split=split)
-    tree = {
-        "data": {"name": "folder", "root": str(folder), "text_encoder": f"vectors:{words}"},
-        "partition": {"clients": 2},
-        "method": {"name": "gaussian", "shrinkage": 0.5},
-    }
-    return run(Experiment.from_dict(tree, LAST), path)
+
+    def names_alone(rows, arrays):
+        rows[:] = [row[:2] for row in rows]
+
+    root = make_folder(path / "features", names_alone)
+    settings = {"data.root": str(root), "data.text_encoder": f"vectors:{words}", "method.name": "gaussian"}
+    return run(make({**LAST, **settings, "method.shrinkage": 0.5, "strategy.rounds": 1}), path / "run")
 
 
 def scores(rankings):
@@ -157,12 +151,12 @@ def scores(rankings):
 
 
 def scores_of_a_new_name(path, **places):
-    samples = np.random.default_rng(2).normal(size=(2, 5)).astype(np.float32)
+    samples = np.random.default_rng(2).normal(size=(2, 9)).astype(np.float32)
     return scores(load_run(path, **places).predict(samples, ["a fire truck"]))
 
 
-def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(words, tmp_path):
-    done = named(words, tmp_path / "run")
+def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(make, make_folder, words, tmp_path):
+    done = named(make, make_folder, words, tmp_path)
     assert done.manifest["text_encoder"]["files"] == {"glove.txt": words.stat().st_size}
     expected = scores_of_a_new_name(done.path)
     shutil.move(done.path, tmp_path / "copied")
@@ -171,9 +165,9 @@ def test_a_text_encoder_travels_with_a_run_that_is_copied_to_another_machine(wor
         assert scores_of_a_new_name(tmp_path / "copied") == expected
 
 
-def test_a_large_text_encoder_is_found_where_it_was_or_named(words, tmp_path, monkeypatch):
+def test_a_large_text_encoder_is_found_where_it_was_or_named(make, make_folder, words, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "CARRIED_MB", 0.0)
-    done = named(words, tmp_path / "run")
+    done = named(make, make_folder, words, tmp_path)
     assert not (done.path / "text-encoder").exists()
     expected = scores_of_a_new_name(done.path)
     kept = words.with_name("kept.txt")

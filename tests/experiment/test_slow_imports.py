@@ -56,21 +56,19 @@ def test_a_simple_mistake_is_refused_before_pytorch_is_loaded(typed, tmp_path):
     (tmp_path / "strange" / "classes.csv").write_text("name,split,size\nzebra,seen,0.5\nlion,unseen,1\n")
     (tmp_path / "commas.toml").write_text('[data]\nname = "images"\nroot = "commas"\n[method]\nname = "gaussian"\n')
     script = (
-        "import sys\nfrom fedunseen.cli.main import main\n"
-        f"sys.argv = ['fedunseen', *{typed.split()!r}]\n"
-        "code = 0\ntry:\n    main()\nexcept SystemExit as end:\n    code = end.code\n"
-        f"print(sorted({{'torch', 'transformers', 'scipy', 'sklearn', 'matplotlib'}} & set(sys.modules)))\n"
-        "sys.exit(code)"
+        "import atexit, sys\nfrom fedunseen.cli.main import main\n"
+        "slow = {'torch', 'transformers', 'scipy', 'sklearn', 'matplotlib'}\n"
+        "atexit.register(lambda: print(sorted(slow & set(sys.modules))))\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    words = [sys.executable, "-c", script, *typed.split()]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (2, "[]")
     assert MISTAKES[typed] in done.stdout + done.stderr
 
 
 def test_the_package_lists_its_names_without_importing_them():
     script = "import fedunseen, sys; print(*dir(fedunseen)); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    names, imported = done.stdout.splitlines()
+    names, imported = subprocess.check_output([sys.executable, "-c", script], text=True).splitlines()
     assert set(names.split()) == {*fedunseen.__all__, "__version__"}
     assert imported == "False"
 

@@ -69,8 +69,7 @@ def test_report_and_terminal_say_where_and_why(both):
     last, page = early.result["stopped"]["round"], write_report(early).read_text("utf-8")
     sentence = f"It stopped after round {last} of 30: no gain on validation classes in 3 rounds."
     assert page.count(sentence) == 2  # beside the numbers, and where the choice is drawn
-    assert "more rounds may give more" not in page
-    assert "Train for more rounds" not in page
+    assert not re.search("more rounds may give more|Train for more rounds", page)
     assert "It stopped" not in write_report(long).read_text("utf-8")
 
 
@@ -83,8 +82,7 @@ def test_few_shot_stops_on_its_validation_episodes(tmp_path):
     }  # fmt: skip
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
     merits = [(line["few_shot"], 0.0) for line in done.metrics]
-    assert done.result["rounds"] == slowly(merits, 1) < 12
-    assert done.result["stopped"]["round"] == done.result["rounds"]
+    assert done.result["stopped"]["round"] == done.result["rounds"] == slowly(merits, 1) < 12
     assert "It stopped after round" in write_report(done).read_text("utf-8")
     assert {"few_shot_validation", "few_shot_base"} <= done.result.keys()
     counts, space = load_params(done.path / "evaluation.safetensors")["client_counts"].numpy(), done.space
@@ -98,8 +96,7 @@ small = partial(experiment, method__kl=0, strategy__rounds=7, strategy__local_ep
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The same run, measured every round and every third."""
-    folder = tmp_path_factory.mktemp("every")
-    return {every: run(small(evaluation__every=every), folder / str(every)) for every in (1, 3)}
+    return {every: run(small(evaluation__every=every), tmp_path_factory.mktemp("every") / "run") for every in (1, 3)}
 
 
 def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
@@ -115,16 +112,14 @@ def test_what_is_measured_is_the_same_and_nothing_else_differs(runs):
 
 
 def test_pages_and_tables_have_the_measured_rounds(runs):
-    page = write_report(runs[3]).read_text()
-    assert not re.search(r"\bnan\b", without_pictures(page), re.IGNORECASE)
+    assert not re.search(r"\bnan\b", without_pictures(write_report(runs[3]).read_text()), re.IGNORECASE)
     rounds = runs[3].tables()["rounds"]
     assert [value is None for value in rounds["zsl"]] == [False, True, False, True, True, False, False]
     assert None not in rounds["losses.loss"]
 
 
 def test_only_a_measured_round_is_chosen(tmp_path):
-    settings = {"evaluation__selection": "best-on-test", "evaluation__every": 2, "strategy__rounds": 5}
-    done = run(small(**settings), tmp_path / "run")
+    done = run(small(evaluation__selection="best-on-test", evaluation__every=2, strategy__rounds=5), tmp_path / "run")
     assert done.result["selected_round"] in (1, 2, 4, 5)
     best = max((line for line in done.metrics if "zsl" in line), key=lambda line: line["gzsl_harmonic"])
     assert done.result["gzsl_harmonic"] == best["gzsl_harmonic"]

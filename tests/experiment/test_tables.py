@@ -48,8 +48,8 @@ def test_the_mean_over_classes_is_the_accuracy_that_the_run_reports(done):
 def test_the_confusions_have_the_accuracies_on_their_diagonal(done):
     tables = done.tables()
     assert tables["rounds"]["zsl"] == [line["zsl"] for line in done.metrics]
-    for name, column in (("confusion_zsl", "zsl"), ("confusion_gzsl", "gzsl")):
-        table = tables[name]
+    for column in ("zsl", "gzsl"):
+        table = tables[f"confusion_{column}"]
         each = dict(zip(tables["classes"]["class"], tables["classes"][column], strict=True))
         for i, c in enumerate(table["class"]):
             assert table[c][i] == each[c]
@@ -127,17 +127,17 @@ def test_several_seeds_are_compared_seed_by_seed(made):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("first", "second", "message"),
+    ("first", "second", "change", "message"),
     [
-        (("digit-pairs", {}), (DIGITS_MAML, {}), "data or classes are not the same"),
-        (("digit-pairs", {}), ("digit-pairs", {"run__seed": 1}), "seeds are not the same"),
-        (("digit-pairs", {}), ("digit-pairs", {"data__test_per_class": 5}), "test samples are not the same"),
-        ((DIGITS_MAML, {}), (DIGITS_MAML, {"evaluation__episodes": 21}), "episodes are not the same"),
-        ((DIGITS_MAML, {}), (DIGITS_MAML, {"data__novel": (0, 1, 2, 3, 4)}), "data or classes are not the same"),
-        ((DIGITS_MAML, {}), (DIGITS_MAML, {"evaluation__selection": "best-on-test"}), "one chose its round on the"),
-        (("digit-pairs", {}), ("digit-pairs", {"strategy__name": "local"}), "compare runs of several seeds"),
+        ("digit-pairs", DIGITS_MAML, {}, "data or classes are not the same"),
+        ("digit-pairs", "digit-pairs", {"run__seed": 1}, "seeds are not the same"),
+        ("digit-pairs", "digit-pairs", {"data__test_per_class": 5}, "test samples are not the same"),
+        (DIGITS_MAML, DIGITS_MAML, {"evaluation__episodes": 21}, "episodes are not the same"),
+        (DIGITS_MAML, DIGITS_MAML, {"data__novel": (0, 1, 2, 3, 4)}, "data or classes are not the same"),
+        (DIGITS_MAML, DIGITS_MAML, {"evaluation__selection": "best-on-test"}, "one chose its round on the"),
+        ("digit-pairs", "digit-pairs", {"strategy__name": "local"}, "compare runs of several seeds"),
     ],
 )
-def test_what_was_asked_differently_is_refused(made, first, second, message):
+def test_what_was_asked_differently_is_refused(made, first, second, change, message):
     with pytest.raises(ExperimentError, match=message):
-        compare(made(first[0], **first[1]), made(second[0], **second[1]))
+        compare(made(first), made(second, **change))

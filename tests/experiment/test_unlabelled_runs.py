@@ -111,9 +111,9 @@ def test_a_table_of_samples_has_unlabelled_ones_where_the_label_is_empty(tmp_pat
         parts = ["test" if name == "zebra" or i < 2 else "train" for i in range(8)] + ["train"] * 4
         lines += [",".join([a, b, *map(str, row)]) for a, b, row in zip(labels, parts, rows.round(3), strict=True)]
     (tmp_path / "animals.csv").write_text("\n".join(lines) + "\n", "utf-8")
-    found = suggest(tmp_path / "animals.csv", tmp_path / "animals.toml")
-    (tmp_path / "animals.toml").write_text(found.text, "utf-8")
-    done = run(Experiment.load(tmp_path / "animals.toml", {"evaluation.embedding": False}), tmp_path / "run")
+    file = tmp_path / "animals.toml"
+    file.write_text(suggest(tmp_path / "animals.csv", file).text, "utf-8")
+    done = run(Experiment.load(file, {"evaluation.embedding": False}), tmp_path / "run")
     note, table = done.result["adapted"], done.result["adapted"]["classes"]
     assert note["samples"] == 24
     assert [name for name, seen in zip(table["class"], table["seen"], strict=True) if not seen] == ["zebra"]

@@ -1,6 +1,5 @@
 """A federation without an experiment file, its loop and callbacks: their order, how they stop it, and a resume."""
 
-import json
 from functools import partialmethod
 
 import numpy as np
@@ -12,6 +11,7 @@ from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.federation.callbacks import EarlyStop, Evaluate
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods import FedZSL
 from fedunseen.strategies import FedAvg
 from fedunseen.tasks.zero_shot import ZeroShotEvaluator
@@ -108,8 +108,7 @@ def test_a_run_takes_callbacks_and_reports_the_last_round(tmp_path):
 
 def test_where_the_round_is_chosen_a_callback_stops_the_choice_alone(tmp_path):
     done = run(Experiment.load("digit-pairs", QUICK), tmp_path / "run", callbacks=[Stop(2)])
-    lines = (tmp_path / "run" / "selection" / "metrics.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line)["mine"] for line in lines] == [2, 4]
+    assert [line["mine"] for line in RunDirectory(done.path / "selection").metrics()] == [2, 4]
     assert done.result["rounds"] == done.result["selected_round"] <= 2
     assert done.result["stopped"]["why"] == "I have seen enough"
 
@@ -166,13 +165,11 @@ def test_a_rate_left_to_the_data_is_the_same_with_and_without_a_file():
     """Samples sorted by class whose later classes are longer: the first thousand alone would say another length."""
     random = np.random.default_rng(0)
     classes = {name: random.uniform(size=4) for name in "abcdef"}
-    lengths = np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]
-    samples = (random.normal(size=(2000, 6)) * lengths).astype(np.float32)
+    samples = (random.normal(size=(2000, 6)) * np.repeat([1.0, 1, 1, 9, 9], 400)[:, None]).astype(np.float32)
     experiment = Experiment.load("digit-pairs", {"data.features": [], "method.hidden": [], "method.lr": None, **FEW})
     benchmark = Benchmark.from_arrays(samples, np.repeat(list("abcde"), 400), classes)
     rate = resolve_defaults(experiment, benchmark).method.lr
-    choices = experiment.method.model_dump(exclude={"name"})
-    method, first = (FedZSL.on(benchmark, **choices) for _ in range(2))
+    method, first = (FedZSL.on(benchmark, **experiment.method.model_dump(exclude={"name"})) for _ in range(2))
     Federation(benchmark, Partition.of([[0, 1], [2, 3, 4]]), method, FedAvg())
     assert method.settings.lr == rate
     first.resolve_defaults(first.init(stream(0, "initialisation")), torch.from_numpy(benchmark.features[:1000]))
