@@ -29,7 +29,7 @@ from fedunseen.experiment.deployed import deployed
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
-from links import KilledError, answered, elsewhere
+from links import KilledError, answered, elsewhere, kill
 from refusals import message_of
 from same import same
 
@@ -132,13 +132,9 @@ def test_the_same_bits_as_in_process_also_after_a_kill(settings, folders, tmp_pa
     """Killed when one of three has done round 2 and the others have not, and resumed with the same parties."""
     chosen = experiment(**settings)
     parties = members(folders, tmp_path)
-
-    def kill(name, header):
-        if header.get("round") == 1 and name == "south":
-            raise KilledError
-
+    link = Inline(parties, lambda name, header: (name, header.get("round")) == ("south", 1) and kill())
     with pytest.raises(KilledError):
-        hosted(chosen, Inline(parties, kill), tmp_path / "run")
+        hosted(chosen, link, tmp_path / "run")
     parties["west"] = joined(folders / "west", tmp_path / "state" / "west")  # killed too
     hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     as_in_process(chosen, tmp_path)
@@ -172,17 +168,16 @@ def test_rounds_are_chosen_and_training_stops_without_the_validation_classes_of_
 ):
     """The coordinator has samples of validation classes; it is killed and continues, and nothing shows."""
     chosen, whole, heard = chosen_rounds
-    asked = []
+    parties, asked = members(folders, tmp_path), []
 
-    def kill(name, header):
+    def disturb(name, header):
         asked.append(header["kind"])
         stages = asked.count("hello") // len(NAMES)  # each begins with a greeting
         if header.get("round") == 1 and name == "west" and stages == (1 if stage == "selection" else 2):
-            raise KilledError
+            kill()
 
-    parties = members(folders, tmp_path)
     with pytest.raises(KilledError):
-        hosted(chosen, Inline(parties, kill), tmp_path / "killed")
+        hosted(chosen, Inline(parties, disturb), tmp_path / "killed")
     resumed = hosted(chosen, Inline(parties), tmp_path / "killed", resume=True)
     for name in ("rounds", "stopped", "chosen_on_validation", "gzsl_harmonic"):
         assert resumed.result[name] == whole.result[name]
@@ -358,8 +353,7 @@ def test_few_shot_parties_train_on_no_validation_class(tmp_path):
     small |= {"evaluation.episodes": 6, "method.inner_steps": 2, "method.test_steps": 3}
     few = Experiment.load(DIGITS_MAML, {**small, "partition.kind": "iid"})
     deal(few, tmp_path / "data", ("north", "south"))
-    link = Inline(members(tmp_path / "data", tmp_path, NAMES[:2]))
-    done = hosted(few, link, tmp_path / "run", names=NAMES[:2])
+    done = hosted(few, Inline(members(tmp_path / "data", tmp_path, NAMES[:2])), tmp_path / "run", names=NAMES[:2])
     assert done.result["few_shot"] == as_in_process(few, tmp_path).result["few_shot"]
 
 
@@ -411,8 +405,7 @@ def test_a_setting_keeps_the_model_here_and_a_party_that_comes_when_all_is_over_
     done = hosted(chosen, Inline(parties), tmp_path / "run", resume=True)
     assert all(same(party.home, done) for party in parties.values())
     home = load_run(parties["north"].home)
-    more = home.learn({"00 again": home.space.semantics[0]}, out=tmp_path / "more")
-    assert more.space.names[-1] == "00 again"
+    assert home.learn({"00 again": home.space.semantics[0]}, out=tmp_path / "more").space.names[-1] == "00 again"
     assert load_run(tmp_path / "more").result["warnings"] == home.result["warnings"]
 
 

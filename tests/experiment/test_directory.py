@@ -114,8 +114,7 @@ def test_without_resume_or_for_another_experiment_a_run_is_not_written_over(make
     assert "already holds a run: add --resume to continue with it, or choose" in refusal(run, make(), finished.path)
     sentence = refusal(run, make({"method.lr": 0.2, "run.seed": 3}), finished.path, resume=True)
     assert "holds a run of another experiment (method.lr was 0.05, is" in sentence
-    renamed = Experiment.from_dict({**tree, "name": "copy"})
-    assert run(renamed, finished.path, resume=True).result == finished.result
+    assert run(Experiment.from_dict({**tree, "name": "copy"}), finished.path, resume=True).result == finished.result
     assert content(finished.path) == before
 
 
@@ -308,11 +307,9 @@ def test_a_lost_part_of_a_checkpoint_costs_a_round(directory, tmp_path):
     assert (found.round, found.clients[2]["w"].tolist()) == (1, [1, 1, 1])
 
 
-def test_a_run_that_is_not_complete_or_none_is_refused(copy, tmp_path):
+def test_a_run_that_is_not_complete_is_refused(copy):
     (copy / "result.json").unlink()
     assert ": this run is not complete: resume it with --out" in refusal(load_run, copy)
-    sentence = "is not a run directory: name one that `fedunseen run` has made"
-    assert sentence in refusal(load_run, tmp_path / "nothing")
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):

@@ -35,8 +35,7 @@ def late(make, tmp_path_factory):
 @pytest.mark.parametrize(("client", "again", "others"), [(2, 2, [[0, 1]] * 4), (0, 4, [[1], [1], [1, 2], [1, 2]])])
 def test_a_client_is_forgotten_from_the_round_on_in_which_it_came(client, again, others, late, ran, tmp_path):
     left = forget(late, str(client), tmp_path / "left")
-    anew = ran({**LATE, "partition.without": [client]}, "anew")
-    assert same(left, anew)
+    assert same(left, ran({**LATE, "partition.without": [client]}, "anew"))
     assert not same(left, late)
     assert left.result["rounds_trained_again"] == again
     assert [line["participants"] for line in left.metrics] == others

@@ -137,8 +137,7 @@ def test_only_clients_that_are_asked_for_train_and_are_read(fedrep):
 @pytest.fixture(scope="module")
 def fedrep(tmp_path_factory):
     """A run in which every client keeps its head, g, from which scores come."""
-    experiment = few(strategy__shared=["f.*"], strategy__head_epochs=2)
-    return run(experiment, tmp_path_factory.mktemp("fedrep") / "run")
+    return run(few(strategy__shared=["f.*"], strategy__head_epochs=2), tmp_path_factory.mktemp("fedrep") / "run")
 
 
 def test_a_run_whose_heads_stay_reports_means_over_the_clients_models(fedrep):

@@ -75,8 +75,7 @@ def test_the_numbers_are_those_of_the_model_that_is_kept(finished):
     assert numbers_of(result) == pytest.approx(recomputed(finished, finished.params, result["calibration_factor"]))
     plain = recomputed(finished, finished.params, 0.0)
     assert [result[f"uncalibrated_{name}"] for name in NAMES[1:]] == pytest.approx([plain[name] for name in NAMES[1:]])
-    settings = {"rounds": 4, "selection": "validation", "seed": 0, "run": str(finished.path)}
-    assert settings.items() <= result.items()
+    assert {"rounds": 4, "selection": "validation", "seed": 0, "run": str(finished.path)}.items() <= result.items()
 
 
 def test_the_chosen_round_s_model_is_kept_not_the_last(ran):
@@ -243,8 +242,7 @@ def test_a_round_without_clients_is_refused_before_anything_is_written(ran, tmp_
 
 def test_a_fraction_of_the_clients_takes_part_drawn_anew_each_round(ran):
     settings = {**LAST, "partition.clients": 5, "strategy.fraction": 0.5, "strategy.rounds": 6}
-    done = ran(settings)
-    drawn = [tuple(line["participants"]) for line in done.metrics]
+    drawn = [tuple(line["participants"]) for line in ran(settings).metrics]
     assert all(len(set(one)) == 3 and list(one) == sorted(one) for one in drawn)  # 2.5, rounded half up
     assert len(set(drawn)) > 1
     least = ran({**settings, "strategy.fraction": 0.01, "strategy.rounds": 2}, "least")

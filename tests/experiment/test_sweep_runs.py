@@ -180,8 +180,7 @@ def test_what_another_process_runs_meanwhile_is_not_run_again(changed, tmp_path)
             run_sweep(sweep, out, resume=True, jobs=1)
             heard.append(times(out))
 
-    found = run_sweep(sweep, out, jobs=1, on_cell=on_cell)
-    assert [row.status for row in found] == ["done"] * 3
+    assert [row.status for row in run_sweep(sweep, out, jobs=1, on_cell=on_cell)] == ["done"] * 3
     assert heard == [times(out)]
     assert len(heard[0]) == 3
 
