@@ -186,9 +186,6 @@ def test_the_classifiers_of_free_see_the_feature_the_hidden_layer_and_the_predic
         np.testing.assert_allclose(result[i], expected, rtol=1e-9)
 
 
-# Plans and draws
-
-
 def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space):
     method = make(CLSWGAN, space, batch_size=16, critic_steps=3)
     plan = method.plan("", np.zeros(40, dtype=np.int64), 2, np.random.default_rng(0))
@@ -212,9 +209,6 @@ def test_draws_depend_on_the_step_alone(space):
     mix = np.concatenate([plan.draws(step)["critic.mix"] for step in range(plan.steps)])
     assert 0 <= mix.min() < 0.05 < 0.95 < mix.max() < 1
     assert not np.array_equal(third["critic.noise"], third["generator.noise"])
-
-
-# Classifiers
 
 
 def test_the_classifier_reaches_what_scikit_learn_reaches():

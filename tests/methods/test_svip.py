@@ -114,9 +114,6 @@ def test_heads_that_cannot_share_the_width_are_refused():
         SVIP.Settings(width=10, heads=4)
 
 
-# The transformer
-
-
 def test_a_layer_is_torchs_pre_norm_encoder_layer():
     params = transformer_init("t", 8, 2, np.random.default_rng(0))
     rng = np.random.default_rng(1)
