@@ -18,12 +18,8 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods import CLSWGAN, VAEGAN, Classifier, FedZSL
 
+pytestmark = pytest.mark.usefixtures("one_thread")  # everything here is small
 WIDE, ATTRIBUTES = 12, 5
-
-
-@pytest.fixture(autouse=True)
-def single_thread(one_thread):
-    """Everything here is small."""
 
 
 @pytest.fixture
@@ -319,8 +315,7 @@ def test_the_row_of_one_party_is_that_of_its_update(rng):
     for name, (row,) in summed.items():
         kinds = {"inputs", "attributes"} & set(alone[name])
         assert kinds == {"inputs", "attributes"} & set(row)
-        for kind in kinds:
-            assert row[kind]["samples"] == alone[name][kind]["samples"][:1]
+        assert all(row[kind]["samples"] == alone[name][kind]["samples"][:1] for kind in kinds)
 
 
 def test_the_closed_form_fails_on_a_sum_where_a_search_does_not():

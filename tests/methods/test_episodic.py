@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.special import softmax
 
 from fedunseen.core.parameters import under
 from fedunseen.core.phases import PEER_COUNTS
@@ -66,14 +67,9 @@ def episodes(batch):
     return [(t[:, :SHOTS].reshape(-1, INPUTS), t[:, SHOTS:].reshape(-1, INPUTS)) for t in tasks]
 
 
-def probabilities(logits):
-    powers = np.exp(logits)
-    return powers / powers.sum(1, keepdims=True)
-
-
 def answer(model, inputs):
     f, h, b = model
-    return probabilities(inputs @ f.T @ h.T + b)
+    return softmax(inputs @ f.T @ h.T + b, axis=1)
 
 
 def adapt(model, support, adapts):
@@ -170,7 +166,7 @@ def test_a_query_of_protonet_is_answered_by_its_distance_from_the_prototypes_of_
     method, params, batch = make(ProtoNet)
     rows = []
     for support, queries in episodes(batch):
-        p = probabilities(-far_from_prototypes(params, np.split(support, WAYS), queries))
+        p = softmax(-far_from_prototypes(params, np.split(support, WAYS), queries), axis=1)
         rows.append({"loss": cross_entropy(p), "accuracy": right(p)})
     check(method.loss(params, batch, {}), rows)
     support, inputs = batch["inputs"][:6], batch["inputs"][6:]
@@ -194,7 +190,7 @@ def test_maml_learns_fewer_classes_than_it_was_trained_with_from_examples_of_une
     support, inputs = batch["inputs"][:3].numpy(), batch["inputs"][6:].numpy()
     f, head, bias = model_of(params)
     features = support @ f.T
-    wrong = probabilities(features @ head.T + bias) - np.eye(WAYS)[[1, 0, 1]]
+    wrong = softmax(features @ head.T + bias, axis=1) - np.eye(WAYS)[[1, 0, 1]]
     head, bias = head - ALPHA * wrong.T @ features / 3, bias - ALPHA * wrong.mean(0)
     result = method.recognise(params, batch["inputs"][:3], torch.tensor([1, 0, 1]), batch["inputs"][6:])
     np.testing.assert_allclose(result.numpy(), (inputs @ f.T @ head.T + bias)[:, :2], rtol=1e-9)

@@ -159,8 +159,7 @@ def problem():
     rng = np.random.default_rng(0)
     digits = np.stack([np.arange(64) // 16, np.arange(64) // 4 % 4, np.arange(64) % 4], axis=1)
     present = digits + VALUES * np.arange(GROUPS)  # (64, 3) attribute columns
-    semantics = np.zeros((64, GROUPS * VALUES))
-    np.put_along_axis(semantics, present, GROUPS**-0.5, axis=1)
+    semantics = np.eye(GROUPS * VALUES)[present].sum(1) / GROUPS**0.5
     seen = np.setdiff1d(np.arange(64), UNSEEN)
     names, attributes = ([f"{what} {i}" for i in range(n)] for what, n in (("class", 64), ("attribute", 12)))
     groups = {f"group {g}": tuple(range(g * VALUES, (g + 1) * VALUES)) for g in range(GROUPS)}

@@ -191,27 +191,24 @@ def test_models_that_cannot_adapt_are_refused():
 @pytest.fixture(scope="module")
 def table():
     method, _, draw = problem()
-    names = list(method.space.names)
-    classes = dict(zip(names, method.space.semantics, strict=True))
-    y = np.repeat(names[:SEEN], 30)
-    return draw(np.repeat(np.arange(SEEN), 30)).numpy(), y, classes, pool(draw).numpy()
+    classes = dict(zip(method.space.names, method.space.semantics, strict=True))
+    labels = np.repeat(np.arange(SEEN), 30)
+    return draw(labels).numpy(), np.array(method.space.names)[labels], classes, pool(draw).numpy()
 
 
 @pytest.mark.parametrize("way", ["argument", "none", "minus one"])
 def test_the_estimator_takes_unlabelled_samples_in_three_ways(table, way):
     x, y, classes, rows = table
-    adapted = ZeroShotClassifier().fit(x, y, classes=classes).adapt(rows)
+    both, groups = np.concatenate([rows, x]), np.arange(len(rows) + len(x)) % 2
+    own = groups[len(rows) :] if way == "none" else None
+    adapted = ZeroShotClassifier().fit(x, y, classes=classes, groups=own).adapt(rows)
     if way == "argument":
         model = ZeroShotClassifier().fit(x, y, classes=classes, unlabelled=rows)
+    elif way == "none":
+        model = ZeroShotClassifier().fit(both, [None] * len(rows) + y.tolist(), classes=classes, groups=groups)
     else:
-        names = list(classes)
-        renamed = dict(enumerate(classes.values())) if way == "minus one" else classes
-        labels = [names.index(name) for name in y] if way == "minus one" else y.tolist()
-        mark = -1 if way == "minus one" else None
-        both, groups = np.concatenate([rows, x]), np.arange(len(rows) + len(x)) % 2
-        model = ZeroShotClassifier().fit(both, [mark] * len(rows) + labels, classes=renamed, groups=groups)
-        if way == "none":
-            adapted = ZeroShotClassifier().fit(x, y, classes=classes, groups=groups[len(rows) :]).adapt(rows)
+        labels = [-1] * len(rows) + [list(classes).index(name) for name in y]
+        model = ZeroShotClassifier().fit(both, labels, classes=dict(enumerate(classes.values())), groups=groups)
     assert np.allclose(model.scores(rows), adapted.scores(rows), rtol=1e-6, atol=1e-6)
     assert np.allclose(model.soft_counts_, adapted.soft_counts_)
 

@@ -5,8 +5,7 @@ import torch
 
 from fedunseen.core.trainer import LocalResult
 from fedunseen.defences import Defence, Robust
-from fedunseen.defences.base import NoDefenceSettings
-from fedunseen.defences.rules import NormClip, NormClipSettings
+from fedunseen.defences.rules import NormClip
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.strategies import FedAvg, FedNova, Filter, FilterResult, Instruction, Pipeline, Reply, Scaffold, Strategy
@@ -30,7 +29,7 @@ def private(clip=2.0, noise=1e-6, clients=3):
 
 
 def clipping(bound=1.0):
-    return Robust(NormClip(NormClipSettings(bound=bound), 0))
+    return Robust(NormClip(NormClip.Settings(bound=bound), 0))
 
 
 def selective():
@@ -44,7 +43,7 @@ FILTERS = {
     "peers": lambda: [Peers(exclusive=False)],
     "exclusive peers": lambda: [Peers(exclusive=True)],
     "private": lambda: [private()],
-    "robust": lambda: [Robust(Defence(NoDefenceSettings()))],
+    "robust": lambda: [Robust(Defence(Defence.Settings()))],
     "all": lambda: [Peers(exclusive=False), selective(), private(), clipping()],
 }
 
