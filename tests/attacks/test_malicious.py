@@ -49,8 +49,7 @@ def round_of(made, round=0):
     """Give replies and states of three clients that begin at the same model."""
     params = made.method.init(np.random.default_rng(1))
     instruction = made.strategy.instruct(made.strategy.init(params, 3), params, round)
-    works = [Work(k, made.strategy.recall(instruction, {}, round), {}) for k in range(3)]
-    return list(made.round(works, round))
+    return list(made.round([Work(k, made.strategy.recall(instruction, {}, round), {}) for k in range(3)], round))
 
 
 def attack(kind, **settings):

@@ -51,8 +51,7 @@ def test_a_cartoon_has_three_levels_and_a_picture_of_one_colour_can_be_drawn():
 
 
 def test_pieces_are_of_the_pictures_in_turn():
-    pictures = [np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)]
-    cut = pieces(pictures, 5, (8, 16), rng())
+    cut = pieces([np.full((1, 40, 30), value, dtype=np.float32) for value in (0.25, 0.75)], 5, (8, 16), rng())
     assert cut.shape == (5, 1, 8, 16)
     np.testing.assert_allclose(cut.mean((1, 2, 3)), [0.25, 0.75, 0.25, 0.75, 0.25], atol=1e-5)
 
@@ -80,5 +79,4 @@ def test_folders_without_images_are_refused(tmp_path):
     for folder, message in ((tmp_path / "none", "is missing: put the"), (tmp_path, "has no image in it")):
         assert message in message_of(read_folder, folder, 3)
     (tmp_path / "broken.png").write_bytes(b"no image")
-    refusal = message_of(read_folder, tmp_path, 3)
-    assert refusal.endswith("broken.png is not a readable image: fix or remove it")
+    assert message_of(read_folder, tmp_path, 3).endswith("broken.png is not a readable image: fix or remove it")

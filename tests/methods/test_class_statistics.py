@@ -178,8 +178,7 @@ def test_clipped_features_are_counted_and_shortened_rows_are_never_longer():
     assert statistics(rows, torch.tensor([0, 1]), SPACE, quantization=quantization)["clipped"].tolist() == [1]
     codes, labels, quantization = samples(8)
     sums = statistics(codes, labels, SPACE, 1.0, quantization)
-    step = float(quantization.step[0])
-    assert float(unpacked(sums["square"], 70).diagonal().sum()) * step**2 <= 300
+    assert float(unpacked(sums["square"], 70).diagonal().sum()) * float(quantization.step[0]) ** 2 <= 300
     assert validate_statistics(sums, 1.0, quantization) == ""
 
 
@@ -204,8 +203,7 @@ def test_infeasible_statistics_are_found(change, why):
 def test_other_quantizations_and_too_many_samples_are_refused():
     codes, labels, quantization = samples(8)
     sums = statistics(codes, labels, SPACE, quantization=quantization)
-    other = Quantization.of_unit_length(8, 8.0, 70)
-    assert "another quantization" in message_of(add, [sums, sums], SPACE, other)
+    assert "another quantization" in message_of(add, [sums, sums], SPACE, Quantization.of_unit_length(8, 8.0, 70))
     assert "do not fit 64 bits" in message_of(module.check_capacity, 2**50, quantization)
 
 
@@ -216,7 +214,7 @@ def digest(tmp_path, name="run", **settings):
 
 
 def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
-    wanted = digest(tmp_path, **{"partition.clients": 10})
+    wanted = digest(tmp_path, partition__clients=10)
     for i, settings in enumerate((
         {"partition.clients": 2},
         {"partition.clients": 10, "partition.kind": "iid"},
@@ -231,9 +229,8 @@ def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
         "print(done.result['sums_sha256'])"
     )
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "2"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "other")], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", program, str(tmp_path / "other")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == wanted, done.stderr
 
 
@@ -242,8 +239,7 @@ def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 def test_one_digest_for_engines(tmp_path, engine, aggregation):
     settings = {"engine.name": engine, "engine.processes": 2, "privacy.aggregation": aggregation}
-    settings |= {"partition.clients": 4}
-    assert digest(tmp_path, **settings) == digest(tmp_path, "in-process")
+    assert digest(tmp_path, partition__clients=4, **settings) == digest(tmp_path, "in-process")
 
 
 @pytest.mark.slow

@@ -126,8 +126,7 @@ def test_the_mutual_information_begins_in_the_round_that_is_asked_for():
     method, params, batch = make(MAMLMI, mi=0.5, mi_from=2)
     for counts in (0.0, 1.0):
         loss, terms = method.loss(params, batch, {**near(params), PEER_COUNTS: torch.tensor(counts)})
-        expected = float(terms["task"]) + 0.5 * counts * float(terms["mi"])
-        assert float(loss) == pytest.approx(expected, rel=1e-12)
+        assert float(loss) == pytest.approx(float(terms["task"]) + 0.5 * counts * float(terms["mi"]), rel=1e-12)
     rounds = [{"loss": 2.0, "mi": 1.0}, {"loss": 3.0, "mi": 0.4}, {"loss": 5.0, "mi": 0.6}]
     assert method.share(rounds) == pytest.approx(100 * 0.5 * (0.4 + 0.6) / 10)
     assert method.share([]) == 0
@@ -164,11 +163,9 @@ def far_from_prototypes(params, groups, inputs):
 def test_a_query_of_protonet_is_answered_by_its_distance_from_the_prototypes_of_classes_of_uneven_size_too():
     """Snell et al. 2017, Eqs. 1 and 2: p(n | x) is proportional to exp(-|f(x) - c_n|^2), c_n a mean of features."""
     method, params, batch = make(ProtoNet)
-    rows = []
-    for support, queries in episodes(batch):
-        p = softmax(-far_from_prototypes(params, np.split(support, WAYS), queries), axis=1)
-        rows.append({"loss": cross_entropy(p), "accuracy": right(p)})
-    check(method.loss(params, batch, {}), rows)
+    tasks = [(np.split(support, WAYS), queries) for support, queries in episodes(batch)]
+    answers = [softmax(-far_from_prototypes(params, *task), axis=1) for task in tasks]
+    check(method.loss(params, batch, {}), [{"loss": cross_entropy(p), "accuracy": right(p)} for p in answers])
     support, inputs = batch["inputs"][:6], batch["inputs"][6:]
     groups = [support[rows].numpy() for rows in ([1, 5], [0, 2, 4], [3])]
     result = method.recognise(params, support, torch.tensor([1, 0, 1, 2, 1, 0]), inputs)

@@ -106,8 +106,7 @@ def test_what_is_expected_of_left_out_classes_is_what_samples_of_them_show():
     """Real digits: classes left out, predicted, and tried on samples drawn one by one in all 64 dimensions."""
     images, labels = load_digits(return_X_y=True)
     rng = np.random.default_rng(0)
-    means = np.stack([images[labels == c].mean(0) for c in range(10)])
-    s = torch.from_numpy(means @ rng.normal(size=(64, 6)))
+    s = torch.from_numpy(np.stack([images[labels == c].mean(0) for c in range(10)]) @ rng.normal(size=(64, 6)))
     space = ClassSpace(tuple("0123456789"), s.numpy(), tuple("abcdef"), range(10), [], [])
     found = gp.moments(statistics(torch.from_numpy(images), torch.from_numpy(labels), space))
     white = gp.whitened(found, 0.5)
@@ -141,8 +140,7 @@ def test_scores_of_new_samples_spread_as_those_of_samples_that_leave_the_covaria
     """Few samples: those that Sigma_0 follows from lie nearer to their means, by its measure, than any others."""
     rng, wide, labels = np.random.default_rng(3), 40, np.repeat([0, 1, 3, 4], 15)
     mixing = rng.normal(size=(wide, wide)) / np.sqrt(wide)
-    means = rng.normal(size=(8, wide))
-    samples = means[labels] + rng.normal(size=(60, wide)) @ mixing
+    samples = rng.normal(size=(8, wide))[labels] + rng.normal(size=(60, wide)) @ mixing
     found = gp.moments(statistics(torch.from_numpy(samples), torch.from_numpy(labels), space))
     white = gp.whitened(found, shrinkage)
     old, new = (one.spread.diagonal().mean().item() for one in (white, gp.with_new_samples(white, found)))
@@ -223,8 +221,7 @@ def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space
     method, model, *_ = solved(space, **FIXED)
     rows = torch.from_numpy(np.random.default_rng(2).normal(size=(4, WIDTH)))
     semantics = torch.cat([method.semantics, torch.full((1, 30), torch.nan)])
-    described = np.array([True] * 8 + [False])
-    larger = method.extend(model, semantics, *added(9, [8], [rows]), described)
+    larger = method.extend(model, semantics, *added(9, [8], [rows]), np.array([True] * 8 + [False]))
     wanted = 3.3 / (3.3 + 1 / 4) * (rows.mean(0) - model["centre"])  # variance * (1 + nugget), and 4 examples
     torch.testing.assert_close(larger["weight"][8] @ torch.linalg.inv(model["precision"]), wanted)
     torch.testing.assert_close(larger["weight"][:8], model["weight"])
@@ -263,9 +260,8 @@ def test_poor_data_make_a_model_of_finite_numbers(space, what):
     if what in ("equal", "zero"):
         method.semantics[:] = method.semantics[0].clone() if what == "equal" else 0.0
     model = method.solve(method.statistics(x, labels))
-    assert all(bool(torch.isfinite(value).all()) for value in model.values())
     scores = method.scores(model, x, method.semantics)
-    assert bool(torch.isfinite(scores).all())
+    assert all(bool(torch.isfinite(value).all()) for value in (*model.values(), scores))
     if what != "one class":
         seen = sorted(set(labels.tolist()))
         assert (torch.tensor(seen)[scores[:, seen].argmax(1)] == labels).double().mean() > 0.7
@@ -339,8 +335,7 @@ def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
     assert float(model["slope"]) == pytest.approx(slope, rel=1e-9)
     prior = means.mean(0) + slope * (s - s[ids].mean(0))
     k = gp.Kernel(*model["kernel"][:3].tolist()).within(torch.from_numpy(s)).numpy()
-    gain = k[:, ids] @ np.linalg.inv(k[np.ix_(ids, ids)] + np.eye(5) / 40)
-    wanted = prior + gain @ (means - prior[ids])
+    wanted = prior + k[:, ids] @ np.linalg.solve(k[np.ix_(ids, ids)] + np.eye(5) / 40, means - prior[ids])
     found = model["weight"] @ torch.linalg.inv(model["precision"]) + model["centre"]
     np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
     extended = method.scores(model, x[:5], torch.cat([method.semantics, method.semantics[2:3] + 0]))

@@ -202,8 +202,7 @@ def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space)
 
 
 def test_draws_depend_on_the_step_alone(space):
-    method = make(CLSWGAN, space)
-    plan = method.plan("", np.zeros(70, dtype=np.int64), 1, np.random.default_rng(0))
+    plan = make(CLSWGAN, space).plan("", np.zeros(70, dtype=np.int64), 1, np.random.default_rng(0))
     third, again = plan.draws(3), (plan.draws(0), plan.draws(3))[1]
     assert all(np.array_equal(third[name], again[name]) for name in third)
     other = np.stack([plan.draws(step)["critic.noise"] for step in range(plan.steps)])
@@ -260,8 +259,7 @@ def test_with_real_features_nothing_is_generated_for_seen_classes(space):
     method, params = drawn(space, synthetic=8, head_epochs=1)
     whole, asked = method.synthesise, []
     method.synthesise = lambda params, among, c, *more: asked.append(c) or whole(params, among, c, *more)
-    real = torch.rand(40, WIDTH), torch.arange(40) % 4
-    method.fit_heads(params, among(method, space), 3, real)
+    method.fit_heads(params, among(method, space), 3, (torch.rand(40, WIDTH), torch.arange(40) % 4))
     assert asked == [5, 6, 5, 6]
     method.fit_heads(params, among(method, space), 3)
     assert asked[4:] == [5, 6, 0, 1, 2, 3, 4, 5, 6]
@@ -275,8 +273,7 @@ def test_text_is_given_to_the_generator_alone(space):
     labels = torch.tensor([5, 5, 6])
     batch = {"labels": labels, "g.noise": torch.zeros(3, 30), "g.text": torch.randn(3, 384)}
     result = method.condition(batch, {"semantics": method.semantics, "text": method.text}, "g")
-    said = 3.0 * (method.text[labels] + 0.1 * batch["g.text"])
-    torch.testing.assert_close(result[:, 30:-30].float(), said)
+    torch.testing.assert_close(result[:, 30:-30].float(), 3.0 * (method.text[labels] + 0.1 * batch["g.text"]))
     torch.testing.assert_close(result[:, -30:], method.condition_scale * method.semantics[labels])
 
 

@@ -62,16 +62,13 @@ def test_classes_may_come_later_only_if_no_parameter_is_about_a_class(method, gr
 
 
 def test_it_scores_every_class(method, space):
-    classes = Candidates(space.names, method.semantics, space.seen, space.unseen)
     params = method.init(np.random.default_rng(0))
     if not method.trained:
         params = method.statistics(samples(method, 20), torch.arange(20) % 5)
-    params = method.fit_heads(params, classes, 0)
-    scores = method.scores(params, samples(method), method.semantics)
-    assert scores.shape == (9, 8)
+    params = method.fit_heads(params, Candidates(space.names, method.semantics, space.seen, space.unseen), 0)
+    assert method.scores(params, samples(method), method.semantics).shape == (9, 8)
     if method.zero_shot:  # new classes need no training, or none by anybody who holds samples
-        names = ("one", "other", "third")
-        more = Candidates(names, torch.randn(3, 30), np.array([], dtype=np.int64), np.arange(3))
+        more = Candidates(("one", "other", "third"), torch.randn(3, 30), np.array([], dtype=np.int64), np.arange(3))
         params = method.fit_heads(params, more, 0)
         assert method.scores(params, samples(method), more.semantics).shape == (9, 3)
 

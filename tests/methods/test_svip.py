@@ -6,8 +6,7 @@ from on_space import KEPT, MAPS, SEEN, batch, check_loss, on, others
 from pydantic import ValidationError
 
 from fedunseen.encoders import Backbone
-from fedunseen.methods import SVIP
-from fedunseen.methods.svip import rollout, transformer, transformer_init
+from fedunseen.methods.svip import SVIP, rollout, transformer, transformer_init
 
 
 def svip(space, **settings):

@@ -38,8 +38,7 @@ def problem(seed=0, noise=12, **settings):
     chosen = Gaussian.Settings(shrinkage=0.2, **settings)
     method = Gaussian(chosen, space, torch.from_numpy(semantics), Backbone((WIDTH,)))
     labels = np.repeat(np.arange(SEEN), 30)
-    model = method.solve(statistics(draw(labels), torch.from_numpy(labels), space))
-    return method, model, draw
+    return method, method.solve(statistics(draw(labels), torch.from_numpy(labels), space)), draw
 
 
 def pool(draw, seed=2, of=range(CLASSES), each=40):
@@ -66,8 +65,7 @@ def test_soft_statistics_are_integers_that_do_not_depend_on_batches_order_or_par
     by_hand = [[sum(int(r[i, u]) * int(rows[i, j]) for i in range(len(rows))) for j in range(WIDTH)] for u in range(3)]
     assert whole["total"].tolist() == by_hand
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    cuts = [0, 1, 7, 100, 101, len(rows)]
-    parts = [soft_statistics(grid, rows[order][a:b]) for a, b in pairwise(cuts)]
+    parts = [soft_statistics(grid, rows[order][a:b]) for a, b in pairwise([0, 1, 7, 100, 101, len(rows)])]
     for name, value in whole.items():
         assert torch.equal(sum(part[name] for part in parts), value)
         # under a mask, modulo 2^64
@@ -85,8 +83,7 @@ def test_ten_parties_and_one_place_give_the_same_bits():
 def test_an_update_is_the_dense_posterior_with_discounted_samples():
     method, model, draw = problem(variance=2.0, nugget=0.1, width=0.8)
     sums = soft_statistics(scorer(model), pool(draw))
-    settings = Adaptation(weight=0.3, floor=0.1, guard=False)
-    found = update(method, model, sums, settings)
+    found = update(method, model, sums, Adaptation(weight=0.3, floor=0.1, guard=False))
     soft = sums["count"] / LEVELS
     worth = [float(1 / (1 / (Fraction(3, 10) * Fraction(n)) + Fraction(2, 10))) for n in soft.tolist()]
     count = torch.tensor([30.0] * SEEN + worth, dtype=torch.float64)

@@ -34,8 +34,7 @@ def sent(codec, update, state=None):
 
 def slow_top_k(value, keep):
     flat = value.reshape(-1).tolist()
-    count = max(1, round(keep * len(flat)))
-    kept = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[:count]
+    kept = sorted(range(len(flat)), key=lambda i: -abs(flat[i]))[: max(1, round(keep * len(flat)))]
     return torch.tensor([flat[i] if i in kept else 0.0 for i in range(len(flat))]).reshape(value.shape)
 
 
@@ -100,8 +99,7 @@ def test_what_is_left_out_comes_later(name):
         _, got, state = sent(codec, update, state)
         done, arrived = add_scaled(done, [update], [1.0]), add_scaled(arrived, [got], [1.0])
     for key, value in done.items():
-        left = state.get(f"left/{key}", torch.zeros(()))
-        assert torch.allclose(arrived[key] + left, value, atol=1e-5)
+        assert torch.allclose(arrived[key] + state.get(f"left/{key}", torch.zeros(())), value, atol=1e-5)
 
 
 def test_the_search_for_factors_goes_on_from_the_last_round():

@@ -7,7 +7,6 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.defences import Defence, Robust
 from fedunseen.defences.rules import NormClip
 from fedunseen.privacy import client_level as privacy
-from fedunseen.privacy.client_level import PrivacySettings, Private
 from fedunseen.strategies import FedAvg, FedNova, Filter, FilterResult, Instruction, Pipeline, Reply, Scaffold, Strategy
 from fedunseen.strategies.base import FLAGS
 from fedunseen.strategies.compression import Codec, CompressionSettings
@@ -24,8 +23,8 @@ def free(monkeypatch):
 
 
 def private(clip=2.0, noise=1e-6, clients=3):
-    settings = PrivacySettings(name="client-level", clip=clip, noise=noise)
-    return Private(settings, 1.0, 3, dict.fromkeys(range(clients), 1.0), 7, uniform=True)
+    settings = privacy.PrivacySettings(name="client-level", clip=clip, noise=noise)
+    return privacy.Private(settings, 1.0, 3, dict.fromkeys(range(clients), 1.0), 7, uniform=True)
 
 
 def clipping(bound=1.0):

@@ -70,8 +70,7 @@ def test_the_inner_strategy_corrects_what_travels_alone():
 
 
 def test_where_gradients_are_asked_for_twice_the_rest_follows_the_last():
-    inner = FedGloSS(rho=0.5, dual=False)
-    strategy = Pipeline(inner, [Selective({"critic.w": torch.zeros(2)})])
+    strategy = Pipeline(FedGloSS(rho=0.5, dual=False), [Selective({"critic.w": torch.zeros(2)})])
     params = {"generator.w": torch.tensor([3.0, 4.0]), "critic.w": torch.tensor([5.0, 5.0])}
     state = strategy.init({"generator.w": torch.zeros(2)}, 2)
     instruction = strategy.recall(strategy.instruct(state, params, 0), {}, 0)

@@ -24,8 +24,7 @@ def sums(seed, space=SPACE):
 
 
 def merged(strategy, state, clients, round=0):
-    replies = [Reply(client, sums(client), 1, 1) for client in clients]
-    return strategy.merge(state, NOTHING, replies, round)
+    return strategy.merge(state, NOTHING, [Reply(client, sums(client), 1, 1) for client in clients], round)
 
 
 @pytest.mark.parametrize("inner", [FedAvg, Scaffold])
