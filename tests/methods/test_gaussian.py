@@ -9,12 +9,12 @@ from on_space import on
 from scipy.spatial.distance import cdist, pdist
 from sklearn.datasets import load_digits
 
+from fedunseen.core.errors import ExperimentError
 from fedunseen.data import ClassSpace
 from fedunseen.methods import Gaussian
 from fedunseen.methods.closed_form import gaussian_process as gp
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.statistics import scatter, statistics
-from known_names import refuses
 from refusals import message_of
 
 WIDTH = 5
@@ -275,11 +275,10 @@ def test_what_cannot_be_is_refused_in_one_sentence(space):
     assert refusal.startswith("3 descriptions, 3 counts and sums of shape (3, 5) do not fit a model of 8 classes")
     refusal = message_of(method.extend, model, method.semantics, torch.ones(8), torch.full((8, WIDTH), torch.inf))
     assert refusal == "the examples hold numbers that are not finite: leave those out"
-    with refuses(
+    assert message_of(problem, space, error=ExperimentError, prior="semantics") == (
         "method.prior = 'semantics' expects a class's samples at its description, but descriptions have 30 numbers "
         "and samples 5: take both from one model of images and texts, such as CLIP, or leave method.prior out"
-    ):
-        problem(space, prior="semantics")
+    )
 
 
 def aligned(classes=30, wide=24):

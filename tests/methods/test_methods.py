@@ -82,8 +82,7 @@ def test_it_predicts_attributes_and_features_if_it_says_so(method):
         assert method.reconstruct(params, torch.randn(9, 30)).shape == (9, 12)
     if method.trained:
         represented = method.represent(params, samples(method))
-        assert len(represented) == 9
-        assert represented.ndim == 2
+        assert (len(represented), represented.ndim) == (9, 2)
 
 
 def test_what_a_strategy_contrasts_is_what_the_loss_has_computed(method):
@@ -154,7 +153,7 @@ SLOW = ("msdn", "svip", "distzsl")
 def problem():
     """Return a class space, and maps and labels of seen and unseen ones: attribute j lights channel j in one cell."""
     rng = np.random.default_rng(0)
-    digits = np.stack([np.arange(64) // 16, np.arange(64) // 4 % 4, np.arange(64) % 4], axis=1)
+    digits = np.stack(np.unravel_index(np.arange(64), (VALUES,) * GROUPS), axis=1)
     present = digits + VALUES * np.arange(GROUPS)  # (64, 3) attribute columns
     semantics = np.eye(GROUPS * VALUES)[present].sum(1) / GROUPS**0.5
     seen = np.setdiff1d(np.arange(64), UNSEEN)

@@ -67,8 +67,7 @@ def test_scores_come_from_the_patches_that_the_patch_classifier_keeps(grouped):
 def test_no_gradient_goes_through_the_choice_of_patches(grouped):
     """The patch classifier alone is moved by its loss; transformer and head are not, except through their inputs."""
     method, params = svip(grouped)
-    b = batch(MAPS)
-    grads = torch.func.grad(lambda p: method.loss(p, b, method.context())[1]["patches"])(params)
+    grads = torch.func.grad(lambda p: method.loss(p, batch(MAPS), method.context())[1]["patches"])(params)
     assert grads["patches.0.weight"].abs().max() > 0
     assert all(not grads[name].any() for name in grads if name.startswith(("layers.", "g.", "fill.")))
 

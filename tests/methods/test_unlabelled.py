@@ -51,8 +51,7 @@ def test_responsibilities_are_the_softmax_of_the_scores_in_255_steps():
     grid = scorer(model, offset=1.5)
     assert float(grid.weight.abs().max()) < 2**23
     assert np.log2(float(grid.step)) % 1 == 0
-    exact = method.known_scores(model, rows) - 1.5 * model["seen_mask"]
-    wanted = LEVELS * torch.softmax(exact, 1)
+    wanted = LEVELS * torch.softmax(method.known_scores(model, rows) - 1.5 * model["seen_mask"], 1)
     assert (responsibilities(grid, rows) - wanted).abs().max() < 0.5 + LEVELS / 256 / 4
     assert not responsibilities(scorer(model, 1.5, "unseen"), rows)[:, :SEEN].any()
 
@@ -131,8 +130,7 @@ def test_prototypes_that_nearly_coincide_are_stretched_and_others_are_not(scale,
 
 def test_samples_of_something_else_are_refused():
     method, model, draw = problem()
-    rng = np.random.default_rng(0)
-    elsewhere = torch.from_numpy(rng.integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3))
+    elsewhere = torch.from_numpy(np.random.default_rng(0).integers(90, 128, (100, WIDTH)) * np.array([1, -1] * 3))
     found = adapt(method, model, [elsewhere.double()])
     assert torch.equal(found.params["weight"], model["weight"])
     assert found.offset_share == 1

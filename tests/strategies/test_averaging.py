@@ -55,7 +55,8 @@ def test_merging_goes_by_the_order_given_and_changes_no_argument():
     many = [Reply(k, {"w": torch.randn(1000, generator=generator)}, k + 1, 1) for k in range(7)]
     before = [reply.update["w"].clone() for reply in many]
     params = {"w": torch.randn(1000, generator=generator)}
-    first, again = (FedAvg().merge({}, params, many, 0)[1]["w"] for _ in range(2))
+    strategy = FedAvg()
+    first, again = (strategy.merge({}, params, many, 0)[1]["w"] for _ in range(2))
     assert torch.equal(first, again)
     expected = sum((reply.update["w"] * (reply.classes / 28) for reply in many), params["w"])
     torch.testing.assert_close(first, expected, rtol=1e-6, atol=1e-6)

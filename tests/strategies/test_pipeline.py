@@ -179,13 +179,12 @@ def test_a_strategy_that_overrides_the_merge_is_not_taken_for_a_mean_unless_it_s
 
 def test_the_last_filter_sees_the_replies_first():
     """Clipping single replies before the private mean is another thing than clipping the mean."""
-    start, long = {"w": torch.zeros(1)}, replies(30.0, 0.0, 0.0)
-    single = Pipeline(FedAvg(), [private(clip=50.0), clipping(3.0)])
-    _, after = single.merge(single.init(start, 3), start, long, 0)
-    assert float(after["w"]) == pytest.approx(3.0 / 3, abs=1e-3)  # the reply is 3 long, and one of three
-    mean = Pipeline(FedAvg(), [clipping(3.0), private(clip=50.0)])
-    _, after = mean.merge(mean.init(start, 3), start, long, 0)
-    assert float(after["w"]) == pytest.approx(3.0, abs=1e-3)  # the mean, 10, is shortened to 3
+    start, after = {"w": torch.zeros(1)}, []
+    for filters in ([private(clip=50.0), clipping(3.0)], [clipping(3.0), private(clip=50.0)]):
+        pipeline = Pipeline(FedAvg(), filters)
+        after.append(pipeline.merge(pipeline.init(start, 3), start, replies(30.0, 0.0, 0.0), 0)[1]["w"].item())
+    # the reply is 3 long, and one of three; or the mean, 10, is shortened to 3
+    assert after == pytest.approx([3.0 / 3, 3.0], abs=1e-3)
 
 
 def test_a_filter_of_another_package_is_a_class_with_the_hooks_that_it_needs():
