@@ -38,10 +38,8 @@ def replies(count, seed=1, **odd):
     result = []
     for k in range(count):
         factor = odd.get(f"c{k}", 1.0)
-        update = {
-            name: factor * (value + torch.tensor(0.5 * random.normal(size=SHAPES[name]), dtype=torch.float32))
-            for name, value in common.items()
-        }
+        noise = {name: torch.tensor(0.5 * random.normal(size=shape)).float() for name, shape in SHAPES.items()}
+        update = {name: factor * (value + noise[name]) for name, value in common.items()}
         result.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
     return result
 
@@ -236,41 +234,33 @@ def test_as_many_malicious_clients_are_tolerated_as_those_left_allow():
     assert rule("krum", malicious=3).among(2) is None
 
 
-def test_where_too_few_signs_are_left_no_step_goes_backwards():
-    many = replies(5)
-    for reply in many[:2]:
-        reply.update["c"] = torch.tensor(torch.nan)
-    change, notes = merged("robust-learning-rate", many, threshold=4)
-    assert not change.any()
-    assert (notes["merged"], notes["dropped"]["4"]) == (False, "too few replies are left for the rule")
-    assert merged("robust-learning-rate", many, threshold=3)[1]["merged"]
-
-
 def test_running_statistics_are_never_turned_round():
     start = {"w": torch.zeros(2), "bn.running_var": torch.ones(2)}
-    many = [
-        Reply(k, {"w": torch.full((2,), w), "bn.running_var": torch.tensor(variance)}, 1, 1)
-        for k, (w, variance) in enumerate([(1.0, [4.0, 4.0]), (1.0, [4.0, -4.0]), (-1.0, [-2.0, 0.0])])
-    ]
+    updates = {"w": [[1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]], "bn.running_var": [[4.0, 4.0], [4.0, -4.0], [-2.0, 0.0]]}
+    many = [Reply(k, {name: torch.tensor(rows[k]) for name, rows in updates.items()}, 1, 1) for k in range(3)]
     _, after, _ = round_of(robust("robust-learning-rate", threshold=3), many, start)
     assert after["w"].tolist() == pytest.approx([-1 / 3, -1 / 3])
     assert after["bn.running_var"].tolist() == pytest.approx([3.0, 1.0])  # the plain mean
 
 
-def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so():
+@pytest.mark.parametrize(
+    ("name", "settings", "bad"), [("krum", {"malicious": 1}, 3), ("robust-learning-rate", {"threshold": 4}, 2)]
+)
+def test_where_too_few_are_left_the_old_model_stays_and_the_round_says_so(name, settings, bad):
     many = replies(5)
-    for k in (0, 1, 2):
-        many[k].update["c"] = torch.tensor(torch.nan)
-    strategy = robust("krum", malicious=1)
+    for reply in many[:bad]:
+        reply.update["c"] = torch.tensor(torch.nan)
+    strategy = robust(name, **settings)
     state, after = strategy.merge({"strategy/x": torch.ones(1)}, params(), many, 0)
     assert equal(after, params())
     assert state["strategy/x"].tolist() == [1.0]
-    reasons = ["it is not finite"] * 3 + ["too few replies are left for the rule"] * 2
+    reasons = ["it is not finite"] * bad + ["too few replies are left for the rule"] * (5 - bad)
     notes = strategy.notes(state)["defence"]
     assert (notes["merged"], notes["dropped"]) == (False, {str(k): reason for k, reason in enumerate(reasons)})
     state, after = strategy.merge(state, params(), [], 1)  # all replies lost on the way
     assert strategy.notes(state)["defence"]["clients"] == []
     assert equal(after, params())
+    assert merged("robust-learning-rate", many, threshold=3)[1]["merged"] == (bad < 3)
 
 
 def test_control_variates_see_what_is_merged_not_what_came():

@@ -17,10 +17,8 @@ def resnet_folder(tmp_path_factory):
     from transformers import ResNetConfig, ResNetForImageClassification
 
     torch.manual_seed(0)
-    config = ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 12, 16], depths=[1, 2, 1], layer_type="basic", num_labels=5
-    )
-    model = ResNetForImageClassification(config)
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 12, 16], "depths": [1, 2, 1]}
+    model = ResNetForImageClassification(ResNetConfig(**sizes, layer_type="basic", num_labels=5))
     for name, buffer in model.named_buffers():  # statistics as training leaves them, not zeros and ones
         if name.endswith(("running_mean", "running_var")):
             buffer.copy_(torch.rand(buffer.shape) + 0.5)
@@ -38,10 +36,8 @@ def vit_folder(tmp_path_factory):
     from transformers import ViTConfig, ViTForImageClassification
 
     torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=24, image_size=32, patch_size=8,
-        initializer_range=0.3,
-    )  # fmt: skip
+    sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+    config = ViTConfig(**sizes, image_size=32, patch_size=8, initializer_range=0.3)
     folder = tmp_path_factory.mktemp("vit")
     ViTForImageClassification(config).save_pretrained(folder)
     return folder

@@ -25,10 +25,8 @@ def bert_folder(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
     transformers.BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=len(WORDS), hidden_size=12, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
-        initializer_range=0.5,
-    )  # fmt: skip
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(**sizes, vocab_size=len(WORDS), initializer_range=0.5)
     transformers.BertForMaskedLM(config).save_pretrained(folder)
     return folder
 

@@ -288,10 +288,8 @@ def saved(kind, folder):
         numbers = {word: i for i, word in enumerate(WORDS)}
         words = tokenizers.Tokenizer(tokenizers.models.WordLevel(numbers, unk_token="[UNK]"))
         words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-        fast = transformers.PreTrainedTokenizerFast(
-            tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]", model_max_length=12
-        )
-        fast.save_pretrained(folder)
+        known = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": 12}
+        transformers.PreTrainedTokenizerFast(tokenizer_object=words, **known).save_pretrained(folder)
     return model.eval()
 
 

@@ -48,7 +48,7 @@ def test_the_accountants_against_published_numbers(noise, epochs, published):
     if noise > 1:  # otherwise the best order is not a whole number
         assert moments == pytest.approx(published, abs=0.01)
     assert moments > published - 0.01
-    tight, loose = epsilon(noise, q, rounds, delta), epsilon(noise, q, rounds, delta, "rdp")
+    tight, loose = (epsilon(noise, q, rounds, delta, accountant) for accountant in ("pld", "rdp"))
     assert tight < published
     assert tight < loose < moments  # newer proofs for the same mechanism
     by_renyi = min(
@@ -65,11 +65,6 @@ def test_as_good_as_no_noise_costs_no_memory(noise, rate, monkeypatch):
     result = epsilon(noise, rate, 20, 1e-5)
     assert result == epsilon(noise, rate, 20, 1e-5, "rdp")
     assert 20 * 0.99 / noise**2 < result < 21 / noise**2
-
-
-def test_no_noise_is_refused_in_one_sentence():
-    with pytest.raises(ValueError, match=r"noise\n.*greater than or equal to 0\.000001"):
-        PrivacySettings(name="client-level", clip=1.0, noise=1e-7)
 
 
 @accounted
@@ -115,13 +110,6 @@ def test_a_small_budget_is_kept_by_the_better_of_two_bounds():
         assert epsilon(noise, q, rounds, delta) <= epsilon(noise, q, rounds, delta, "rdp")
     strategy = merging(dict.fromkeys(range(9), 1.0), rate=q, rounds=rounds, noise=None, epsilon=0.01)  # not refused
     assert strategy.filters[0].cost(rounds) <= 0.01
-
-
-@accounted
-def test_a_budget_that_no_noise_keeps(monkeypatch):
-    monkeypatch.setattr(privacy, "epsilon", lambda *_: 2.0)
-    with pytest.raises(ExperimentError, match=r"^privacy.epsilon = 1 cannot be kept over 9 rounds by any noise of use"):
-        needed_noise(1.0, 1.0, 9, 1e-5)
 
 
 def zeros(size=2):
@@ -219,16 +207,21 @@ def test_a_budget_is_kept_to():
 
 
 @accounted
-def test_rounds_that_cost_more_than_the_budget_are_refused():
+def test_rounds_that_cost_more_than_the_budget_and_a_budget_that_no_noise_keeps_are_refused(monkeypatch):
     cost = epsilon(1.0, 0.3, 20, 1e-5)
     paid = affordable_rounds(4.0, 1.0, 0.3, 20, 1e-5)
     assert 0 < paid < 20
     spent = f"privacy.epsilon = 4 is spent after {paid} of the 20 rounds, which cost {cost:.4g}: raise privacy.noise"
     with pytest.raises(ExperimentError, match=f"^{spent}"):
         merging(dict.fromkeys(range(9), 1.0), rate=0.3, rounds=20, noise=1.0, epsilon=4.0)
+    monkeypatch.setattr(privacy, "epsilon", lambda *_: 2.0)
+    with pytest.raises(ExperimentError, match=r"^privacy.epsilon = 1 cannot be kept over 9 rounds by any noise of use"):
+        needed_noise(1.0, 1.0, 9, 1e-5)
 
 
-def test_a_delta_that_means_nothing_is_refused(private):
+def test_no_noise_and_a_delta_that_means_nothing_are_refused(private):
+    with pytest.raises(ValueError, match=r"noise\n.*greater than or equal to 0\.000001"):
+        private({0: 1.0}, noise=1e-7)
     why = r"^privacy.delta = 0.1 allows .* 10 clients away: set it far below 1/10$"
     with pytest.raises(ExperimentError, match=why):
         private(dict.fromkeys(range(10), 1.0), delta=0.1)
