@@ -14,6 +14,7 @@ import pytest
 
 from fedunseen.core import registry
 from fedunseen.core.errors import RunDirectoryError
+from fedunseen.core.toml import toml_text
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
@@ -43,20 +44,15 @@ class Killed(FedZSL):
 
 SWEEP = """
 title = "A small one"
+base = "base.toml"
 seeds = 2
-
-[experiment]
-data = {{ name = "folder", root = "{root}", features = ["standard"] }}
-partition.clients = 3
-method = {{ name = "fedzsl", hidden = [16], kl = 0.0, consistency = 0.0, batch_size = 8 }}
-strategy = {{ name = "fedavg", rounds = 15, local_epochs = 1 }}
-evaluation = {{ selection = "last", clients = false, embedding = false }}
-run.device = "cpu"
+experiment.strategy.rounds = 15
+experiment.evaluation = { selection = "last", clients = false, embedding = false }
 
 [axes.what]
-"slow" = {{ method = {{ lr = 0.01 }} }}
-"fast" = {{ method = {{ lr = 0.1 }} }}
-"last" = {{ method = {{ lr = 0.05 }} }}
+"slow" = { method = { lr = 0.01 } }
+"fast" = { method = { lr = 0.1 } }
+"last" = { method = { lr = 0.05 } }
 
 [[figures]]
 lines = ["what"]
@@ -76,9 +72,10 @@ def one_core():
 
 
 @pytest.fixture(scope="module")
-def file(folder, tmp_path_factory):
+def file(tree, tmp_path_factory):
     path = tmp_path_factory.mktemp("sweep") / "small.toml"
-    path.write_text(SWEEP.format(root=folder), "utf-8")
+    path.write_text(SWEEP, "utf-8")
+    path.with_name("base.toml").write_text(toml_text(tree), "utf-8")
     return path
 
 
