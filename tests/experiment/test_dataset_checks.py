@@ -1,5 +1,6 @@
 """What looks odd in folders of pictures: found where it is, and nothing where all is well."""
 
+import itertools
 import shutil
 from types import SimpleNamespace
 
@@ -12,21 +13,14 @@ from fedunseen.experiment import assemble
 from fedunseen.experiment.dataset_checks import foreign_names, remarks
 
 
-@pytest.fixture
-def classes(tmp_path):
-    """Smooth random pictures of three classes, as photos are, and their files by class."""
+def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(tmp_path):
+    """Among smooth random pictures, as photos are."""
     rng = np.random.default_rng(0)
-    found = {}
-    for name in ("fox", "owl", "yak"):
-        (tmp_path / name).mkdir()
-        found[name] = [tmp_path / name / f"{i}.png" for i in range(5)]
-        for path in found[name]:
-            coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
-            coarse.resize((60, 48), Image.Resampling.BICUBIC).save(path)
-    return found
-
-
-def test_a_copy_and_a_picture_saved_again_are_found_across_classes_alone(classes):
+    classes = {name: [tmp_path / name / f"{i}.png" for i in range(5)] for name in ("fox", "owl", "yak")}
+    for path in itertools.chain(*classes.values()):
+        path.parent.mkdir(exist_ok=True)
+        coarse = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8))
+        coarse.resize((60, 48), Image.Resampling.BICUBIC).save(path)
     assert remarks(classes) == []
     copy, again = classes["owl"][0].parent / "copy.png", classes["yak"][0].parent / "again.jpg"
     shutil.copy(classes["fox"][0], copy)

@@ -179,9 +179,8 @@ def test_prototypes_are_made_in_the_graph(make, tmp_path, rows, asked):
 
 
 def test_a_model_that_needs_this_package_is_not_exported(make, tmp_path):
-    done = run(
-        make({"method.name": "classifier", "strategy.rounds": 1, "evaluation.selection": "last"}), tmp_path / "run"
-    )
+    classifier = {"method.name": "classifier", "strategy.rounds": 1, "evaluation.selection": "last"}
+    done = run(make(classifier), tmp_path / "run")
     with pytest.raises(ExperimentError, match=r"method\.name = 'classifier' does not score a class by its"):
         export_model(done, tmp_path / "model", "")
     assert not (tmp_path / "model").exists()

@@ -19,8 +19,7 @@ SHAPES = {"images": (3, 16, 16), "sequences": (7, 3), "maps": (3, 4, 4)}
 
 def arrays(given):
     """Return samples in memory of the kind that an example needs."""
-    shape = SHAPES.get(given, (4,))
-    names = list(CLASSES)
+    shape, names = SHAPES.get(given, (4,)), list(CLASSES)
     rows = np.random.default_rng(0).random((104, *shape)).astype(np.float32)
     found = Benchmark.from_arrays(rows[:80], np.repeat(names[:20], 4), CLASSES, test=(rows[80:], names))
     if given == "images":

@@ -42,8 +42,7 @@ def test_training_is_stable_below_twice_the_rate_and_not_above():
     given = {"sce": 0.0, "consistency": 0.0, "kl": 2.0, "temperature": 100.0, "weight_decay": 0.0, "batch_size": 2}
     method = FedZSL.on(benchmark, **given)
     inputs = torch.full((2, 3), 5.0, dtype=torch.float64)
-    mask = torch.ones(2, dtype=torch.bool)
-    context = {"gamma": torch.zeros(2, 2).double(), "semantics": method.semantics.double(), "kl_mask": mask}
+    context = {"gamma": torch.zeros(2, 2), "semantics": method.semantics.double(), "kl_mask": torch.ones(2).bool()}
     batch = {"inputs": inputs, "labels": torch.tensor([0, 1]), "weights": torch.ones(2).double()}
 
     def growth(times):

@@ -79,15 +79,9 @@ def test_a_run_that_is_killed_after_adapting_is_adapted_once(folder, tmp_path, m
     assert again.result["adapted"] == done.result["adapted"]
 
 
-@pytest.fixture
-def pictures(photos, tmp_path):
-    """Eight classes of 14 pictures each, and a folder of 14 pictures without a label."""
-    shutil.copytree(photos, tmp_path / "mine")
-    shutil.copytree(photos / "red below", tmp_path / "mine" / "unlabelled")
-    return tmp_path / "mine"
-
-
-def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(pictures, tmp_path):
+def test_init_and_the_loader_find_the_folder_of_unlabelled_pictures(photos, tmp_path):
+    pictures = shutil.copytree(photos, tmp_path / "mine")
+    shutil.copytree(photos / "red below", pictures / "unlabelled")
     found = suggest(pictures, tmp_path / "mine.toml")
     assert "unlabelled = true" in found.text
     assert any(choice.what == "14 unlabelled pictures" for choice in found.choices)

@@ -126,8 +126,7 @@ def test_a_run_that_was_stopped_and_killed_does_not_go_on(tmp_path):
         run(experiment, tmp_path / "run", callbacks=[Stop(2), Interrupt()])
     assert not (tmp_path / "run" / "model.safetensors").exists()
     done = run(experiment, tmp_path / "run", resume=True, callbacks=[Callback()])  # derives nothing itself
-    assert done.result["rounds"] == 2
-    assert done.result["stopped"]["why"] == "I have seen enough"
+    assert (done.result["rounds"], done.result["stopped"]["why"]) == (2, "I have seen enough")
     assert same(done, run(experiment, tmp_path / "other", callbacks=[Stop(2)]))
 
 

@@ -39,11 +39,11 @@ def unlike(done):
 def test_a_class_is_described_shown_or_both(done, samples):
     c, own = done.space.unseen[0], samples[0]
     described, support = {"new": done.space.semantics[c].tolist()}, {"new": own[1:6]}
-    questions = (described, None), (described, support), (None, support)
-    alone, both, shown = (
-        {one.name: one.score for one in done.predict(own[:1], classes, support=examples)[0]}
-        for classes, examples in questions
-    )
+
+    def scores(classes, examples):
+        return {one.name: one.score for one in done.predict(own[:1], classes, support=examples)[0]}
+
+    alone, both, shown = scores(described, None), scores(described, support), scores(None, support)
     # Described as an old class is, and never shown, it is that class: both have the same score.
     assert alone["new"] == pytest.approx(alone[done.space.names[c]], rel=1e-9)
     # Examples of it bring the sample nearer, and what they say differs with and without a description.
