@@ -19,14 +19,10 @@ def slowly(image, draws, steps):
     if "flip" in steps and draws[0] < 0.5:
         out = out[..., ::-1]
     if "shift" in steps:
-        moved = np.zeros_like(out)
         _, height, width = out.shape
-        down, right = (int(d * (2 * (n // 8) + 1)) - n // 8 for d, n in ((draws[1], height), (draws[2], width)))
-        for y in range(height):
-            for x in range(width):
-                if 0 <= y - down < height and 0 <= x - right < width:
-                    moved[:, y, x] = out[:, y - down, x - right]
-        out = moved
+        up, left = (n // 8 - int(d * (2 * (n // 8) + 1)) for d, n in ((draws[1], height), (draws[2], width)))
+        framed = np.pad(out, ((0, 0), (height, height), (width, width)))
+        out = framed[:, height + up : 2 * height + up, width + left : 2 * width + left]
     return out
 
 

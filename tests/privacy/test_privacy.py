@@ -237,6 +237,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch):
 
 
 CLASSES = (1, 2, 3, 1, 3)
+MASKS = Masks(64.0, len(CLASSES), noisy=True, dropouts=True)
 
 
 def masked(noise, weights="classes"):
@@ -251,10 +252,6 @@ def replies(updates):
     return [Reply(k, {"w": torch.tensor(u)}, CLASSES[k], 10) for k, u in enumerate(updates)]
 
 
-def masks():
-    return Masks(64.0, len(CLASSES), noisy=True, dropouts=True)
-
-
 @accounted
 @pytest.mark.parametrize("weights", ["classes", "uniform"])
 def test_a_masked_round_releases_the_clipped_weighted_mean(weights):
@@ -262,7 +259,7 @@ def test_a_masked_round_releases_the_clipped_weighted_mean(weights):
     strategy = masked(1.0, weights)
     strategy.filters[0].noise = 1e-9
     given = replies([[3.0, 4.0], [0.3, -0.4], [0.0, 1.0], [-30.0, 40.0], [0.5, 0.5]])
-    hidden = released(strategy, masks().sum(strategy, given, zeros()).reply)
+    hidden = released(strategy, MASKS.sum(strategy, given, zeros()).reply)
     assert hidden.tolist() == pytest.approx(released(strategy, *given).tolist(), abs=1e-6)
 
 
@@ -272,11 +269,10 @@ def test_the_sum_of_all_parts_is_as_noisy_as_the_accountant_takes_it_to_be():
     size, noise, clip = 20_000, 1.5, 2.0
     strategy = masked(noise)
     nothing = replies([np.zeros(size, dtype=np.float32)] * 5)
-    agreed = masks()
-    assert agreed.least == 4
+    assert MASKS.least == 4
     for part in (nothing, nothing[1:]):
         weight = sum(CLASSES[reply.client] for reply in part)
-        total = agreed.sum(strategy, part, zeros(size)).reply.update["w"].double() * weight
+        total = MASKS.sum(strategy, part, zeros(size)).reply.update["w"].double() * weight
         expected = noise * clip * max(CLASSES) * math.sqrt(len(part) / 4)
         assert float(total.std()) == pytest.approx(expected, rel=0.03)  # six deviations of the estimate
         assert abs(float(total.mean())) < 6 * expected / math.sqrt(size)

@@ -139,20 +139,18 @@ def test_the_diagonal_is_where_it_is_taken_to_be():
     assert float(noisy.sum()) == pytest.approx(35.0, abs=1e-3)
 
 
-QUICK = {
-    "data.train_per_class": 12, "data.test_per_class": 3, "data.features": ["l2"], "method.shrinkage": 0.3,
-    "evaluation.embedding": False, "evaluation.theory": False, "evaluation.selection": "last",
-    "privacy.name": "sample-level", "privacy.clip": 1.0, "privacy.noise": 0.2,
-}  # fmt: skip
-
-
 @pytest.mark.slow
 @accounted
 @pytest.mark.parametrize("aggregation", ["plain", "masked"])
 @pytest.mark.parametrize("bits", ["none", 8])
 def test_a_run_releases_noisy_sums_once(bits, aggregation, tmp_path):
     pytest.importorskip("Crypto")
-    settings = {**QUICK, "privacy.aggregation": aggregation, "data.quantization": bits}
+    settings = {
+        "data.train_per_class": 12, "data.test_per_class": 3, "data.features": ["l2"], "data.quantization": bits,
+        "evaluation.embedding": False, "evaluation.theory": False, "evaluation.selection": "last",
+        "method.shrinkage": 0.3, "privacy.name": "sample-level", "privacy.clip": 1.0, "privacy.noise": 0.2,
+        "privacy.aggregation": aggregation,
+    }  # fmt: skip
     done = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "run")
     (line,) = done.metrics
     wanted = epsilon(0.2, 1.0, 1, 1e-5, "pld" if bits == "none" else "rdp")
@@ -187,8 +185,8 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantizati
 # Whole numbers: the distribution of discrete noise is exact, and hides of a sample what the accountant counts
 
 
-def words(seed=0):
-    return module.seeded_words(np.random.default_rng(seed))
+def words():
+    return module.seeded_words(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("near", [module.NEAR, 3.0])

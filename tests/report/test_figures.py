@@ -1,13 +1,19 @@
+"""Charts and maps, and the statistics and orders of what they show."""
+
 import base64
 import io
+import math
 import re
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
 
 from fedunseen.report.charts import Curve, Scale, line_chart, value_chart
 from fedunseen.report.maps import class_map, coverage_map, spread
+from fedunseen.report.statistics import agreement, attribute_order, holding_order, leaf_order, row_scaled
 from fedunseen.report.svg import Frame, image_source, ticks
 
 NAN = float("nan")
@@ -24,8 +30,7 @@ def points(path):
 def test_a_line_goes_through_its_values():
     x, y = np.arange(1.0, 6.0), np.array([10.0, 40.0, 35.0, 80.0, 60.0])
     drawing = line_chart([Curve(y, "merged", "orange")], "ZSL", x, Scale(100.0))
-    path = re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1]
-    drawn = np.array(points(path))
+    drawn = np.array(points(re.search(r'class="line" stroke="var\(--orange\)" d="(.*?)"', drawing)[1]))
     frame = Frame((1.0, 5.0), (0.0, 100.0))
     assert len(drawn) == 5
     across = (drawn[:, 0] - frame.left) / (frame.width - frame.left - frame.right)
@@ -37,9 +42,8 @@ def test_a_line_goes_through_its_values():
 def test_gaps_are_left_where_nothing_was_measured():
     frame = Frame((0.0, 4.0), (0.0, 1.0))
     x, y = np.arange(5.0), np.array([0.1, NAN, 0.3, 0.4, NAN])
-    assert frame.line(x, y).count("M") == 2
-    assert len(points(frame.line(x, y))) == 3
-    assert frame.area(x, y, y + 0.1).count("Z") == 2
+    line = frame.line(x, y)
+    assert (line.count("M"), len(points(line)), frame.area(x, y, y + 0.1).count("Z")) == (2, 3, 2)
     assert "nan" not in line_chart([Curve(y, "a", low=y, high=y)], "t", x)
 
 
@@ -125,8 +129,55 @@ def test_no_two_labels_overlap():
     rng = np.random.default_rng(0)
     places, widths = np.vstack([rng.normal(200, 25, (30, 2)), [[5000.0, 5000.0]]]), rng.uniform(10, 60, 31)
     placed = spread(places, widths, 12.0)
-    for i in range(31):
-        for j in range(i):
-            apart = np.abs(placed[i] - placed[j])
-            assert apart[0] >= (widths[i] + widths[j]) / 2 - 1e-3 or apart[1] >= 12 - 1e-3
+    one, other = np.triu_indices(31, 1)
+    across, down = np.abs(placed[one] - placed[other]).T
+    assert ((across >= (widths[one] + widths[other]) / 2 - 1e-3) | (down >= 12 - 1e-3)).all()
     np.testing.assert_array_equal(placed[30], places[30])
+
+
+def test_every_cluster_of_scipy_s_average_linkage_stands_together():
+    alike = np.corrcoef(np.random.default_rng(0).normal(size=(30, 6)))
+    with_unknown = np.pad(alike, (0, 1), constant_values=np.nan)
+    place = np.argsort(leaf_order(with_unknown))
+    assert place[30] == 30
+    assert np.argsort(leaf_order(alike)).tolist() == place[:30].tolist()
+    assert leaf_order(np.eye(2)).tolist() == [0, 1]
+    clusters = [[c] for c in range(30)]
+    for i, j, _, size in linkage(squareform(1 - alike, checks=False), "average"):
+        clusters.append(clusters[int(i)] + clusters[int(j)])
+        assert np.ptp(place[clusters[-1]]) == size - 1
+
+
+def test_agreement_uses_only_what_both_know():
+    rng = np.random.default_rng(1)
+    a, b = (np.corrcoef(rng.normal(size=(12, 5))) for _ in range(2))
+    b[3] = b[:, 3] = np.nan
+    i, j = np.triu_indices(12, 1)
+    known = (i != 3) & (j != 3)
+    assert agreement(a, b) == pytest.approx(np.corrcoef(a[i, j][known], b[i, j][known])[0, 1])
+    assert math.isnan(agreement(np.eye(2), np.eye(2)))
+    assert math.isnan(agreement(np.ones((5, 5)), a[:5, :5]))
+
+
+def test_holding_order_makes_blocks_and_keeps_unheld_classes_last():
+    counts = np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]])
+    order, held, idle = holding_order(counts, np.array([2, 5]))
+    assert (order.tolist(), held, idle) == ([1, 0, 3, 4, 2, 5], 3, 1)
+
+
+def test_row_scaled_takes_out_level_and_length_of_every_row():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(6, 6))
+    other = values * rng.uniform(0.1, 9, (6, 1)) + rng.normal(size=(6, 1))
+    np.testing.assert_allclose(row_scaled(other), row_scaled(values))
+    assert np.abs(row_scaled(values)).max(axis=1) == pytest.approx(np.ones(6))
+    assert (row_scaled(values).argmax(axis=1) == values.argmax(axis=1)).all()
+
+
+def test_attributes_stand_group_by_group_and_each_once():
+    groups = {"b": (4, 1), "none": (), "a": (0,)}
+    order, sizes = attribute_order(groups, 7)
+    assert (order.tolist(), sizes) == ([4, 1, 0, 2, 3, 5, 6], [("b", 2), ("a", 1), ("", 4)])
+    order, sizes = attribute_order({}, 3)
+    assert (order.tolist(), sizes) == ([0, 1, 2], [])
+    assert attribute_order({"all": (1, 0)}, 2)[1] == [("all", 2)]

@@ -94,10 +94,7 @@ def test_the_page_shows_sources_beside_what_was_recovered(facts, tensors, tmp_pa
     assert "http" not in without_pictures(page).replace("http-equiv", "")
 
 
-@pytest.fixture
-def summed(facts):
-    """The same with attacks on sums."""
-
+def test_what_sums_give_away_is_said_and_shown(facts, tensors, tmp_path):
     def row(parties, seen, mse, recovered, count):
         return {"parties": parties, "seen": seen, "inputs": numbers(mse, recovered, samples=[{}] * count)}
 
@@ -105,10 +102,7 @@ def summed(facts):
     analytic = [{"parties": 1, "seen": "update"}, row(3, "sum", 0.05, 0, 3)]
     failed = [row(1, "update", 0.071, 0, 1), row(3, "sum", 0.072, 0, 3)]
     phases = {"critic": {"analytic": analytic, "dlg": dlg}, "generator": {"analytic": [{"parties": 1, "seen": "sum"}]}}
-    return facts | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
-
-
-def test_what_sums_give_away_is_said_and_shown(facts, summed, tensors, tmp_path):
+    summed = facts | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
     assert conclusions(summed) == [
         *conclusions(facts),
         "Where the coordinator sees sums, the best attack on the classifier recovers these images: 0 of 1 from one "

@@ -8,11 +8,6 @@ from fedunseen import load_run
 from pages import says
 
 
-def best(page, name):
-    """Wait until the model says a class."""
-    says(page, "#best b", name)
-
-
 def draw(page, *strokes):
     """Draw with the mouse: strokes of points in the canvas, in parts of its width and height."""
     box = page.locator("#canvas").bounding_box()
@@ -45,19 +40,19 @@ def test_a_drawn_47_is_recognised_and_a_new_class_competes(served, opened, digit
     draw(page, *FOUR)
     says(page, "#best", "Draw a digit in each half.")
     draw(page, *SEVEN)
-    best(page, "47")
+    says(page, "#best b", "47")
     assert page.locator("#why-list .name").all_text_contents()[:2] in (["left 4", "right 7"], ["right 7", "left 4"])
 
     page.fill("#name", "forty-seven")
     for attribute in ("left 4", "right 7"):
         page.get_by_label(attribute, exact=True).check()
     page.get_by_role("button", name="Add the class").click()
-    best(page, "forty-seven")
+    says(page, "#best b", "forty-seven")
     assert page.locator("#added .name").all_text_contents() == ["forty-seven"]
     page.select_option("#among", "given")
     says(page, "#ranking .number", "100.0 %")
     page.get_by_role("button", name="Undo the last one").click()
-    best(page, "47")
+    says(page, "#best b", "47")
     assert page.locator("#among").input_value() == "all"  # no added class is left to rank
     page.get_by_role("button", name="Clear").click()
     assert page.locator("#best").text_content() == "Nothing yet."
@@ -130,4 +125,4 @@ def test_features_with_sliders_and_few_shot_with_examples(served, opened, featur
         page.get_by_role("button", name="Add the class").click()
         says(page, "#said", f"The class {name} was added.")
     page.fill("#typed", "1")
-    best(page, "one")
+    says(page, "#best b", "one")
