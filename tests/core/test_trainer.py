@@ -17,15 +17,11 @@ SIZES = [3, 17, 40, 8, 1]  # with batches of 8: 1, 3, 5, 1 and 1 an epoch
 WIDTH, CLASSES = 6, 4
 
 
-def uncorrected(gradient):
-    return gradient
-
-
-def data(seed=0):
-    generator = torch.Generator().manual_seed(seed)
+def data():
+    generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(sum(SIZES), WIDTH, generator=generator)
     labels = torch.randint(CLASSES, (sum(SIZES),), generator=generator)
-    order = np.random.default_rng(seed).permutation(sum(SIZES))  # a client's samples do not lie together
+    order = np.random.default_rng(0).permutation(sum(SIZES))  # a client's samples do not lie together
     return inputs, labels, np.split(order, np.cumsum(SIZES)[:-1])
 
 
@@ -44,10 +40,10 @@ def cross_entropy(params, batch, context):
     return loss, {"loss": loss, "twice": 2 * loss}
 
 
-def one_phase(optimiser, correct=uncorrected, **options):
+def one_phase(optimiser, correct=lambda gradient: gradient):
     inputs, labels, samples = data()
     phases = (Phase("local", cross_entropy, optimiser),)
-    trainer = Trainer(phases, inputs, labels, {"scale": torch.tensor(2.0)}, correct, **options)
+    trainer = Trainer(phases, inputs, labels, {"scale": torch.tensor(2.0)}, correct)
     tasks = [
         Task(linear_params(k), own, {"": epochs_plan(len(own), 8, 2, np.random.default_rng(k))}, {}, {})
         for k, own in enumerate(samples)
@@ -109,12 +105,10 @@ def test_a_local_update_is_that_of_a_loop_written_by_hand(way, plan, optimiser, 
 def test_a_clients_result_does_not_depend_on_the_others_or_on_their_order():
     trainer, tasks = one_phase(SGD(0.1, 0.9))
     everybody = trainer.together(tasks)
-    backwards = trainer.together(tasks[::-1])[::-1]
-    assert_alike(everybody, backwards)
-    for k in range(len(tasks)):
-        assert_alike([everybody[k]], trainer.together([tasks[k]]))
-        pair = [tasks[k], tasks[(k + 2) % len(tasks)]]
-        assert_alike([everybody[k]], trainer.together(pair)[:1])
+    assert_alike(everybody, trainer.together(tasks[::-1])[::-1])
+    for k, task in enumerate(tasks):
+        for others in ([], [tasks[(k + 2) % len(tasks)]]):
+            assert_alike([everybody[k]], trainer.together([task, *others])[:1])
 
 
 def test_a_correction_sees_parameters_and_extras_in_both_ways():
@@ -158,7 +152,7 @@ def test_a_batch_of_which_nothing_is_left_still_moves_by_its_momentum():
 
 def test_bf16_is_close_to_fp32_and_keeps_parameters_in_fp32():
     trainer, tasks = one_phase(SGD(0.1, 0.9))
-    rough, _ = one_phase(SGD(0.1, 0.9), bf16=True)
+    rough = replace(trainer, bf16=True)
     exact = trainer.together(tasks)
     for results in ([rough.one(task) for task in tasks], rough.together(tasks)):
         for task, result, expected in zip(tasks, results, exact, strict=True):
@@ -171,7 +165,7 @@ def test_bf16_is_close_to_fp32_and_keeps_parameters_in_fp32():
 def test_clients_must_be_ranked_alike_by_all_plans():
     trainer, tasks = one_phase(SGD(0.1))
     before = Phase("before", cross_entropy, SGD(0.1), before_round=True)
-    trainer = Trainer((before, *trainer.phases), trainer.inputs, trainer.labels, trainer.context, uncorrected)
+    trainer = replace(trainer, phases=(before, *trainer.phases))
     long, short = (epochs_plan(8, 8, epochs, np.random.default_rng(0)) for epochs in (3, 1))
     plans = [{"before": short, "": long}, {"before": long, "": short}]
     tasks = [replace(task, plans=own) for task, own in zip(tasks[1:3], plans, strict=True)]
@@ -218,7 +212,7 @@ def adversarial():
         noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
         plans = {"start": epochs_plan(len(own), 5, 1, rng), "": replace(turns, extras={"noise": noise})}
         tasks.append(Task(drawn(SHAPES, k), own, plans, {}, {}))
-    return Trainer(PHASES, inputs, labels, {}, uncorrected), tasks
+    return Trainer(PHASES, inputs, labels, {}, lambda gradient: gradient), tasks
 
 
 def adversarial_by_hand(task, inputs, labels):
@@ -282,8 +276,7 @@ def test_chunk_size_counts_parameters_features_and_scores():
     parameters, features, scores = 4 * (WIDTH * CLASSES + CLASSES), 4 * 8 * WIDTH, 4 * 8 * 1000
     context = {"mask": torch.ones(1000, dtype=torch.bool), "scale": torch.tensor(1.0)}
     client = 8 * parameters + 8 * features + 32 * scores
-    assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1)] == [3, 2]
-    assert chunk_size(task, context, 1) == 1
+    assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1, 1)] == [3, 2, 1]
     scalar = Task({"w": torch.tensor(1.0)}, np.arange(10), {"": plan}, {}, {})
     assert chunk_size(scalar, {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5
 

@@ -12,10 +12,8 @@ from refusals import message_of
         (lambda b: {"labels": b.labels[:-1]}, "small: 58 samples have features, but 57 a label"),
         (lambda b: {"features": b.features.ravel()}, "small: the features have the shape (290,), neither (samples,"),
         (lambda b: {"features": b.features.astype(str)}, "small: the features are of type <U32, not real numbers"),
-        (
-            lambda b: {"features": changed(changed(b.features, (3, 1), np.nan), (9, 0), np.inf)},
-            "small: the features of 2 of 58 samples hold NaN or infinity",
-        ),
+        (lambda b: {"features": changed(changed(b.features, (3, 1), np.nan), (9, 0), np.inf)},
+         "small: the features of 2 of 58 samples hold NaN or infinity"),
         (lambda b: {"features": changed(b.features.astype(np.float64), 3, 1e200)}, "small: the features of 1 of 58"),
         (lambda b: {"features": changed(b.features, b.train, 2.5)}, "small: all training samples have the same"),
         (lambda b: {"train": b.train[:0]}, "small has no training sample: give each seen class some"),
@@ -26,7 +24,7 @@ from refusals import message_of
         (lambda b: {"train": np.append(b.train, b.test_unseen[0])}, "small: train holds samples of 'class 4', which"),
         (lambda b: {"train": b.train[b.labels[b.train] != 2]}, "small: the seen class 'class 2' has no training"),
     ],
-)
+)  # fmt: skip
 def test_refuses(change, message, make_benchmark):
     assert message_of(make_benchmark, **change(make_benchmark())).startswith(message)
 
@@ -67,8 +65,7 @@ def test_selection_is_keyed_by_class_and_seed(make_space, make_benchmark):
     np.testing.assert_array_equal(first, make_benchmark().for_selection(0).test_seen)
     assert first.tolist() != make_benchmark().for_selection(1).test_seen.tolist()
     # a class's draw does not depend on which other classes there are
-    fewer = make_benchmark(space=make_space(validation=(2, 3))).for_selection(0).test_seen
-    assert set(fewer) <= set(first)
+    assert set(make_benchmark(space=make_space(validation=(2, 3))).for_selection(0).test_seen) <= set(first)
 
 
 def test_selection_needs_validation_classes_and_others(make_space, make_benchmark):
@@ -79,16 +76,12 @@ def test_selection_needs_validation_classes_and_others(make_space, make_benchmar
     assert refusal(0, 1, 2, 3) == "small: every seen class is a validation class: leave some to train on"
 
 
-# A part of a benchmark
-
-
 def test_a_part_may_lack_splits_and_classes_and_have_samples_all_alike(make_benchmark):
     whole, none = make_benchmark(), np.array([], dtype=np.int64)
     party = make_benchmark(part=True, train=whole.train[:3], test_seen=none, test_unseen=none)
-    assert (party.train.tolist(), set(party.labels[party.train])) == (whole.train[:3].tolist(), {0})
-    assert len(make_benchmark(part=True, train=none).test_seen) == len(whole.test_seen)
-    alike = changed(whole.features, whole.train, 2.5)
-    assert len(make_benchmark(part=True, features=alike).train) == len(whole.train)
+    assert (splits(party), per_class(party)[0]) == ((whole.train[:3].tolist(), [], []), [3])
+    assert splits(make_benchmark(part=True, train=none)) == ([], *splits(whole)[1:])
+    assert splits(make_benchmark(part=True, features=changed(whole.features, whole.train, 2.5))) == splits(whole)
     assert make_benchmark(part=True).fingerprint() == whole.fingerprint()
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from described import per_class, roles
 
-from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.episodes import Size, draw_episodes, for_episodes, too_few, validation_samples
 from refusals import message_of
 
@@ -64,21 +64,9 @@ def test_too_few_classes_are_refused(size, message):
     assert too_few(LABELS, size)[1] == said
 
 
-def benchmark(validation=(1,)):
-    labels = np.repeat(np.arange(5), 4)
-    space = ClassSpace(tuple("abcde"), np.zeros((5, 0)), (), [0, 1, 2], list(validation), [3, 4])
-    seen = np.isin(labels, [0, 1, 2])
-    features = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
-    held = np.arange(20) % 4 == 3
-    splits = (np.flatnonzero(mask) for mask in (seen & ~held, seen & held, ~seen))
-    return Benchmark("small", space, features, labels, *splits)
-
-
-def test_validation_classes_are_nobodys():
-    full = benchmark()
+def test_validation_classes_are_nobodys(make_benchmark):
+    full = make_benchmark(per_class=3)  # class 3 is for validation
     held = for_episodes(full)
-    assert set(full.labels[held.train].tolist()) == set(full.labels[held.test_seen].tolist()) == {0, 2}
-    assert held.space.seen.tolist() == [0, 2]
-    assert not len(held.space.validation)
-    assert (full.labels[validation_samples(full)] == 1).all()
-    assert len(validation_samples(full)) == 3
+    assert per_class(held) == [[3] * 3, [3] * 3, [0] * 4 + [3] * 2]
+    assert roles(held.space) == ([0, 1, 2], [], [4, 5])
+    assert full.labels[validation_samples(full)].tolist() == [3] * 3

@@ -27,17 +27,13 @@ def load(name, root=None, seed=0, **settings):
 
 def read(name, path):
     kind = find("data", name)
-    return kind.read(path, kind.Settings(**({} if name == "digits" else {"root": path.parent})))
+    return kind.read(path, kind.Settings(root=path.parent))
 
 
 def sizes(made):
     """Return how many classes and samples are for training, for validation or held out, and novel."""
     space = made.space
     return (len(space.train), len(space.validation), len(space.unseen)), tuple(map(len, splits(made)))
-
-
-def named(made, split):
-    return {made.space.names[c] for c in getattr(made.space, split)}
 
 
 class Small(FewShotBenchmark):
@@ -92,12 +88,11 @@ def test_mnist_trains_on_one_set_and_tests_on_the_other(tmp_path, layout):
         made = load("mnist", root)
         (pixels, digits), (test_pixels, test_digits) = written["train"], written["t10k"]
         assert (made.kind, made.image_shape, made.features.dtype) == ("images", (1, 28, 28), np.uint8)
-        np.testing.assert_array_equal(made.features[made.train, 0], pixels[digits < 5])
-        np.testing.assert_array_equal(made.labels[made.train], digits[digits < 5])
-        np.testing.assert_array_equal(made.features[made.test_seen, 0], test_pixels[test_digits < 5])
-        np.testing.assert_array_equal(made.features[made.test_unseen, 0], test_pixels[test_digits >= 5])
-        np.testing.assert_array_equal(made.labels[made.test_unseen], test_digits[test_digits >= 5])
-        assert (sizes(made)[0], len(made.features)) == ((5, 0, 5), 30 + 40)
+        np.testing.assert_array_equal(made.features[:, 0], np.concatenate([pixels[digits < 5], test_pixels]))
+        np.testing.assert_array_equal(made.labels, np.concatenate([digits[digits < 5], test_digits]))
+        seen, unseen = (30 + np.flatnonzero(test_digits // 5 == half) for half in (0, 1))
+        assert splits(made) == (list(range(30)), seen.tolist(), unseen.tolist())
+    assert sizes(made)[0] == (5, 0, 5)
     assert sizes(load("mnist", tmp_path, novel=[0]))[1] == (54, 36, 4)
 
 
@@ -109,7 +104,7 @@ def test_mnist_reads_a_picture_as_its_own(tmp_path):
 
 
 def alphabets(made, split):
-    return {name.partition("/")[0] for name in named(made, split)}
+    return {made.space.names[c].partition("/")[0] for c in getattr(made.space, split)}
 
 
 def test_omniglot_is_split_by_alphabets_or_as_santoro_did(tmp_path, small_copies):
@@ -187,7 +182,7 @@ def test_the_splits_take_all_images_of_the_binary_layout(tmp_path, small_copies,
         made = load(name, root)
         assert made.space.names == tuple(split)
         assert (sizes(made), made.kind, made.image_shape) == ((classes, (240, 0, 60)), "images", (3, 32, 32))
-        assert named(made, "unseen") == {name for name, part in split.items() if part == "test"}
+        assert [split[made.space.names[c]] for c in made.space.unseen] == ["test"] * classes[2]
         for c in (0, 55):
             expected = np.concatenate([pixels[fine == c] for fine, pixels in parts])
             np.testing.assert_array_equal(made.features[made.labels == c], expected)
@@ -222,7 +217,6 @@ def test_the_real_background_of_omniglot(real_data):
 @pytest.mark.slow
 def test_the_real_lists_of_miniimagenet(real_data):
     rows = MiniImageNet.read_split(real_data / "miniimagenet_splits")
-    assert {part: (len(own), len({label for _, label in own})) for part, own in rows.items()} == {
-        "train": (38_400, 64), "val": (9_600, 16), "test": (12_000, 20)
-    }  # fmt: skip
+    counts = {part: (len(own), len({label for _, label in own})) for part, own in rows.items()}
+    assert counts == {"train": (38_400, 64), "val": (9_600, 16), "test": (12_000, 20)}
     assert "n01930112" in {label for _, label in rows["test"]}

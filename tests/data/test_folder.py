@@ -14,7 +14,7 @@ FEATURES = np.random.default_rng(0).normal(size=(9, 3))
 def make(root, classes=CLASSES, **changes):
     root.mkdir(exist_ok=True)
     (root / "classes.csv").write_text(classes)
-    arrays = {"features": FEATURES, "labels": np.array(LABELS), "split": np.array(SPLIT)} | changes
+    arrays = {"features": FEATURES, "labels": LABELS, "split": SPLIT} | changes
     np.savez(root / "features.npz", **{key: value for key, value in arrays.items() if value is not None})
     return root
 
@@ -67,9 +67,6 @@ def test_bad_content(tmp_path, changes, message):
     assert message_of(load, tmp_path).startswith(message)
 
 
-# Optional arrays
-
-
 @pytest.mark.parametrize(
     ("features", "shape", "kind", "images"),
     [
@@ -84,21 +81,17 @@ def test_features_may_be_images(tmp_path, features, shape, kind, images):
     assert benchmark.images().shape == images
 
 
-# Parts of a benchmark
-
-
 def test_a_part_need_not_have_all_classes_and_splits_but_a_sample(tmp_path):
-    names, split = np.array(["cat", "cat"]), np.array(["train", "train"])
+    names, split = np.array(["cat"] * 2), np.array(["train"] * 2)
     make(tmp_path, CLASSES.replace("validation", "seen"), features=FEATURES[:2], labels=names, split=split)
     said = message_of(load, tmp_path)
     assert said.endswith(" has no test sample of a seen class: give some (a class with a single sample trains on it)")
     benchmark = load(tmp_path, part=True)
-    assert benchmark.part
-    assert splits(benchmark) == ([0, 1], [], [])
+    assert (benchmark.part, splits(benchmark)) == (True, ([0, 1], [], []))
     assert len(benchmark.space.validation) == 0  # no one draws: the parties would have to agree
     make(tmp_path, features=FEATURES[:0], labels=names[:0], split=split[:0])
-    sentence = f"folder/{tmp_path.name} has no sample at all: a part of a benchmark needs one at least"
-    assert message_of(load, tmp_path, part=True) == sentence
+    said = message_of(load, tmp_path, part=True)
+    assert said == f"folder/{tmp_path.name} has no sample at all: a part of a benchmark needs one at least"
 
 
 def test_what_is_written_is_read_bit_for_bit(tmp_path):

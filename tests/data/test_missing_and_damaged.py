@@ -75,16 +75,12 @@ def in_zip(edit):
     return spoil
 
 
-def png(width, height):
-    file = io.BytesIO()
-    Image.new("L", (width, height)).save(file, "png")
-    return file.getvalue()
-
-
 def tweets(polarity, text):
     return lambda path: layouts.write_sentiment140(path, rows=[(polarity, f"user{i}", text) for i in range(10)])
 
 
+NARROW = io.BytesIO()
+Image.new("L", (100, 105)).save(NARROW, "png")
 TRAIN, TRAIN_LABELS, TEST_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-labels-idx1-ubyte"
 PACKED = f"{TEST_LABELS}.gz"
 ZIP, LIST, PHOTO = "images_background.zip", "val.csv", "images/n0200000001.jpg"
@@ -111,7 +107,7 @@ CASES = [  # a copy, one of its files, what happens to it, and the message, from
     ("omniglot", ZIP, cut(-30), f" is cut short, or not a zip file{AGAIN}"),
     ("omniglot", ZIP, change(lambda whole: whole[:120] + bytes(20) + whole[140:]), ": Greek/character0"),
     ("omniglot", ZIP, in_zip(lambda content: content.update({GREEK: bytes(10**7)})), ": Greek/character01/0"),
-    ("omniglot", ZIP, in_zip(lambda content: content.update({GREEK: png(100, 105)})), ": Greek/character01/"),
+    ("omniglot", ZIP, in_zip(lambda content: content.update({GREEK: NARROW.getvalue()})), ": Greek/character01/"),
     ("omniglot", ZIP, in_zip(lambda content: content.pop("images_background/Latin/character02/0005_02.png")),
      f": Latin/character02 has 1 drawings, not 2{AGAIN}"),
     ("omniglot", ZIP, lambda path: alphabets(path.parent, Korean=0), f" has 9 characters, not 10{AGAIN}"),

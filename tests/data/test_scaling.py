@@ -20,10 +20,7 @@ REFERENCES = {
 }
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [("l2",), ("min-max",), ("centre",), ("standard",), ("x10",), ("l2", "centre", "l2"), ("centre", "l2", "x10")],
-)
+@pytest.mark.parametrize("steps", [*((step,) for step in REFERENCES), ("l2", "centre", "l2"), ("centre", "l2", "x10")])
 @pytest.mark.parametrize("block", [scaling.BLOCK, 6 * 16])  # one block, and several with an uneven end
 def test_agrees_with_scikit_learn_fitted_on_the_training_rows(rows, steps, block, monkeypatch):
     monkeypatch.setattr(scaling, "BLOCK", block)
@@ -40,10 +37,9 @@ def test_a_constant_column_becomes_zero(step):
     rows = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     rows[:, 1] = 0.1  # its mean in floating point is not 0.1
     scaler = Scaler.fit(rows, (step,))
-    new = np.array([[1, 50, 1]], dtype=np.float32)
-    assert np.isfinite(scaler(rows)).all()
-    assert not scaler(rows)[:, 1].any()
-    assert scaler(new)[0, 1] == 0
+    scaled = scaler(np.append(rows, [[1, 50, 1]], axis=0).astype(np.float32))
+    assert np.isfinite(scaled).all()
+    assert not scaled[:, 1].any()
 
 
 def test_zeros_stay_under_l2_large_rows_do_not_overflow_and_the_source_is_left_alone():
@@ -56,9 +52,7 @@ def test_zeros_stay_under_l2_large_rows_do_not_overflow_and_the_source_is_left_a
 
 
 def test_semantics_that_scaling_erases_are_refused(make_space):
-    semantics = np.array([[1, 2], [3, 4], [2, 3.0]])
-    space = make_space(3, unseen=(2,), validation=(), attributes=2, semantics=semantics)
-    assert (
-        message_of(fit_semantics, space, ("centre", "l2"))
-        == "the scalings centre, l2 leave the class 'class 2' only zeros as attributes: choose others in data.semantics"
-    )
+    space = make_space(3, unseen=(2,), validation=(), attributes=2, semantics=np.array([[1, 2], [3, 4], [2, 3.0]]))
+    said = message_of(fit_semantics, space, ("centre", "l2"))
+    reason = "leave the class 'class 2' only zeros as attributes: choose others in data.semantics"
+    assert said == f"the scalings centre, l2 {reason}"
