@@ -18,10 +18,8 @@ def test_reads_numpy_files(tmp_path, dtype):
     np.save(tmp_path / "a.npy", rows)
     np.savez(tmp_path / "b.npz", features=rows, labels=np.arange(4))
     np.savez_compressed(tmp_path / "c.npz", whatever=rows)
-    for name in ("a.npy", "b.npz", "c.npz"):
-        read = read_features(tmp_path / name, 3)
-        assert read.dtype == np.float32
-        np.testing.assert_array_equal(read, rows)
+    for path in tmp_path.iterdir():
+        np.testing.assert_array_equal(read_features(path, 3), rows.astype(np.float32), strict=True)
 
 
 @pytest.mark.parametrize("header", ["", "x,y\n"])
@@ -80,11 +78,10 @@ def test_bad_files(tmp_path, name, content, message):
 
 
 def test_a_cut_numpy_file_is_refused_wherever_it_is_cut(tmp_path):
-    np.savez(tmp_path / "a.npz", features=np.ones((20, 3)))
-    np.save(tmp_path / "a.npy", np.ones((20, 3)))
-    for name in ("a.npz", "a.npy"):
-        whole = (tmp_path / name).read_bytes()
-        path = tmp_path / f"cut{name[1:]}"
+    for name, content in (("a.npz", {"features": np.ones((20, 3))}), ("a.npy", np.ones((20, 3)))):
+        path = tmp_path / name
+        save(path, content)
+        whole = path.read_bytes()
         for length in range(0, len(whole), 37):
             path.write_bytes(whole[:length])
             said = message_of(read_features, path, 3)
@@ -100,20 +97,19 @@ def test_an_array_that_nobody_needs_is_not_read(tmp_path):
     assert read_features(path, 3).tolist() == [[1.0] * 3] * 2
     assert (set(load_arrays(path, ["features", "absent"])), array_names(path)) == ({"features"}, ["features", "huge"])
     said = message_of(load_arrays, path, ["huge"])
-    assert "a.npz is damaged: an array of shape (8796093022208,) and type float32 " in said
+    assert said.startswith(f"{path} is damaged: an array of shape (8796093022208,) and type float32 ")
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_large_arrays_without_compression_stay_on_disk(tmp_path, monkeypatch, order):
     monkeypatch.setattr(arrays, "MAPPED", 600)
     rows = np.asarray(np.random.default_rng(0).normal(size=(40, 7)).astype(np.float16), order=order)
-    few = np.arange(5)
+    few, path = np.arange(5), tmp_path / "a.npz"
     for save, kind in ((np.savez, Mapped), (np.savez_compressed, np.ndarray)):
-        save(tmp_path / "a.npz", few=few, features=rows, labels=few)
-        found = load_arrays(tmp_path / "a.npz", ["features", "labels"])
-        assert (type(found["features"]), type(found["labels"])) == (kind, np.ndarray)
+        save(path, few=few, features=rows, labels=few)
+        found = load_arrays(path, ["features", "labels"])
+        np.testing.assert_equal(found, {"features": rows, "labels": few})
+        assert [type(array) for array in found.values()] == [kind, np.ndarray]
         assert found["features"].dtype == np.float16
-        assert np.array_equal(found["features"], rows)
-        assert np.array_equal(found["labels"], few)
         found["features"][0, 0] = 3
-        assert np.array_equal(load_arrays(tmp_path / "a.npz", ["features"])["features"], rows)  # the file is the same
+        assert np.array_equal(load_arrays(path, ["features"])["features"], rows)  # the file is the same

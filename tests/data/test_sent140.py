@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from described import per_class, roles
 
+from fedunseen.core.memory import Mapped
 from fedunseen.data.benchmarks.sent140 import PADDING, Sent140, _chosen_users, look_up, sequences, split_words
 from fedunseen.encoders import word_vectors as reader
 from fedunseen.encoders.word_vectors import read_vectors
@@ -48,13 +49,10 @@ def test_every_group_of_users_has_both_answers(file, vectors):
 
 def test_a_sample_is_its_words_vectors_then_zeros(file, vectors):
     made = load(file, vectors)
-    good = made.features[made.labels % 2 == 1]
-    words = np.array([VECTORS[word] for word in ("good", "day", ",", "!", "café")], dtype=np.float16)
-    np.testing.assert_array_equal(good[:, :5], np.broadcast_to(words, (len(good), 5, 2)))
-    assert not good[:, 5:].any()
+    good = [VECTORS[word] for word in ("good", "day", ",", "!", "café")] + [[0, 0]] * 15
+    assert (made.features[made.labels % 2 == 1] == good).all()
     assert (made.features[made.labels % 2 == 0][:, 0] == [-1, 0]).all()
-    few = load(file, vectors, words=2)
-    np.testing.assert_array_equal(few.features, made.features[:, :2])
+    np.testing.assert_array_equal(load(file, vectors, words=2).features, made.features[:, :2])
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
@@ -117,9 +115,8 @@ def test_texts_become_samples_as_the_benchmark_s_own_and_bad_ones_are_one_senten
     settings = Sent140.Settings(root=file, vectors=vectors, words=6)
     texts = ["GOOD day, number0! café", "bad"]
     read = Sent140.read_texts(texts, settings)
-    assert (read.shape, read.dtype) == ((2, 6, 2), np.float16)
+    assert (read.dtype, read[1].tolist()) == (np.float16, [[-1, 0]] + [[0, 0]] * 5)
     np.testing.assert_array_equal(read[0], made.features[np.flatnonzero(made.labels % 2)[0]])
-    assert read[1].tolist() == [[-1, 0]] + [[0, 0]] * 5
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(["", *texts, ""]), "utf-8")
     np.testing.assert_array_equal(Sent140.read(path, settings), read)
@@ -133,9 +130,8 @@ def test_texts_become_samples_as_the_benchmark_s_own_and_bad_ones_are_one_senten
 
 
 def test_a_quote_that_is_left_open_is_one_sentence_and_swallows_no_tweets(file, vectors):
-    lines = file.read_text("latin-1").splitlines()
-    lines.insert(3, '"4","99","now","none","someone","an open quote')
-    file.write_text("\n".join(lines) + "\n", "latin-1")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:3], b'"4","99","now","none","someone","an open quote\n', *lines[3:]]))
     pattern = rf"{re.escape(str(file))}, line \d+: a quote before it was left open: close it, or get the file again"
     assert re.fullmatch(pattern, message_of(load, file, vectors))
 
@@ -150,13 +146,12 @@ def minilm():
 @pytest.mark.usefixtures("minilm")
 def test_the_real_tweets(real_data):
     made = load(real_data, "minilm")
-    assert made.features.shape == (20_000, 20, 384)
-    assert isinstance(made.features, np.memmap)
+    assert (type(made.features), made.features.shape) == (Mapped, (20_000, 20, 384))
     assert (np.bincount(made.labels).tolist(), made.users.max() + 1) == ([6011, 6005, 1978, 1994, 1994, 2018], 18_963)
     length = made.features.any(axis=2).sum(axis=1)
     assert (length.min(), length.max()) == (1, 20)
-    for row, count in zip(made.features[:500], length[:500].tolist(), strict=True):
-        assert row[:count].any(axis=1).all()  # zeros stand at the end alone
+    words = made.features[:500].any(axis=2)
+    assert (words[:, 1:] <= words[:, :-1]).all()  # zeros stand at the end alone
 
 
 # Words and their vectors
@@ -172,9 +167,8 @@ def glove(tmp_path):
 
 
 def test_words_are_leaf_s_in_lower_case():
-    assert split_words("I CAN'T wait -- #FF @you! &amp; &quot;so?&quot;") == [
-        "i", "can't", "wait", "ff", "you", "!", "so", "?",
-    ]  # fmt: skip
+    words = split_words("I CAN'T wait -- #FF @you! &amp; &quot;so?&quot;")
+    assert words == ["i", "can't", "wait", "ff", "you", "!", "so", "?"]
     assert split_words("") == split_words(" *** ") == []
     assert split_words("Crème brûlée; oui") == ["crème", "brûlée", ";", "oui"]
 
@@ -224,8 +218,7 @@ def test_texts_become_sequences_that_end_in_zeros(glove):
     found = look_up(texts, str(glove), words=5)
     assert (found.ids == PADDING).sum(axis=1).tolist() == [0, 5, 4, 0]  # "null" has a vector of zeros alone
     made = sequences(found)
-    assert (made.shape, made.dtype) == ((4, 5, 3), np.float16)
-    assert isinstance(made, np.memmap)
+    assert (type(made), made.shape, made.dtype) == (Mapped, (4, 5, 3), np.float16)
     the, cat, comma, mark, none = [0.5, 1, -2], [0.1, 0, 7], [0, 0.25, 0], [1, 1, 1], [0, 0, 0]
     expected = [[the, cat, comma, the, mark], [none] * 5, [cat, none, none, none, none], [cat, the, cat, the, cat]]
     np.testing.assert_array_equal(made, np.array(expected, dtype=np.float16))
@@ -241,8 +234,7 @@ def test_minilm_gives_its_own_word_pieces():
     found = look_up(["I'm lovin the sunshineee!", "☃☃", "[PAD] [UNK]"], "minilm", words=20)
     assert found.table.shape == (30522, 384)
     expected = tokenizer("i'm lovin the sunshineee!", add_special_tokens=False)["input_ids"]
-    assert found.ids[0, : len(expected)].tolist() == expected
-    assert (found.ids[0, len(expected) :] == PADDING).all()
+    assert found.ids[0].tolist() == expected + [PADDING] * (20 - len(expected))
     assert (found.ids[1] == PADDING).all()
     assert found.ids[2, 0] != PADDING  # plain words: no text can name the marks of the model
     assert found.table[found.ids[2][found.ids[2] != PADDING]].any(axis=1).all()
@@ -254,7 +246,6 @@ def test_minilm_gives_its_own_word_pieces():
 def test_minilm_needs_neither_transformers_nor_torchvision():
     code = (
         "import sys; from fedunseen.data.benchmarks.sent140 import look_up; look_up(['hello'], 'minilm', 5); "
-        "print([name for name in ('torchvision', 'transformers') if name in sys.modules])"
+        "print({'torchvision', 'transformers'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
