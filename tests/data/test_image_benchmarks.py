@@ -77,7 +77,7 @@ def test_images_and_classes_per_settings(cub):
     assert per_class(made) == [[2, 0, 2, 2, 0, 2], [1, 0, 1, 1, 0, 1], [0, 3, 0, 0, 3]]
     assert len(made.features) == 8 + 4 + 6  # nothing else is decoded
     again = Cub.listing(few, seed=7).ids(few)
-    assert all(np.array_equal(ids, Cub.listing(few, seed=0).ids(few)[split]) for split, ids in again.items())
+    np.testing.assert_equal(Cub.listing(few, seed=0).ids(few), again)
     more = few.model_copy(update={"train_per_class": 3})
     assert set(again["train"]) < set(Cub.listing(more, seed=0).ids(more)["train"]) <= parts["train"]
     with pytest.raises(ValidationError, match="resize = 100 is less than size = 224: the square would not fit"):
@@ -92,8 +92,8 @@ def test_unreadable_images_are_left_out_only_if_asked(cub):
     assert refusal(Cub, root=root, size=16).startswith(f"{root / 'images' / files[3]} is not a readable image (2 of")
     with pytest.warns() as caught:
         made = load(Cub, root=root, size=16, skip_unreadable=True)
-    (warning,) = caught
-    assert str(warning.message) == f"CUB: 2 of 30 images cannot be read and are left out: {files[3]}, {files[7]}"
+    said = [str(warning.message) for warning in caught]
+    assert said == [f"CUB: 2 of 30 images cannot be read and are left out: {files[3]}, {files[7]}"]
     assert sorted(i for ids in splits(made) for i in ids) == [i for i in range(30) if i not in (3, 7)]
 
 
@@ -168,28 +168,25 @@ def test_sun_names_scenes_by_their_folders(tmp_path):
 
 
 def test_apy_cuts_objects_out_and_those_of_one_picture_keep_their_order(tmp_path):
-    objects = layouts.write_apy(tmp_path)
-    files = [picture for _, picture, *_ in objects]
-    labels = np.array([c for _, _, c, *_ in objects])
+    sources, files, classes, boxes, bits = zip(*layouts.write_apy(tmp_path), strict=True)
+    labels = np.array(classes)
     parts = layouts.write_splits(tmp_path, layouts.THINGS, files, labels, [1, 4])
     made = load(Apy, root=tmp_path, size=8, attributes="original_att")
     assert (made.space.names, made.labels.tolist()) == (layouts.THINGS, labels.tolist())
-    bits = np.array([one[-1] for one in objects])
-    assert np.allclose(made.space.semantics, [bits[labels == c].mean(0) for c in range(6)])
+    assert np.allclose(made.space.semantics, [np.array(bits)[labels == c].mean(0) for c in range(6)])
     # several objects of one class in one picture do not occur here: the place in the list is unique
     assert (made.space.attribute_groups, set(made.test_seen)) == ({}, parts["test_seen"])
-    for i, (part, picture, _, (left, top, right, bottom), _) in enumerate(objects):
-        folder = "ayahoo_test_images" if part == "ayahoo_test" else "VOCdevkit/VOC2008/JPEGImages"
+    for image, source, picture, (left, top, *corner) in zip(made.features, sources, files, boxes, strict=True):
+        folder = "ayahoo_test_images" if source == "ayahoo_test" else "VOCdevkit/VOC2008/JPEGImages"
         with Image.open(tmp_path / folder / picture) as file:
-            assert np.array_equal(made.features[i], square(file, 8, 9, (left - 1, top - 1, right, bottom)))
+            assert np.array_equal(image, square(file, 8, 9, (left - 1, top - 1, *corner)))
     # five aeroplanes in one picture: the release names the file five times, in the list's order
-    files = ["2008_000000.jpg" if c == 0 else picture for _, picture, c, *_ in objects]
+    files = ["2008_000000.jpg" if c == 0 else picture for picture, c in zip(files, classes, strict=True)]
     for part in ("train", "test"):
         text = tmp_path / "attribute_data" / f"apascal_{part}.txt"
         text.write_text(re.sub(r"2008_00000\d(?=\.jpg aeroplane)", "2008_000000", text.read_text()))
     layouts.write_splits(tmp_path, layouts.THINGS, files, labels, [1, 4])  # the first of each seen class is for tests
-    test = listing(Apy, root=tmp_path).test
-    assert np.flatnonzero(test & (labels == 0)).tolist() == np.flatnonzero(labels == 0)[:1].tolist()
+    assert listing(Apy, root=tmp_path).test[labels == 0].tolist() == [True] + [False] * 4
 
 
 def test_deepfashion_draws_its_split_once_for_all(tmp_path):

@@ -169,43 +169,39 @@ def test_damaged_files_are_named(tmp_path, copy, file, spoil, message):
     assert said.startswith(message.format(root=root, page=find("data", name).page))
 
 
-GET = "get {title} ({page})"
-UNPACK = "unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {page}) there"
-ABSENT = {
-    "mnist": (GET, "MNIST"),
-    "omniglot": (GET, "Omniglot"),
-    "cub": (GET, "CUB-200-2011"),
-    "sun": (GET, "SUN Attribute Database"),
-    **dict.fromkeys(("cifar100", "cifar-fs", "fc100"), (UNPACK, "")),
-    "sent140": ("unpack trainingandtestdata.zip ({page}) there, or name a CSV file of its six columns in", ""),
-    "miniimagenet": ("get Ravi's lists train.csv, val.csv and test.csv ({page})", ""),
+CIFAR = "unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {page}) there"
+ABSENT = {  # what to get from the page of a benchmark
+    "mnist": "get MNIST ({page})",
+    "omniglot": "get Omniglot ({page})",
+    "cub": "get CUB-200-2011 ({page})",
+    "sun": "get SUN Attribute Database ({page})",
+    **dict.fromkeys(("cifar100", "cifar-fs", "fc100"), CIFAR),
+    "sent140": "unpack trainingandtestdata.zip ({page}) there, or name a CSV file of its six columns in",
+    "miniimagenet": "get Ravi's lists train.csv, val.csv and test.csv ({page})",
 }
 
 
 @pytest.mark.parametrize("name", ABSENT)
 def test_a_wrong_root_says_what_to_get(tmp_path, name):
-    kind = find("data", name)
-    get, title = ABSENT[name]
     for root in (tmp_path, tmp_path / "nowhere"):
         message = message_of(load, name, root)
-        for part in (str(root), get.format(title=title, page=kind.page), "data."):  # the setting to correct
+        for part in (str(root), ABSENT[name].format(page=find("data", name).page), "data."):  # the setting to correct
             assert part in message
 
 
 def test_a_pickle_is_refused(tmp_path):
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    (folder / "train").write_bytes(b"\x80\x02}")
-    for root in (tmp_path, folder):
+    path = tmp_path / "cifar-100-python" / "train"
+    path.parent.mkdir()
+    path.write_bytes(b"\x80\x02}")
+    for root in (tmp_path, path.parent):
         said = message_of(load, "cifar100", root)
-        assert said.startswith(f"{folder / 'train'} is CIFAR-100's Python version, a pickle, and nothing")
+        assert said.startswith(f"{path} is CIFAR-100's Python version, a pickle, and nothing")
 
 
 def test_damaged_sheets_are_named(real_data, tmp_path, no_text_encoder):
     for path in (real_data / "cifar100").glob("*.webp"):
         (tmp_path / path.name).symlink_to(path)
     bear = tmp_path / "03_bear.webp"
-
     for spoil, message in (
         (bear.unlink, f"{tmp_path} has 99 of 100 sheets, that of class 03 not once"),
         (lambda: Image.new("RGB", (30, 20)).save(bear), f"{bear} has 30 x 20 pixels, not 960 x 640"),
@@ -221,6 +217,5 @@ def test_every_benchmark_is_where_the_registry_says(name):
     assert issubclass(benchmark, BenchmarkLoader)
     assert issubclass(benchmark.Settings, DataSettings)
     assert get_args(benchmark.Settings.model_fields["name"].annotation) == (name,)
-    assert benchmark.title in benchmark.describe()
-    assert benchmark.files() in benchmark.describe()
+    assert all(text in benchmark.describe() for text in (benchmark.title, benchmark.files()))
     assert ("root" in benchmark.Settings.model_fields) == (benchmark.files() != "nothing to download")
