@@ -33,12 +33,8 @@ def test_another_c_library_is_left_alone(monkeypatch):
 
 def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_and_comes_back():
     class Node:
-        pass
-
-    def cycle():
-        one = Node()
-        one.itself = one
-        return weakref.ref(one)
+        def __init__(self):
+            self.itself = self
 
     gc.collect()
     with libraries_set_aside():
@@ -48,7 +44,7 @@ def test_garbage_of_the_block_is_found_and_what_was_there_before_is_set_aside_an
         later = [[] for _ in range(10_000)]
         with libraries_set_aside():  # objects set aside may end meanwhile, but none join them
             assert gc.get_freeze_count() < before + len(later) // 2
-        gone = cycle()
+        gone = weakref.ref(Node())
         gc.collect()
         assert gone() is None
         assert 1000 < gc.get_freeze_count() < before + len(later) // 2

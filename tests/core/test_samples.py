@@ -48,8 +48,8 @@ def test_only_what_is_asked_for_is_sent():
     assert (samples[torch.tensor([1])].device, samples.host.device) == (META, CPU)
     assert (samples.shape, samples.ndim) == ((6, 2), 2)
     on_cpu = Samples(rows, CPU)
-    assert torch.equal(on_cpu[torch.tensor([[5, 0]])], rows[None, [5, 0]])
-    assert torch.equal(on_cpu[2:4], rows[2:4])
+    for places in (torch.tensor([[5, 0]]), slice(2, 4)):
+        assert torch.equal(on_cpu[places], rows[places])
 
 
 def test_images_stay_where_they_are_and_vectors_go_to_the_device(images):
@@ -75,8 +75,8 @@ def test_a_federation_sends_batches_and_ends_with_the_same_bits(images, mode):
     other = Federation(benchmark, partition, made.method, made.strategy, inputs=samples, parts=parts)
     (expected, _), (found, _) = (one.round(one.start()) for one in (made, other))
     assert same(found.params, expected.params)
-    sample, clients = benchmark.features[0].size, len(partition.clients)
-    at_once = 8 * sample * (clients if mode == "batched" else 1)
+    sample = benchmark.features[0].size
+    at_once = 8 * sample * (len(partition.clients) if mode == "batched" else 1)
     assert max(samples.sent) <= at_once < samples.host.numel()
     assert sum(samples.sent) == experiment.strategy.local_epochs * sample * sum(map(len, partition.clients))
     assert made.answers(expected.params).zsl.tolist() == other.answers(expected.params).zsl.tolist()

@@ -218,23 +218,22 @@ def adversarial():
 def adversarial_by_hand(task, inputs, labels):
     """Train as a script would: three parameter groups, each with an optimiser of torch."""
     p = {name: value.clone().requires_grad_() for name, value in task.params.items()}
-    optimisers = (
-        torch.optim.SGD([p["start.w"]], lr=0.02, momentum=0.5),
-        torch.optim.Adam([p["critic.w"], p["critic.b"]], lr=0.01, betas=(0.5, 0.9)),
-        torch.optim.SGD([p["generator.w"]], lr=0.05, momentum=0.9, weight_decay=0.1),
-    )
-    logged = {"start": [], "critic": [], "generator": []}
+    optimisers = {
+        "start": torch.optim.SGD([p["start.w"]], lr=0.02, momentum=0.5),
+        "critic": torch.optim.Adam([p["critic.w"], p["critic.b"]], lr=0.01, betas=(0.5, 0.9)),
+        "generator": torch.optim.SGD([p["generator.w"]], lr=0.05, momentum=0.9, weight_decay=0.1),
+    }
+    logged = {name: [] for name in optimisers}
 
-    def step(optimiser, loss, name):
-        for value in p.values():
-            value.grad = None
+    def step(name, loss):
+        optimisers[name].zero_grad()
         loss.backward()
-        optimiser.step()
+        optimisers[name].step()
         logged[name].append(loss.item())
 
     for index, weight in zip(task.plans["start"].index, task.plans["start"].weight, strict=True):
         rows = task.samples[index[weight > 0]]
-        step(optimisers[0], (inputs[rows] @ p["start.w"] - labels[rows]).square().mean(), "start")
+        step("start", (inputs[rows] @ p["start.w"] - labels[rows]).square().mean())
     plan = task.plans[""]
     batches = [
         (task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0]))
@@ -244,10 +243,9 @@ def adversarial_by_hand(task, inputs, labels):
         for rows, z in turn:
             made = torch.tanh(z @ p["generator.w"])
             gap = (made - inputs[rows]) @ p["critic.w"] + p["critic.b"] - p["start.w"].sum()
-            step(optimisers[1], (gap + gap.square() / 2).mean(), "critic")
+            step("critic", (gap + gap.square() / 2).mean())
         made = torch.tanh(z @ p["generator.w"])
-        loss = -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean()
-        step(optimisers[2], loss, "generator")
+        step("generator", -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean())
     terms = {name: float(np.mean(values)) for name, values in logged.items()}
     return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
 
