@@ -136,22 +136,19 @@ def write_deepfashion(root, attributes=10):
 def write_splits(folder, names, files, labels, unseen, validation=()):
     """Write a proposed split in the layout of xlsa17, the first image of each seen class for tests."""
     folder.mkdir(parents=True, exist_ok=True)
-    order = list(reversed(range(len(names))))  # no reader should rely on it
     shuffled = np.random.default_rng(5).permutation(len(files))
     mine = np.asarray(labels)[shuffled]
     is_unseen, held = np.isin(mine, unseen), np.isin(mine, validation)
-    test = np.zeros(len(files), dtype=bool)
-    test[np.unique(mine, return_index=True)[1]] = True
-    test &= ~is_unseen
+    test = np.isin(np.arange(len(files)), np.unique(mine, return_index=True)[1]) & ~is_unseen
     loc = {"trainval_loc": ~is_unseen & ~test, "test_seen_loc": test, "test_unseen_loc": is_unseen}
     if len(validation):
         loc |= {"train_loc": ~is_unseen & ~held, "val_loc": held}
     content = {key: (np.flatnonzero(mask) + 1)[:, None].astype(np.uint16) for key, mask in loc.items()}
-    classes = {"att": np.ones((3, len(names))), "allclasses_names": cells([names[c] for c in order])}
+    # Classes backwards: no reader should rely on their order.
+    classes = {"att": np.ones((3, len(names))), "allclasses_names": cells(names[::-1])}
     scipy.io.savemat(folder / "att_splits.mat", classes | content)
     image_files = cells([f"/home/them/data/{files[i]}" for i in shuffled])
-    numbers = np.array([order.index(c) + 1 for c in mine.tolist()])[:, None]
-    features = np.zeros((2, len(files)))
+    numbers, features = (len(names) - mine)[:, None], np.zeros((2, len(files)))
     scipy.io.savemat(folder / "res101.mat", {"features": features, "labels": numbers, "image_files": image_files})
     return {"test_seen": set(shuffled[test]), "train": set(shuffled[loc["trainval_loc"]])}
 
@@ -161,9 +158,8 @@ def write_mnist(root, images=None, packed=True):
     root.mkdir(parents=True, exist_ok=True)
     made = {}
     for seed, (name, count) in enumerate((("train", 60), ("t10k", 40))):
-        pixels = np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        if images is not None and name == "train":
-            pixels = images
+        drawn = np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        pixels = drawn if images is None or name == "t10k" else images
         labels = (np.arange(len(pixels)) % 10).astype(np.uint8)
         made[name] = (pixels, labels)
         for part, magic, content in (("images-idx3", 2051, pixels), ("labels-idx1", 2049, labels)):

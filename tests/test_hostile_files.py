@@ -21,11 +21,11 @@ SECONDS = 120
 """Of the clock: what hangs or takes minutes fails, and a machine that is busy does not."""
 
 
-def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=SECONDS, **more):
+def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=SECONDS):
     """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its imports map.
 
     Those are 3 GiB of address space for PyTorch's libraries. A file of more than ``file_size`` bytes fails as on a full
-    disk; after ``seconds`` the process is taken for hung; ``more`` is its environment.
+    disk; after ``seconds`` the process is taken for hung.
     """
 
     def limit():
@@ -35,9 +35,8 @@ def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, s
 
     start = ["-m", "fedunseen"] if code is None else ["-c", code]
     done = subprocess.run(
-        [sys.executable, *start, *map(str, words)], preexec_fn=limit, timeout=seconds, cwd=folder or Path.cwd(),
-        capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
-        env={**environment(), "GOMP_SPINCOUNT": "0", **{key: os.fspath(value) for key, value in more.items()}},
+        [sys.executable, *start, *map(str, words)], preexec_fn=limit, timeout=seconds, cwd=folder, text=True,
+        env={**environment(), "GOMP_SPINCOUNT": "0"}, capture_output=True, errors="replace", stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done
