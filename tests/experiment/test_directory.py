@@ -236,6 +236,7 @@ def test_a_damaged_checkpoint_or_a_lost_selection_costs_rounds_not_the_result(
     make, finished, heal, copy, newest, before
 ):
     (copy / "result.json").unlink()
+    assert ": this run is not complete: resume it with --out" in refusal(load_run, copy)
     checkpoints = copy / "checkpoints"
     damage(checkpoints / "000004.safetensors", newest)
     if before != "whole":
@@ -305,11 +306,6 @@ def test_a_lost_part_of_a_checkpoint_costs_a_round(directory, tmp_path):
     part.write_bytes(part.read_bytes()[:-1])
     found = RunDirectory(tmp_path).newest_checkpoint(torch.device("cpu"))
     assert (found.round, found.clients[2]["w"].tolist()) == (1, [1, 1, 1])
-
-
-def test_a_run_that_is_not_complete_is_refused(copy):
-    (copy / "result.json").unlink()
-    assert ": this run is not complete: resume it with --out" in refusal(load_run, copy)
 
 
 def test_nothing_is_ever_unpickled(finished, tmp_path):

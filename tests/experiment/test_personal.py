@@ -200,12 +200,9 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
         best.append([ranking[0].score for ranking in result])
     assert best[0] != best[1]
     assert Recognizer(fedrep.of_client(2)).run.client == 2
-
-
-@pytest.mark.parametrize(("client", "hint"), [(4, ""), (-1, ": did you mean '1'?")])
-def test_a_client_without_a_model_is_named(fedrep, client, hint):
-    sentence = message_of(fedrep.of_client, client, error=ExperimentError)
-    assert f"unknown client '{client}'{hint} (known: 0, 1, 2, 3)" in sentence
+    for wrong, hint in ((4, ""), (-1, ": did you mean '1'?")):
+        sentence = message_of(fedrep.of_client, wrong, error=ExperimentError)
+        assert f"unknown client '{wrong}'{hint} (known: 0, 1, 2, 3)" in sentence
 
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
