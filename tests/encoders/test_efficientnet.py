@@ -17,10 +17,8 @@ from refusals import message_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-SHAPE = (3, 20, 24)
 
-
-def encoder(shape=SHAPE, output="vectors", **settings):
+def encoder(shape=(3, 20, 24), output="vectors", **settings):
     return EfficientNetLite(EfficientNetLiteSettings(**settings), shape, output)
 
 
@@ -52,7 +50,7 @@ def test_images_are_prepared_as_the_weights_were_trained():
 def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onednn, monkeypatch):
     """Through the package's network: in portions, in threads, and with layers in one call, channels last."""
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
-    own = encoder(photographs.shape[1:], variant=variant)
+    own = encoder(variant=variant)
     network, pictures = EfficientNet.from_name(f"efficientnet-{variant}").eval(), photographs[[0, 1, 2, 3, 4]]
     network.load_state_dict(torch.load(own.path, weights_only=True))
     with torch.inference_mode():
@@ -62,9 +60,9 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
     assert (features.shape, features.dtype) == ((5, 1280), np.float32)
     assert np.abs(features - expected).max() < 1e-3 * np.sqrt(np.square(expected).mean())
     torch.set_num_threads(2)  # the fixture sets it back
-    again = encoder(photographs.shape[1:], variant=variant).encode(pictures.reshape(5, -1))  # flat ones are as good
-    np.testing.assert_array_equal(again, features)
-    maps = encoder(photographs.shape[1:], "maps", variant=variant).encode(pictures[:1])
+    flat = pictures.reshape(5, -1)  # as good
+    np.testing.assert_array_equal(encoder(variant=variant).encode(flat), features)
+    maps = encoder(output="maps", variant=variant).encode(pictures[:1])
     assert maps.dtype == np.float16
     np.testing.assert_allclose(maps, one[0].numpy(), atol=3e-3)  # half precision: 6 is told from 6.004
 
@@ -72,8 +70,8 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["vectors", "maps"])
 def test_onnx_runtime_has_the_features_of_pytorch(photographs, output):
-    shape, some = photographs.shape[1:], photographs[:5]
-    by_torch, by_onnx = (encoder(shape, output, runtime=one).encode(some).astype("f4") for one in ("torch", "onnx"))
+    encoders = (encoder(output=output, runtime=runtime) for runtime in ("torch", "onnx"))
+    by_torch, by_onnx = (one.encode(photographs[:5]).astype(np.float32) for one in encoders)
     assert not np.array_equal(by_torch, by_onnx)
     assert np.abs(by_torch - by_onnx).max() < (1e-4 if output == "vectors" else 1e-2) * by_torch.std()
 
@@ -86,8 +84,7 @@ def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     assert 350e6 < network.multiply_adds() < 450e6  # the authors say 407 million
     images = torch.from_numpy(photographs)
     with torch.no_grad():
-        own = network(params, images)
-    np.testing.assert_allclose(own.numpy(), encoder().encode(photographs), atol=1e-4)
+        np.testing.assert_allclose(network(params, images), encoder().encode(photographs), atol=1e-4)
     learnt = {name: value.requires_grad_() for name, value in params.items() if not is_statistic(name)}
     network(params | learnt, images[:2]).square().sum().backward()
     assert all(value.grad is not None and value.grad.abs().max() > 0 for value in learnt.values())

@@ -105,24 +105,17 @@ def test_what_is_left_of_a_covariance_under_noise():
     assert int((values > values[-1] * (1 + 1e-9)).sum()) <= 4  # the noise's edge is not sharp
 
 
-def test_noise_on_a_sum_counts_as_fewer_samples():
-    release = Release(4.0, 1.0)
-    noisy = noised(release, statistics(*made(4000), SPACE))
-    cleaned = release.cleaned(noisy, SPACE.seen)
-    n, variance = noisy["count"][:4], 1.0  # of these samples
-    expected = n / (1 + release.deviations[1] ** 2 / (n * variance))
-    assert cleaned["count"][:4].tolist() == pytest.approx(expected.tolist(), rel=0.1)
-    assert bool((cleaned["count"][:4] < n).all())
-    means = cleaned["total"][:4] / cleaned["count"][:4, None]
-    assert torch.allclose(means, noisy["total"][:4] / n[:, None])
-
-
-def test_nobody_s_classes_have_no_samples_and_hidden_ones_are_said():
-    release, hidden, sums = Release(4.0, 1.0), Release(4.0, 1000.0), statistics(*made(), SPACE)
+def test_noise_on_a_sum_counts_as_fewer_samples_nobody_s_classes_have_none_and_hidden_ones_are_said():
+    release, hidden, sums = Release(4.0, 1.0), Release(4.0, 1000.0), statistics(*made(4000), SPACE)
     noisy = noised(release, sums)
     noisy["count"][5] = 1e3
     cleaned = release.cleaned(noisy, SPACE.seen)
-    assert cleaned["count"][4:].tolist() == [0.0, 0.0]
+    n, variance = noisy["count"][:4], 1.0  # of these samples
+    expected = n / (1 + release.deviations[1] ** 2 / (n * variance))
+    assert cleaned["count"].tolist() == [*(pytest.approx(value, rel=0.1) for value in expected.tolist()), 0.0, 0.0]
+    assert bool((cleaned["count"][:4] < n).all())
+    means = cleaned["total"][:4] / cleaned["count"][:4, None]
+    assert torch.allclose(means, noisy["total"][:4] / n[:, None])
     assert not bool(cleaned["total"][4:].any())
     noisy = noised(hidden, sums)
     noisy["count"][:] = 1.0

@@ -124,9 +124,10 @@ def interval(row, name):
     return f"{max(mean - half, 0):.1f} to {min(mean + half, 100):.1f}"
 
 
-def test_the_page_says_what_the_rows_say(made):
+def test_the_page_its_markdown_and_its_latex_say_what_the_rows_say(made):
     sweep, found, out = made(drop=[4])
     page = page_of(sweep, found, out)
+    text, latex = ((out / f"results.{kind}").read_text("utf-8") for kind in ("md", "tex"))
     digits, birds, _ = page.tables
     for (head, *body), rows, beside in ((digits, found[:6], ", birds"), (birds, found[6:], "")):
         wanted = ["kl", "strategy", "ZSL", f"paper{beside}", "U", "S", "H", f"paper{beside}"]
@@ -136,6 +137,17 @@ def test_the_page_says_what_the_rows_say(made):
             assert (line[0][0], line[1][0]) == place
             assert [line[2], *line[4:7]] == [cell(row, name) for name in METRICS]
             assert [line[3][1], line[7][1]] == PAPER.get(place, [[], []])
+    lines = [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    assert lines[0] == [words for words, _ in digits[0]]
+    for row, line in zip(found[:6], lines[2:8], strict=True):
+        numbers = [cell(row, name)[0] for name in METRICS]
+        assert line[:2] == [row.cell.values["kl"], row.cell.values["strategy"]]
+        assert [line[2], *line[4:7]] == numbers
+        assert row.status != "done" or all(f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers)
+    assert lines[2][3] == "11.5 (birds)"
+    assert "1. it <broke>" in text
+    assert sweep.command in text
+    assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2
     assert digits[5][-1][0] == "failed [1]"
     for words in (
         "it <broke>", "Digits & <others>", "11 done, 1 failed of 12 cells, 3 seeds each",
@@ -181,24 +193,6 @@ def test_columns_stand_beside_each_other(made):
             assert number.mean == by_key[f"{data} / {kl} / {strategy}"].mean.get("zsl")
         assert note == ("failed [1]" if kl == "3.0" else "")
     assert table.notes == ("it <broke>",)
-
-
-def test_markdown_has_the_same_numbers(made):
-    sweep, found, out = made(drop=[4])
-    write_sweep_report(sweep, found, out)
-    text, latex = ((out / f"results.{kind}").read_text("utf-8") for kind in ("md", "tex"))
-    assert latex.count(r"\begin{tabular}") == latex.count(r"\bottomrule") == 2
-    lines = [[part.strip() for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    assert lines[0] == ["kl", "strategy", "ZSL", "paper, birds", "U", "S", "H", "paper, birds", ""]
-    by_place = {(row.cell.values["kl"], row.cell.values["strategy"]): row for row in found[:6]}
-    for line in lines[2:8]:
-        row, numbers = by_place[line[0], line[1]], [line[2], *line[4:7]]
-        if row.status == "done":
-            assert numbers == [cell(row, name)[0] for name in METRICS]
-            assert all(f" & {number} ".replace("±", r"$\pm$") in latex for number in numbers)
-    assert lines[2][3] == "11.5 (birds)"
-    assert "1. it <broke>" in text
-    assert sweep.command in text
 
 
 def test_what_travels_stands_in_tables_and_bars(made):
