@@ -85,15 +85,19 @@ def test_evaluate_measures_and_early_stop_stops(federation):
 
 
 class Stop(Callback):
-    """Stops after a round, and adds a number to its metrics."""
+    """Stops after a round, whose metrics it adds a number to; may end the process there, as a kill would."""
 
-    def __init__(self, after):
-        self.after = after
+    def __init__(self, after, killed=False):
+        self.after, self.killed = after, killed
 
     def after_round(self, loop):
         loop.metrics["mine"] = 2 * loop.state.round
         if loop.state.round >= self.after:
             loop.stop("I have seen enough")
+
+    def on_end(self, loop):
+        if self.killed:
+            raise KeyboardInterrupt
 
 
 def test_a_run_takes_callbacks_and_reports_the_last_round(tmp_path):
@@ -113,17 +117,10 @@ def test_where_the_round_is_chosen_a_callback_stops_the_choice_alone(tmp_path):
     assert done.result["stopped"]["why"] == "I have seen enough"
 
 
-class Interrupt(Callback):
-    """Ends the process, as a kill would, once the round is recorded."""
-
-    def on_end(self, loop):
-        raise KeyboardInterrupt
-
-
 def test_a_run_that_was_stopped_and_killed_does_not_go_on(tmp_path):
     experiment = Experiment.load("digit-pairs", LAST)
     with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path / "run", callbacks=[Stop(2), Interrupt()])
+        run(experiment, tmp_path / "run", callbacks=[Stop(2, killed=True)])
     assert not (tmp_path / "run" / "model.safetensors").exists()
     done = run(experiment, tmp_path / "run", resume=True, callbacks=[Callback()])  # derives nothing itself
     assert (done.result["rounds"], done.result["stopped"]["why"]) == (2, "I have seen enough")
