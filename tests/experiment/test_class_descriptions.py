@@ -39,7 +39,8 @@ def test_names_are_described_by_the_encoder_and_the_sentence_of_the_run_without_
     monkeypatch.setattr(class_descriptions, "describe", lambda names, *of: heard.extend(names) or bag(names, *of))
     found = semantics_of_names(["A red fire truck", "The wolf", "an elephant", "anteater"], space, settings())
     assert heard == ["bear", "red fire truck", "wolf", "elephant", "anteater"]
-    places = {name: np.flatnonzero(row > 1).tolist() for name, row in found.items()}
+    assert {*np.concatenate(list(found.values()))} == {0.1, 1.1}
+    places = {name: np.flatnonzero(row == 1.1).tolist() for name, row in found.items()}
     assert places == {"A red fire truck": [3, 4], "The wolf": [1], "an elephant": [5], "anteater": []}
 
 
