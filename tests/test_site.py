@@ -26,19 +26,17 @@ def site(tmp_path_factory):
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads, and the places in it that a link may name."""
+    """The tag and the address of all that a page links to or loads, and the places in it that a link may name."""
 
     def __init__(self, path):
         super().__init__()
-        self.links, self.loads, self.places = [], [], set()
+        self.links, self.places = [], set()
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag, attrs):
         known = dict(attrs)
+        self.links += [(tag, known[key]) for key in ("src", "href") if known.get(key)]
         self.places |= {known[key] for key in ("id", "name") if known.get(key)}
-        if tag == "a" and known.get("href"):
-            self.links.append(known["href"])
-        self.loads += [known[key] for key in ("src", "href") if tag != "a" and known.get(key)]
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +53,7 @@ def test_every_page_of_the_docs_is_there(site, pages):
 def test_every_link_leads_to_a_place_that_is_there(pages):
     broken = []
     for path, page in pages.items():
-        for link in page.links + page.loads:
+        for _, link in page.links:
             if re.match(r"(https?|data|mailto):", link):
                 continue
             file, _, place = unquote(link).partition("#")
@@ -63,13 +61,13 @@ def test_every_link_leads_to_a_place_that_is_there(pages):
             found = target in pages and place in pages[target].places if place else target.exists()
             if not found and place not in ("__search", "__drawer"):
                 broken.append((path.name, link))
-    assert sum(len(page.links) for page in pages.values()) > 1000
+    assert sum(tag == "a" for page in pages.values() for tag, _ in page.links) > 1000
     assert broken == []
 
 
 def test_nothing_is_loaded_from_another_host(site, pages):
     for path, page in pages.items():
-        assert [load for load in page.loads if re.match(r"(https?:)?//", load)] == [], path
+        assert [url for tag, url in page.links if tag != "a" and re.match(r"(https?:)?//", url)] == [], path
     for path in site.rglob("*"):
         if path.suffix in (".js", ".css"):
             assert not re.search(r"unpkg\.com|jsdelivr|googleapis|@import url\(.?http", path.read_text("utf-8")), path
