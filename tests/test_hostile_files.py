@@ -17,15 +17,12 @@ from fedunseen.core.errors import FedUnseenError
 from processes import environment
 from refusals import message_of
 
-SECONDS = 120
-"""Of the clock: what hangs or takes minutes fails, and a machine that is busy does not."""
 
-
-def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=SECONDS):
+def under_limits(*words, code=None, memory=2**30, file_size=None, folder=None, seconds=120):
     """Run ``fedunseen WORDS``, or ``python -c CODE WORDS``, within ``memory`` bytes beyond what its imports map.
 
     Those are 3 GiB of address space for PyTorch's libraries. A file of more than ``file_size`` bytes fails as on a full
-    disk; after ``seconds`` the process is taken for hung.
+    disk. What hangs or takes minutes fails after ``seconds`` of the clock, and a machine that is busy does not.
     """
 
     def limit():
