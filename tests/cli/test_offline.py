@@ -291,23 +291,19 @@ def test_files_that_do_not_belong_together_are_refused(answered, offline, refuse
     assert not Path("run").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
+def test_a_party_refuses_what_it_should_not_answer(offline, refused):
+    offline.plan()
+    offline.act("answer", "south")
+    offline.plan("clear", NAMES, "--plain")
+    for words, why in (
         ({"kits": "strange"}, "the plan is signed by an unknown key"),
         ({"more": ("--state", "fedunseen-south")}, "is the ledger of another data folder"),
         ({"more": ("--consent", "all")}, "--consent all: choose among"),
         ({"plan": "clear"}, "the plan asks for sums in clear"),
         ({"more": ("--set", "data.quantization=16")}, "data.quantization = 16 is not the coordinator's, 8"),
         ({"plan": "south-plan"}, "is a file of the kind 'answer', not 'plan'"),
-    ],
-    ids=str,
-)
-def test_a_party_refuses_what_it_should_not_answer(words, why, offline, refused):
-    offline.plan()
-    offline.act("answer", "south")
-    offline.plan("clear", NAMES, "--plain")
-    assert why in offline.act("answer", "north", **words, call=refused)
+    ):
+        assert why in offline.act("answer", "north", **words, call=refused)
     assert not list(Path().glob("north-*"))
 
 

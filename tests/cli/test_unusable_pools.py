@@ -178,9 +178,7 @@ error = partial(message_of, error=FedUnseenError)
 
 
 @pytest.mark.parametrize(("way", "kind"), [(way, kind) for way, kinds in CASES.items() for kind in kinds])
-def test_an_unusable_pool_is_refused_in_a_sentence(
-    way, kind, place, pool, photos, labelled, adapting, refused, tmp_path
-):
+def test_an_unusable_pool_is_one_sentence(way, kind, place, pool, photos, labelled, adapting, refused, tmp_path):
     name, new = "method" if kind == "method" else "run", tmp_path / "new"
     if way == "command":
         call = partial(refused, "adapt", place / name, pool(kind), "--out", new)
