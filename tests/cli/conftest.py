@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 import warnings
 from itertools import product
@@ -175,9 +176,8 @@ def adapting(make_folder, with_pool, tmp_path_factory):
     arrays = dict(np.load(place / "data/west/features.npz"))
     np.savez(place / "data/west/features.npz", **{k: v[arrays["labels"] != ""] for k, v in arrays.items()})
     parts = [dict(np.load(place / "data" / name / "features.npz")) for name in ("coordinator", *names)]
-    (place / "whole").mkdir()
+    shutil.copytree(root, place / "whole")
     whole = {key: np.concatenate([part[key] for part in parts]) for key in ("features", "labels", "split")}
     np.savez(place / "whole/features.npz", **whole)
-    (place / "whole/classes.csv").write_bytes((root / "classes.csv").read_bytes())
     run(Experiment.from_dict({"data": {"root": str(place / "whole")}}, ADAPTING), place / "alone")
     return place

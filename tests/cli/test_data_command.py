@@ -70,10 +70,6 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, works, tweets, tmp_
     check(tweets["data.root"], *sets(tweets), benchmark="sent140", samples=60, seen=4, unseen=2)
 
 
-def test_the_photos_of_cifar100_are_cifar100_s(check, real_data):
-    check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all", code=2, benchmark="cifar100")
-
-
 def test_a_whole_data_set_is_ready(check, works, cub, own_cache):
     splits = cub.parent / "split" / "att_splits.mat"
     report = check(cub, "--set", f"data.splits={splits}")
@@ -127,15 +123,17 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     check(tmp_path, "--images", *settings, unreadable=bad, bytes=30 * 3 * 32 * 32)
 
 
-def test_your_own_images(check, photos, tmp_path):
-    check(photos(tmp_path, PETS, 4), "--images", samples=16, unreadable=[])
-    table = (tmp_path / "classes.csv").rename(tmp_path / "table.csv")
-    check(tmp_path, code=2, benchmark="images", missing=["classes.csv"])
-    check(tmp_path, "--set", f"data.classes={table}")
-
-
-def test_features(check, make_folder, tmp_path, real_data):
+def test_your_own_images_and_features(check, photos, make_folder, tmp_path):
     check(make_folder(tmp_path / "mine"), benchmark="folder", samples=8 * 14 + 4 * 4)
+    root = photos(tmp_path / "photos", PETS, 4)
+    check(root, "--images", samples=16, unreadable=[])
+    table = (root / "classes.csv").rename(root / "table.csv")
+    check(root, code=2, benchmark="images", missing=["classes.csv"])
+    check(root, "--set", f"data.classes={table}")
+
+
+def test_published_photos_and_features(check, real_data):
+    check(real_data / "cifar100", "--set", "data.text_encoder=nowhere/at/all", code=2, benchmark="cifar100")
     root = real_data / "xlsa17"
     report = check(root / "CIFAR100_MBV2", samples=30_000, seen=80, unseen=20, attributes=384)
     expected = ['name = "xlsa17"', f"root = {json.dumps(str(root))}", 'dataset = "CIFAR100_MBV2"']

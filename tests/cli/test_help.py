@@ -152,12 +152,8 @@ def test_a_requirement_is_known_by_its_name_however_its_versions_are_written(wor
     assert list(versions) == ["python", "fedunseen", "click", "torch", "numpy", "my-thing.x"]
 
 
-def asked(shell, words):
+def asked(shell, **question):
     """Return what a shell is told when it asks for the completions of a line; zsh asks as fish does."""
-    question = {
-        "bash": {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
-        "fish": {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
-    }[shell]
     script = "import sys; sys.argv[0] = 'fedunseen'; from fedunseen.cli.main import main; main()"
     own = {**environment(), "_FEDUNSEEN_COMPLETE": f"complete_{shell}", **question}
     done = subprocess.run([sys.executable, "-c", script], env=own, capture_output=True, text=True)
@@ -167,8 +163,9 @@ def asked(shell, words):
 
 @pytest.mark.slow
 def test_bash_and_fish_hear_of_presets_and_of_options():
-    assert asked("bash", "fedunseen join --log").split() == ["--log-format"]
-    lines = asked("fish", "fedunseen run digit").splitlines()
+    assert asked("bash", COMP_WORDS="fedunseen join --log", COMP_CWORD="2").split() == ["--log-format"]
+    question = {"_TYPER_COMPLETE_ARGS": "fedunseen run digit", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    lines = asked("fish", **question).splitlines()
     assert len(lines) > 3
     assert all(line.startswith("digit") and "\t" in line for line in lines)  # what explains a preset fits on a line
 

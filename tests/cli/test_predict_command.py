@@ -59,10 +59,8 @@ def test_arrays_of_pictures_answer_as_their_files_do(layout, predict, digits, tm
     rows = np.stack([np.asarray(Image.open(image).convert("L").resize((16, 8))) for image in IMAGES])
     for i, row in enumerate(rows):
         Image.fromarray(row).save(tmp_path / f"{i}.png")
-    given = {
-        "bytes": rows, "shares": rows / 255, "colors last": np.repeat(rows[..., None], 3, axis=-1),
-        "colors first": np.repeat(rows[:, None], 3, axis=1),
-    }  # fmt: skip
+    given = {"bytes": rows, "shares": rows / 255, "colors last": np.repeat(rows[..., None], 3, axis=-1)}
+    given["colors first"] = np.repeat(rows[:, None], 3, axis=1)
     np.savez(tmp_path / "rows.npz", images=given[layout])
     found = predict(digits, tmp_path / "rows.npz", "--top", 100)
     files = predict(digits, *sorted(tmp_path.glob("*.png")), "--top", 100)

@@ -18,6 +18,7 @@ TINY = shlex.join(["digit-pairs", *sets({"data.train_per_class": 2, "data.test_p
 IMAGE = "shown/white/a.png"
 LEAKAGE = f"attack leakage {TINY} --out new"
 PLAN = "offline plan digit-pairs-gaussian --credentials kits/coordinator --out p"
+BENCH = "bench --out new"
 DEAL = "data deal digit-pairs --set partition.clients=3 --out new"
 
 
@@ -65,9 +66,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "attack leakage digit-pairs-gaussian --out new": "method.name = 'gaussian' is solved in closed form",
         f"attack backdoor {TINY} --out new --defences norm-klip": "unknown defence 'norm-klip': did you mean",
         f"attack backdoor {TINY} --out new --set attack.name=nan": "attack.name = 'nan' has no triggers",
-        "bench --out new --only method": (
-            "error: --only method: write it as AXIS=VALUE, for example --only method=distzsl [experiment]\n"
-        ),
+        f"{BENCH} --only method": "error: --only method: write it as AXIS=VALUE, for example --only method=distzsl [",
         "certs --out new": "give one of --parties (new certificates for all), --renew and --revoke",
         "certs --out new --renew a --revoke b --authority full": "give one of --parties",
         "certs --out new --renew a": "--authority is missing",
@@ -95,7 +94,7 @@ CASES = {  # code -> words of the command: what the sentence says
         f"predict run {IMAGE} --client 0": "run has one model for all clients: leave out the client",
         "run small.toml --out new --set partition.clients=9": "9 clients cannot each hold classes of their own",
         "run small.toml --out new --set run.device=cuda": (
-            "error: run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu' [experiment]\n"
+            "error: run.device = 'cuda', but no CUDA device is there: set it to 'auto' or 'cpu' ["
         ),
         "run small.toml --out new --set strategy.rounds": "--set strategy.rounds: write it as section.key=value",
         "sweep two.toml --only lr": "--only lr: write it as AXIS=VALUE",
@@ -155,9 +154,7 @@ CASES = {  # code -> words of the command: what the sentence says
         f"{PLAN} --parties a,b,c --set method.name=fedzsl --set strategy.name=fedavg": "trains in rounds",
     },
     "bench-time": {
-        "bench --out new --budget '2 days'": (
-            "error: --budget 2 days: write a number and s, min or h, for example 2h [bench-time]\n"
-        )
+        f"{BENCH} --budget '2 days'": "error: --budget 2 days: write a number and s, min or h, for example 2h ["
     },
     "known-class": {
         f"predict run {IMAGE} --class 47": "--class 47: this run has the class already",

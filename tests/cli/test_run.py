@@ -32,11 +32,6 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
     assert (out / "report.html").stat().st_size > 10_000
 
 
-def test_resuming_a_finished_run_says_the_same_again(command, small, tmp_path):
-    arguments = ("run", small, "--out", tmp_path / "out", "--json")
-    assert command(*arguments) == command(*arguments, "--resume")
-
-
 def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypatch):
     from fedunseen.federation.run_directory import RunDirectory
 
@@ -67,9 +62,10 @@ def test_a_run_that_diverged_with_finite_losses_warns_on_the_console_in_json_and
     assert warning["what"] in (tmp_path / "run" / "report.html").read_text("utf-8")
 
 
-def test_report_names_the_page_and_one_that_cannot_be_written_is_one_sentence(refused, works, small, tmp_path):
-    works("run", small, "--out", tmp_path / "out")
+def test_a_finished_run_says_the_same_when_resumed_and_its_report_is_written_again(works, refused, small, tmp_path):
     page = tmp_path / "out" / "report.html"
+    words = "run", small, "--out", page.parent, "--json"
+    assert works(*words) == works(*words, "--resume")
     assert works("report", page.parent, "--json").answer == {"run": str(page.parent), "report": str(page)}
     page.unlink()
     page.mkdir()

@@ -27,9 +27,8 @@ SPOIL = {
 }
 FILES = {"empty file": b"", "broken": b"PK\x03\x04 cut", "missing": None, "damaged picture": b"\x89PNG cut"}
 TABLE = "name,split,fur,size\ncat,seen,1,0.1\ndog,seen,1,0.3\nhorse,seen,0.8,0.9\nship,unseen,0,1\n"
-BYTES = {"empty file": "is damaged or not a NumPy file: save it again"}
-BYTES |= {"broken": BYTES["empty file"], "missing": "is missing: correct its name"}
-METHOD = {"method": "'gaussian'"}
+DAMAGED = "is damaged or not a NumPy file: save it again"
+OF_RUNS = {"empty file": DAMAGED, "broken": DAMAGED, "missing": "is missing: correct its name", "method": "'gaussian'"}
 ESTIMATOR = {
     "length": "X has 7 features, but ZeroShotClassifier is expecting 128 features as input): give (m, 128) finite",
     "none": "there are 0 unlabelled samples: give at least 10",
@@ -51,8 +50,7 @@ CASES = {
         "text of pictures": "give pictures (n, height, width[, 3])",
         "damaged picture": "0.png is not a readable image: give another file",
         "empty folder": "pool is empty: name a folder that holds images",
-        **BYTES,
-        **METHOD,
+        **OF_RUNS,
     },
     "Run.adapt": {
         "length": "the inputs have the shape (20, 7), but this run's model takes (n, 128): give such inputs",
@@ -60,8 +58,7 @@ CASES = {
         "few": "there are 9 unlabelled samples: give at least 10",
         "not finite": "the inputs hold values that are not finite: leave those rows out",
         "text": "the inputs are of type <U32: give real numbers",
-        **BYTES,
-        **METHOD,
+        **OF_RUNS,
     },
     "estimator.adapt": ESTIMATOR,
     "estimator.fit": ESTIMATOR,
@@ -74,7 +71,7 @@ CASES = {
         "none of pictures": "there are 0 unlabelled samples in {place}/data/unlabelled: give at least 10",
         "few of pictures": "there are 9 unlabelled samples in {place}/data/unlabelled: give at least 10",
         "damaged picture": "unlabelled/0.png is not a readable image (1 of 60 are not): fix or replace it",
-        **BYTES,
+        **OF_RUNS,
         "method": "set method.name = 'gaussian', or data.unlabelled = false",
     },
     "answer": {
@@ -82,8 +79,8 @@ CASES = {
         "length of all": "a sample has the shape (7,), but the coordinator's model takes (9,): give features of the",
         "infinite": "samples hold NaN or infinity: leave those out",
         "text": "not real numbers: save numbers",
-        "empty file": BYTES["empty file"],
-        "broken": BYTES["broken"],
+        "empty file": DAMAGED,
+        "broken": DAMAGED,
     },
 }
 
