@@ -5,12 +5,11 @@ import random
 import signal
 
 import pytest
-from safetensors.torch import load_file
 
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
 from processes import ADAPTING, ENGINES, TRAINED, Deployment, command, sets
-from same import same
+from same import same, tensors
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +43,7 @@ def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machi
         (plan,) = ledger["plans"].values()
         assert (ledger["rosters"], plan["opened"]["k"], plan["waiting"]) == ([list(NAMES)], 1, None)
     unmasked = run(Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "unmasked")
-    one, other = (load_file(path / "model.safetensors") for path in (tmp_path / "run", unmasked.path))
+    one, other = map(tensors, (tmp_path / "run", unmasked))
     assert one.keys() == other.keys()
     assert max(float((one[name].double() - other[name].double()).abs().max()) for name in one) < 2e-7
 

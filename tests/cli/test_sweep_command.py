@@ -1,4 +1,4 @@
-"""``fedunseen sweep`` and ``fedunseen sweeps``."""
+"""``fedunseen sweep``, ``sweeps`` and ``bench``."""
 
 import csv
 import json
@@ -9,10 +9,9 @@ import sys
 
 import pytest
 
+from fedunseen.cli.sweep import seconds_of
 from fedunseen.core.presets import sweep_names
 from processes import environment, until
-
-pytestmark = pytest.mark.slow
 
 SWEEP = """
 title = "Two rates"
@@ -35,6 +34,7 @@ def two(small, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_and_is_told_on_both_streams(works, two, tmp_path):
     out = tmp_path / "deep" / "out"
     words = "sweep", two, "--out", out, "--only", "lr=0.1", "--json"
@@ -55,6 +55,7 @@ def test_a_sweep_runs_and_is_told_on_both_streams(works, two, tmp_path):
     assert (again.out, again.err.splitlines()) == (done.out, said[1:])  # nothing was run
 
 
+@pytest.mark.slow
 def test_cells_that_fail_end_with_code_1_and_their_reason_once(command, two, tmp_path):
     two.write_text(SWEEP.replace("[0.05, 0.1]", "[1e25, 1e30]"), "utf-8")
     done = command("sweep", two, "--out", tmp_path / "out", "--jobs", "1", "--json")
@@ -84,6 +85,7 @@ def test_the_shipped_sweeps_are_listed_with_their_data(command):
     assert without == {"fzsl-table5", *few_shot}  # the first compares networks that make the features
 
 
+@pytest.mark.slow
 def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(two, tmp_path, own_cache):
     out = tmp_path / "out"
     words = "-m", "fedunseen", "sweep", two, "--set", "strategy.rounds=5000", "--out", out, "--jobs", "1"
@@ -102,3 +104,37 @@ def test_an_interrupt_leaves_a_sweep_that_can_be_resumed(two, tmp_path, own_cach
     assert (out / "results.html").exists()
     assert not (out / "failed").exists()
     assert not metrics.with_name("result.json").exists()
+
+
+BENCH = """
+title = "One method"
+
+[bench]
+validation_runs = 2
+seeds = 1
+examples = [0]
+pool = false
+
+[experiment]
+data = { name = "digit-pairs", train_per_class = 4, test_per_class = 4 }
+partition = { kind = "pccd", clients = 4 }
+evaluation = { clients = false, embedding = false }
+
+[axes.method.ridge]
+method = { name = "ridge" }
+evaluation.choose = { "method.log_gamma" = [-1.0, 0.0] }
+"""
+
+
+def test_the_command_runs_and_prints_the_rows(works, tmp_path):
+    (tmp_path / "one.toml").write_text(BENCH, "utf-8")
+    words = "bench", tmp_path / "one.toml", "--out", tmp_path / "out", "--json"
+    assert [row["status"] for row in works(*words, "--budget", "0s").answer["rows"]] == ["not run"]
+    done = works(*words)
+    assert [row["status"] for row in done.answer["rows"]] == ["done"]
+    assert "1 of 1 rows measured" in done.err
+    assert (tmp_path / "out" / "leaderboard.html").exists()
+
+
+def test_a_budget_is_read_in_its_unit():
+    assert (seconds_of("90s"), seconds_of("1.5min"), seconds_of("2h"), seconds_of("")) == (90, 90, 7200, float("inf"))
