@@ -11,8 +11,9 @@ from fedunseen.report.backdoor_page import conclusions
 from fedunseen.tools.backdoor import defended, guards, verdict
 from processes import sets
 
-FEW = {"data.train_per_class": 2, "data.test_per_class": 1, "method.kl": 0, "method.consistency": 0}
-TINY = ["digit-pairs", *sets(FEW)]
+FEW = {"data.train_per_class": 2, "data.test_per_class": 1, "method.consistency": 0}
+MORE = {"data.train_per_class": 10, "data.test_per_class": 4, "strategy.rounds": 4}
+TINY, SMALL = (["digit-pairs", *sets({**settings, "method.kl": 0})] for settings in (FEW, MORE))
 
 
 @pytest.mark.slow
@@ -70,9 +71,6 @@ def test_sums_are_of_as_many_parties_as_there_are(works, tmp_path):
 
 
 # Backdoors
-
-LATER = {"strategy.rounds": 4, "data.train_per_class": 10, "data.test_per_class": 4, "method.kl": 0}
-SMALL = ["digit-pairs", *sets(LATER)]
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-import fedunseen
 from fedunseen import __version__
 from fedunseen.cli.main import PANELS, app
 from fedunseen.cli.options import presets, settings, sweeps
@@ -53,7 +52,7 @@ def test_help_lists_every_command_in_one_panel(command):
 
 
 def test_the_version_is_the_package_s(command):
-    assert command("--version") == (0, f"fedunseen {fedunseen.__version__}\n", "")
+    assert command("--version") == (0, f"fedunseen {__version__}\n", "")
 
 
 def loaded(*words):

@@ -27,8 +27,8 @@ def pictures(tmp_path):
         folder = tmp_path / "paints" / name
         folder.mkdir(parents=True)
         for i in range(6):
-            noise = random.integers(-25, 26, (20, 24, 3))
-            Image.fromarray(np.clip(np.array(colour) + noise, 0, 255).astype(np.uint8)).save(folder / f"{i}.png")
+            pixels = np.clip(random.integers(-25, 26, (20, 24, 3)) + colour, 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
     return tmp_path / "paints"
 
 

@@ -95,9 +95,10 @@ def unadapted(tmp_path_factory):
     return folder
 
 
-def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, tmp_path):
+def test_an_adapted_run_predicts_learns_reports_and_exports(unadapted, works, refused, tmp_path):
     words = "adapt", unadapted / "run", unadapted / "pool.npz", "--out", tmp_path / "new", "--json"
     note = works(*words).answer["adapted"]
+    assert "is not an empty folder" in refused(*words)
     samples, seen = (np.array(note["classes"][key]) for key in ("samples", "seen"))
     assert (note["measured"], note["test_share"]) == (True, 0)
     assert samples.sum() > 0 == samples[seen.astype(bool)].sum()
@@ -126,10 +127,6 @@ def test_without_its_data_a_run_is_adapted_but_not_measured(unadapted, tmp_path)
         adapted = before.adapt(unadapted / "pool.npz", among="unseen")
     assert adapted.result["zsl"] == before.result["zsl"]
     assert not adapted.result["adapted"]["measured"]
-
-
-def test_a_folder_that_holds_something_is_refused(refused, unadapted):
-    assert "is not an empty folder" in refused("adapt", unadapted / "run", unadapted / "pool.npz", "--out", unadapted)
 
 
 def test_a_service_adapts_only_where_it_is_asked_to(unadapted):

@@ -9,6 +9,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli import progress
+from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tools.encode import encode
 from fedunseen.tools.estimate import estimate
 from processes import TRAINED, environment, sets
@@ -33,8 +34,6 @@ def test_the_real_command_prints_its_result_alone_on_standard_output(small, tmp_
 
 
 def test_an_interrupted_run_says_how_to_go_on(command, small, tmp_path, monkeypatch):
-    from fedunseen.federation.run_directory import RunDirectory
-
     real = RunDirectory.save_checkpoint
 
     def interrupt(self, checkpoint):
@@ -133,10 +132,9 @@ def test_what_travels_and_how_many_trainings_are_those_of_the_run(tmp_path):
     assert variant.seconds_run == pytest.approx(8 * 2 * per_round + clients)
     done = run(Experiment.load("digit-pairs", {**SMALL, "evaluation.selection": "last"}), tmp_path / "run")
     assert variant.parameters == sum(done.result["parameters"].values())
-    line = json.loads((done.path / "metrics.jsonl").read_text().splitlines()[0])
+    line = done.metrics[0]
     assert variant.bytes_round == (line["bytes_down"] + line["bytes_up"]) // len(line["participants"])
-    assert variant.device == "cpu"
-    assert variant.device_bytes is None
+    assert (variant.device, variant.device_bytes) == ("cpu", None)
 
 
 def test_a_round_of_more_samples_is_estimated_from_the_same_batches(monkeypatch):
@@ -162,8 +160,7 @@ def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
     settings = {**SMALL, "strategy.rounds": 7, "evaluation.every": 3, "evaluation.selection": "last"}
     variant = estimate(Experiment.load("digit-pairs", settings))
     done = run(Experiment.load("digit-pairs", settings), tmp_path / "run")
-    lines = [json.loads(line) for line in (done.path / "metrics.jsonl").read_text().splitlines()]
-    measured = sum("zsl" in line for line in lines)
+    measured = sum("zsl" in line for line in done.metrics)
     assert measured == 4  # rounds 1, 3, 6 and 7
-    measured += sum(len(line["clients"]["zsl"]) for line in lines if "clients" in line)
+    measured += sum(len(line["clients"]["zsl"]) for line in done.metrics if "clients" in line)
     assert variant.seconds_run == pytest.approx(7 * variant.seconds_round + measured * variant.seconds_evaluation)

@@ -39,10 +39,9 @@ def test_a_sweep_runs_and_is_told_on_both_streams(works, two, tmp_path):
     out = tmp_path / "deep" / "out"
     words = "sweep", two, "--out", out, "--only", "lr=0.1", "--json"
     done = works(*words)
-    answer = done.answer
-    not_run, row = answer["cells"]
+    not_run, row = done.answer["cells"]
     expected = {"sweep": "two", "out": str(out), "report": str(out / "results.html"), "cells": [not_run, row]}
-    assert answer == {**expected, "done": 1, "failed": 0, "refused": 0, "not_run": 1}
+    assert done.answer == {**expected, "done": 1, "failed": 0, "refused": 0, "not_run": 1}
     assert (not_run["values"], not_run["status"], row["values"]) == ({"lr": "0.05"}, "not run", {"lr": "0.1"})
     result = json.loads((out / row["run"] / "result.json").read_text())
     assert {key: row[key] for key in ("zsl", "gzsl_seen")} == {key: result[key] for key in ("zsl", "gzsl_seen")}

@@ -136,8 +136,7 @@ def pool(labelled, tmp_path):
         np.savez(file, features=array)
         if kind in FILES:
             write(file, FILES[kind])
-            return file
-        return array if in_memory else file
+        return array if in_memory and kind not in FILES else file
 
     return make
 
