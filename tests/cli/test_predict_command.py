@@ -72,8 +72,7 @@ def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, predict, d
     table = tmp_path / "answers.csv"
     done = command("predict", digits, *IMAGES, "--csv", table, "--proba", "--top", 100)
     assert done == (0, "", f"{table}: 3 inputs, 300 lines\n")
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = list(csv.DictReader(table.read_text("utf-8").splitlines()))
     plain = predict(digits, *IMAGES, "--top", 100)
     expected = [(one["input"], str(i), c["name"], c["score"]) for one in plain for i, c in enumerate(one["classes"], 1)]
     assert [(r["input"], r["place"], r["class"], float(r["score"])) for r in rows] == expected
@@ -127,8 +126,7 @@ def test_each_table_is_a_file_and_latex_has_the_numbers_of_the_csv_files(command
     assert len(lines) == 1 + len((digits / "metrics.jsonl").read_text().splitlines())
     files = works("export", digits, "--csv", tmp_path, "--latex", tmp_path, "--json").answer["files"]
     assert {Path(file).suffix for file in files} == {".csv", ".tex"}
-    with (tmp_path / "classes.csv").open(encoding="utf-8") as file:
-        header, first, *rest = csv.reader(file)
+    header, first, *rest = csv.reader((tmp_path / "classes.csv").read_text("utf-8").splitlines())
     lines = (tmp_path / "classes.tex").read_text("utf-8").splitlines()
     assert lines[:3] == [r"\begin{tabular}{llrrr}", r"\toprule", " & ".join(header) + r" \\"]
     assert len(lines) == 6 + 1 + len(rest)
