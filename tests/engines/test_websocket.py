@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import threading
+import time
 
 import pytest
 
@@ -29,6 +30,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from fedunseen.engines.carriers.websocket import client, messages, server
 from fedunseen.engines.carriers.websocket import kit as kits
 
+pytestmark = pytest.mark.slow
 NAMES = ("north", "south", "west")
 
 
@@ -128,6 +130,82 @@ def test_a_party_that_is_silent_is_gone(place, monkeypatch):
 
 
 @plain
+@pytest.mark.parametrize("signs_in", [False, True])
+def test_pings_whose_answers_no_one_reads_end_a_connection(place, signs_in):
+    own = json.dumps({"name": "north", "token": "token", "signature": ""}).encode()
+    with place.host() as link, socket.create_connection(("127.0.0.1", place.port)) as attacker:
+        asked = (
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            f"Sec-WebSocket-Key: {'A' * 22}==",
+            "Sec-WebSocket-Version: 13",
+        )
+        attacker.sendall("\r\n".join(["GET / HTTP/1.1", "Host: x", *asked, "", ""]).encode())
+        if signs_in:
+            attacker.sendall(bytes([0x81, 0x80 | len(own), 0, 0, 0, 0]) + own)
+            until(link.present)
+        pings = (bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)) * 1000
+        with pytest.raises(ConnectionError):
+            list(iter(lambda: attacker.sendall(pings), 0))
+
+
+@plain
+def test_a_party_that_reads_nothing_is_cut(place, monkeypatch):
+    monkeypatch.setattr(messages, "SILENCE", 0.5)
+    monkeypatch.setattr(server, "GRACE", 0.0)
+
+    async def stop_reading():
+        async with dialled(place) as connection:
+            await soon(link.present)
+            connection.transport.pause_reading()
+            with pytest.raises(PartyGone):
+                await asyncio.wrap_future(link.ask("north", bytes(30_000_000)))
+            await soon(lambda: not link.tasks)
+            connection.transport.abort()
+
+    with place.host() as link:
+        asyncio.run(stop_reading())
+
+
+@plain
+def test_what_is_asked_when_the_coordinator_ends_has_an_answer(place):
+    over = threading.Event()
+    with place.hosting("north", lambda message: over.wait() and message) as link:
+        asked = link.ask("north", b"message")
+        until(lambda: link.open)
+    over.set()
+    for future in (asked, link.ask("north", b"another")):
+        with pytest.raises(PartyGone):
+            future.result(GUARD)
+
+
+@plain
+def test_of_messages_that_wait_the_newest_is_answered(place):
+    first, answered = threading.Event(), []
+    with place.hosting("north", lambda message: answered.append(message) or (first.wait() and message)) as link:
+        for message in (b"1", b"2", b"3"):
+            last = link.ask("north", message)
+            until(lambda: answered)
+        time.sleep(0.5)  # both have come
+        first.set()
+        assert last.result(GUARD) == b"3"
+    assert answered == [b"1", b"3"]
+
+
+@plain
+def test_a_broken_answer_after_an_outage_is_tried_again(place, monkeypatch):
+    """As of a proxy whose coordinator has not started: something strange is judged by itself, not by the outage."""
+    monkeypatch.setattr(client, "STRANGE", 1.0)
+    party = place.join("north")
+    time.sleep(1.5)
+    with socket.create_server(("127.0.0.1", place.port)) as listener:
+        listener.accept()[0].close()
+    with place.host() as link:
+        until(link.present)
+    assert party.error is None
+
+
+@plain
 def test_a_party_leaves_a_coordinator_that_is_silent_and_connects_again(place, monkeypatch):
     monkeypatch.setattr(messages, "SILENCE", 0.5)
     came = []
@@ -205,7 +283,12 @@ def test_nothing_else_is_served(place):
     async def knock():
         with pytest.raises(InvalidStatus, match="403"):  # a page of a browser
             await connect(f"wss://127.0.0.1:{place.port}", ssl=context, origin=f"https://127.0.0.1:{place.port}")
-        for said, code in (("[]", 1000), ("no JSON", 1000), ('{"name": "north"}', 1000), (b"\0" * (2**17 + 1), 1009)):
+        for said, code in (
+            ("[]", 1000),
+            ("no JSON", 1000),
+            ('{"name": "north"}', 1000),
+            (b"\0" * (messages.CHUNK + 1), 1009),
+        ):
             async with connect(f"wss://127.0.0.1:{place.port}", ssl=context) as connection:
                 with contextlib.suppress(ConnectionClosed):
                     await connection.send(said)

@@ -9,17 +9,17 @@ import json
 import logging
 import math
 import os
-import queue
 import re
 import secrets
 import ssl
 import threading
 import time
+from collections import deque
 
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus, WebSocketException
 
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
@@ -27,10 +27,12 @@ from fedunseen.engines.carriers.websocket import kit
 from fedunseen.engines.carriers.websocket.messages import (
     CALL,
     CHUNK,
+    LEAVE,
     REFUSED,
     SILENCE,
     TAKEN,
-    beating,
+    alive,
+    cut_soon,
     heard,
     pieces,
     read_head,
@@ -51,10 +53,12 @@ class Connection:
         self.place = place
         self.token = secrets.token_hex(16)
         self.where = f"{bracketed(place.address)}:{place.port}"
-        self.inbox: queue.SimpleQueue[tuple[ClientConnection, int, bytes] | Exception] = queue.SimpleQueue()
+        self.inbox: deque[tuple[ClientConnection, int, bytes] | Exception] = deque(maxlen=1)  # the newest counts
+        self.came = threading.Event()
         self.loop = asyncio.new_event_loop()
         self.link: ClientConnection | None = None
-        self.accepted, self.taken = False, 0.0  # since when another process is connected
+        self.accepted = False
+        self.lost = self.strange = self.taken = 0.0  # since when; strange: something else than a coordinator answers
         self.key: ec.EllipticCurvePrivateKey | None = None
         self.context: ssl.SSLContext | None = None
         if place.kit is not None:
@@ -75,6 +79,7 @@ class Connection:
 
         async def leave() -> None:
             if self.link is not None:
+                cut_soon(self.link)
                 await self.link.close()
             self.keeping.cancel()
             await asyncio.wait([self.keeping])
@@ -92,30 +97,33 @@ class Connection:
 
         asyncio.run_coroutine_threadsafe(send(), self.loop).result()
 
+    def _put(self, came: tuple[ClientConnection, int, bytes] | Exception) -> None:
+        self.inbox.append(came)
+        self.came.set()
+
     async def _kept(self) -> None:
         try:
             await self._keep()
         except Exception as error:
-            self.inbox.put(error)
+            self._put(error)
 
     async def _keep(self) -> None:
-        begin = said = time.monotonic()
+        self.lost = said = time.monotonic()
         while True:
             try:
                 await self._receive()
             except (OSError, WebSocketException, ValueError, ImportError) as error:
                 if self.accepted:
-                    self.accepted, begin = False, time.monotonic()
-                    said = begin
-                patience, reason = self._judged(error)
-            passed = time.monotonic() - begin
-            if passed >= patience:
+                    self.accepted, self.strange, self.taken = False, 0.0, 0.0
+                    self.lost = said = time.monotonic()
+                end, reason = self._judged(error)
+            now = time.monotonic()
+            if now >= end:
                 raise ConnectionLost(f"no coordinator at {self.where}: {reason}")
-            if time.monotonic() - said >= WORD and patience < math.inf:
-                said = time.monotonic()
-                more = f"trying for {patience - passed:.0f} s more"
+            if now - said >= WORD and end < math.inf:
+                said, more = now, f"trying for {end - now:.0f} s more"
                 _log.warning("no coordinator at %s (%s): %s", self.where, reason, more, extra=LOOKING)
-            await asyncio.sleep(min(0.1 if passed < 1 else 0.5, patience - passed))
+            await asyncio.sleep(min(0.1 if now - self.lost < 1 else 0.5, end - now))
 
     async def _receive(self) -> None:
         """Connect, and receive messages until the connection ends."""
@@ -127,7 +135,7 @@ class Connection:
             proxy=None if is_loopback(self.place.address) else True,
             open_timeout=CALL,
             ping_interval=None,
-            close_timeout=1.0,
+            close_timeout=LEAVE,
             max_size=CHUNK,
         ) as self.link:
             challenge = await heard(self.link)
@@ -139,8 +147,8 @@ class Connection:
             await self.link.send(json.dumps(own))
             if await heard(self.link, beats=True) != "":
                 raise ValueError("no welcome")
-            self.accepted, self.taken = True, 0.0
-            async with beating(self.link):
+            self.accepted = True
+            async with alive(self.link):
                 while True:
                     await self._take(self.link)
 
@@ -152,11 +160,11 @@ class Connection:
             if isinstance(piece, str):
                 raise ValueError("a message with a piece too few")
             content += piece
-        self.inbox.put((link, number, bytes(content)))
+        self._put((link, number, bytes(content)))
 
     def _judged(self, error: Exception) -> tuple[float, str]:
-        """Return for how long to try again after an error, and why; raise if another try cannot help."""
-        place, where = self.place, self.where
+        """Return until when to try again after an error, and why; raise if another try cannot help."""
+        place, where, now = self.place, self.where, time.monotonic()
         code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
         if code == REFUSED:
             known = f"has no party {place.name!r}" if place.kit is None else f"does not know this key of {place.name!r}"
@@ -166,31 +174,35 @@ class Connection:
             ) from error
         if code == TAKEN:
             # Perhaps the party's last process, on a machine that is gone: the coordinator waits for its time-out.
-            self.taken = self.taken or time.monotonic()
-            if time.monotonic() - self.taken > SILENCE + 2:
+            self.taken = self.taken or now
+            if now - self.taken > SILENCE + 2:
                 raise RefusedError(
                     f"another process is connected to {where} as party {place.name!r}: end it, or join under another "
                     "name and with its key"
                 ) from error
             return math.inf, ""
-        tls = _tls_error(error)
+        tls = None if isinstance(error, ConnectionError) else _tls_error(error)
         if isinstance(tls, ssl.SSLCertVerificationError):
             raise RefusedError(
                 f"the certificate of the coordinator at {where} is not accepted: {tls.verify_message.rstrip('.')}; "
                 "take the folder that was made with the coordinator's and an address that its certificate names, or "
                 "make new ones with `fedunseen certs`"
             ) from error
-        if isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # a coordinator that ends or begins, or a proxy
-            return place.patience, "it hangs up while the connection is secured"
-        if tls is not None:
-            return STRANGE, f"what listens there does not speak TLS ({tls.reason or tls}): is it --insecure?"
-        if isinstance(error, InvalidStatus) and error.response.status_code in (500, 502, 503, 504):
-            return place.patience, f"it says {error.response.status_code}"
-        if isinstance(error, InvalidHandshake | ValueError):
-            return min(STRANGE, place.patience), "what listens there speaks something else: TLS, or no coordinator"
+        cut = isinstance(tls, ssl.SSLEOFError | ssl.SSLZeroReturnError)
+        cut |= self.context is not None and isinstance(error, InvalidMessage) and isinstance(error.__cause__, EOFError)
+        busy = isinstance(error, InvalidStatus) and error.response.status_code in (500, 502, 503, 504)
+        if (tls is not None or isinstance(error, InvalidHandshake | ValueError)) and not cut and not busy:
+            self.strange = self.strange or now
+            reason = "speaks something else: TLS, or no coordinator"
+            if tls is not None:
+                reason = f"does not speak TLS ({tls.reason or tls}): is it --insecure?"
+            return self.strange + min(STRANGE, place.patience), f"what listens there {reason}"
+        self.strange, end = 0.0, self.lost + place.patience
+        if cut:  # by a coordinator that ends or begins, or by a proxy
+            return end, "it hangs up while the connection is secured"
         number = re.search(r"\[Errno (\d+)\]", str(error))  # of the first address, where there are several
         reason = os.strerror(int(number[1])) if number else re.sub(r"^\[Errno \S+\] ", "", str(error))
-        return place.patience, reason or type(error).__name__
+        return end, reason or type(error).__name__
 
 
 def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
@@ -200,10 +212,10 @@ def answer_messages(place: Join, answer: Answer, done: threading.Event) -> None:
     thread.start()
     try:
         while not done.is_set():
-            try:
-                came = connection.inbox.get(timeout=0.1)
-            except queue.Empty:
+            if not connection.came.wait(0.1):
                 continue
+            connection.came.clear()
+            came = connection.inbox.pop()
             if isinstance(came, Exception):
                 raise came
             link, number, message = came

@@ -14,9 +14,10 @@ from websockets.exceptions import ConnectionClosed
 
 from fedunseen.core.files import parse_json
 
-CHUNK = 2**17  # bytes of a piece: small, since a sign of life may have to wait for one on a slow line
+CHUNK = 2**15  # bytes of a piece: small, since a piece has to arrive within SILENCE on a slow line, too
 BEAT, SILENCE = 1.0, 8.0  # seconds between signs of life; after so many without one, the other side is gone
 CALL = 20.0  # seconds in which a connection has to be ready
+LEAVE = 1.0  # seconds for the other side to take part in the end of a connection
 REFUSED, TAKEN = 4403, 4409  # codes with which the coordinator closes a connection: no such key; another process
 
 
@@ -53,8 +54,8 @@ async def heard(connection: Connection, beats: bool = False) -> str | bytes:
 
 
 @contextlib.asynccontextmanager
-async def beating(connection: Connection) -> AsyncIterator[None]:
-    """Give signs of life while the context lasts."""
+async def alive(connection: Connection) -> AsyncIterator[None]:
+    """Give signs of life while the context lasts, and cut the connection soon after it."""
 
     async def beat() -> None:
         with contextlib.suppress(ConnectionClosed):
@@ -67,3 +68,9 @@ async def beating(connection: Connection) -> AsyncIterator[None]:
         yield
     finally:
         task.cancel()
+        cut_soon(connection)
+
+
+def cut_soon(connection: Connection) -> None:
+    """Cut a connection unless it ends by itself: closing waits for ever for an other side that reads nothing."""
+    asyncio.get_running_loop().call_later(LEAVE, connection.transport.abort)

@@ -31,9 +31,11 @@ from fedunseen.engines.carriers.websocket import kit
 from fedunseen.engines.carriers.websocket.messages import (
     CALL,
     CHUNK,
+    LEAVE,
     REFUSED,
     TAKEN,
-    beating,
+    alive,
+    cut_soon,
     heard,
     pieces,
     read_head,
@@ -43,9 +45,20 @@ from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
-GRACE = 1.5  # seconds for a party to connect again after its connection broke
+GRACE = 4.0  # seconds for a party to connect again after its connection broke
+UNREAD = 2**20  # bytes that may wait for a side that does not read them
 _log = logging.getLogger("fedunseen.federation")
 _library = logging.getLogger("fedunseen.engines.carriers.websocket")
+
+
+class Guarded(ServerConnection):
+    """A connection that ends if the other side asks for more, by pings, than it reads."""
+
+    def data_received(self, data: bytes) -> None:
+        """Handle bytes."""
+        super().data_received(data)
+        if self.transport.get_write_buffer_size() > UNREAD:
+            self.transport.abort()
 
 
 class _Refused(Exception):
@@ -91,6 +104,7 @@ class Connections:
         self.loop = asyncio.new_event_loop()
         self.over = asyncio.Event()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.waiting: set[Future[bytes]] = set()
 
     def present(self) -> Mapping[str, str]:
         """Return the parties that are connected now: name -> a token that changes when the party starts again."""
@@ -101,6 +115,8 @@ class Connections:
     def ask(self, name: str, message: bytes) -> Future[bytes]:
         """Send a party a message; see :class:`~fedunseen.engines.remote.link.Link`."""
         future: Future[bytes] = Future()
+        self.waiting.add(future)
+        future.add_done_callback(self.waiting.discard)
         try:
             self.loop.call_soon_threadsafe(self._ask, name, message, future)
         except RuntimeError:  # the loop has ended
@@ -131,7 +147,7 @@ class Connections:
                     async with asyncio.timeout(CALL):
                         await party.connection.send(piece)
             except TimeoutError:  # it takes nothing: it may connect again
-                await party.connection.close()
+                cut_soon(party.connection)
             except ConnectionClosed:
                 pass  # the party connects again and is asked again, or is gone
 
@@ -149,9 +165,10 @@ class Connections:
         again = before is not None and before.token == party.token
         self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
         if before is not None:
+            cut_soon(before.connection)
             self._start(before.connection.close())
         try:
-            async with beating(connection):
+            async with alive(connection):
                 while True:
                     await self._take(party)
         except (ConnectionClosed, TimeoutError):
@@ -195,7 +212,7 @@ class Connections:
             if isinstance(piece, str) or not 0 < len(piece) <= size:
                 raise ValueError("a message with a piece too many")
             size -= len(piece)
-            if ask is not None:
+            if ask is not None and not ask.future.done():
                 content += piece
         if ask is not None:
             complete(ask.future, bytes(content))
@@ -203,9 +220,9 @@ class Connections:
     def _expired(self, name: str) -> bool:
         return name in self.ends and datetime.now(UTC) > self.ends[name]
 
-    def _fail(self, name: str | None, error: Exception) -> None:
-        """Complete what has no answer yet from a party, or from any."""
-        for ask in [ask for ask in list(self.open.values()) if name in (None, ask.party.name)]:
+    def _fail(self, name: str, error: Exception) -> None:
+        """Complete what has no answer yet from a party."""
+        for ask in [ask for ask in self.open.values() if ask.party.name == name]:
             complete(ask.future, error)
 
     def _forget(self, party: _Party) -> None:
@@ -214,26 +231,43 @@ class Connections:
             del self.seen[party.name]
             self._fail(party.name, PartyGone(party.name))
 
-    async def listen(self, listener: socket.socket, context: ssl.SSLContext | None, ready: threading.Event) -> None:
-        """Serve until ``over`` is set."""
-        server = websocket_server(
+    def run(self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]) -> None:
+        """Listen, in a thread, until ``over`` is set."""
+        try:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                runner.run(self._listen(listener, context, started))
+        except BaseException as error:
+            started.set_exception(error)
+            raise
+        finally:
+            for future in list(self.waiting):
+                complete(future, PartyGone("the coordinator has ended"))
+
+    async def _listen(self, listener: socket.socket, context: ssl.SSLContext | None, started: Future[None]) -> None:
+        server = await websocket_server(
             self.serve,
             sock=listener,
             ssl=context,
+            ssl_handshake_timeout=context and CALL,
             origins=[None],  # no page of a browser
             compression=None,
             server_header=None,
             open_timeout=CALL,
             ping_interval=None,
-            close_timeout=1.0,
+            close_timeout=LEAVE,
             max_size=CHUNK,
             max_queue=8,
             logger=_library,
+            create_connection=Guarded,
         )
-        async with server:
-            ready.set()
-            await self.over.wait()
-        self._fail(None, PartyGone("the coordinator has ended"))
+        started.set_result(None)
+        await self.over.wait()
+        for connection in server.connections:
+            cut_soon(connection)
+        server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * LEAVE):
+                await server.wait_closed()
 
 
 @contextlib.contextmanager
@@ -248,26 +282,19 @@ def serve(place: Host) -> Iterator[Link]:
             raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {REMEDY}") from error
         keys = kit.registered(place.kit, place.parties)
         ends = kit.expiry(place.kit, keys)
-    listener, ready = _listener(place.address, place.port), threading.Event()
     connections = Connections(place.parties, keys, ends)
-    loop = connections.loop
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(connections.listen(listener, context, ready))
-        finally:
-            loop.close()
-
-    thread = threading.Thread(target=run, name="websocket", daemon=True)
-    with _logged(place):
+    with _listener(place.address, place.port) as listener, _logged(place):
+        started: Future[None] = Future()
+        thread = threading.Thread(
+            target=connections.run, args=(listener, context, started), name="websocket", daemon=True
+        )
         thread.start()
+        started.result()
         try:
-            ready.wait()
             yield connections
         finally:
-            loop.call_soon_threadsafe(connections.over.set)
+            connections.loop.call_soon_threadsafe(connections.over.set)
             thread.join(5)
-            listener.close()
 
 
 @contextlib.contextmanager
