@@ -69,15 +69,12 @@ def test_the_second_time_no_model_is_loaded(bert_folder, own_cache, monkeypatch)
     assert len(list((own_cache / "texts").iterdir())) == 2
 
 
-GLOVE = "the 1 0 0\ncurved 0 1 0\nBill 0 0 2\nshape 0.5 0 0\nhas 0 0 4\nbad 1 x 2\n"
-
-
 @pytest.mark.parametrize("kind", ["glove.txt", "glove.txt.gz", "word2vec.txt"])
 def test_word_vectors_are_summed_and_texts_without_one_are_named(tmp_path, kind):
     path = tmp_path / kind
-    content = ("7 3\n" if kind.startswith("word2vec") else "") + GLOVE
+    content = "the 1 0 0\ncurved 0 1 0\nBill 0 0 2\nshape 0.5 0 0\nhas 0 0 4\nbad 1 x 2\n"
     with gzip.open(path, "wt") if kind.endswith("gz") else path.open("w") as file:
-        file.write(content)
+        file.write(("7 3\n" if kind.startswith("word2vec") else "") + content)
     names = ["has_Bill_shape::curved_(unheard-of)", "The curved"]
     assert embed_texts(names, f"vectors:{path}").tolist() == [[0.5, 1, 6], [1, 1, 0]]
     said = message_of(embed_texts, ["the", "Unheard_of thing"], f"vectors:{path}")

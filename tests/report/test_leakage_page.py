@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pytest
 import torch
 
 from fedunseen import Experiment
@@ -20,48 +19,45 @@ def numbers(mse, recovered, **more):
 GUESSES = {"average": numbers(0.08, 0), "random class": numbers(0.11, 0), "source": numbers(1e-12, 2)}
 
 
-@pytest.fixture
-def facts():
-    """What a critic and a generator of which both travel might give away."""
-    settings = {"steps": 300, "lr": 1.0}
-    lines = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
-    dlg = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": lines, "settings": settings}
+SETTINGS = {"steps": 300, "lr": 1.0}
+LINES = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
+DLG = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": LINES, "settings": SETTINGS}
 
-    def phase(name, analytic, inputs, attributes):
-        """A phase that depends on what the closed form recovers; ``inputs`` and ``attributes`` are those of DLG."""
-        closed = {what: numbers(1e-9, 2) for what in analytic}
-        search = {"settings": settings, "searches": [], "inputs": inputs, "attributes": attributes}
-        return {
-            "travels": [f"{name}.0.weight"], "optimiser": "Adam",
-            "depends": {what: what in analytic for what in ("inputs", "attributes")},
-            "attacks": {"analytic": {"settings": {}, "searches": [], **closed}, "dlg": search},
-        }  # fmt: skip
 
-    phases = {
-        "critic": phase("critic", ("inputs", "attributes"), numbers(0.21, 0), numbers(0.3, 0)),
-        "generator": phase("generator", ("attributes",), numbers(0.31, 0), numbers(0.02, 1)),
-    }
+def phase(name, analytic, inputs, attributes):
+    """A phase that depends on what the closed form recovers; ``inputs`` and ``attributes`` are those of DLG."""
+    closed = {what: numbers(1e-9, 2) for what in analytic}
+    search = {"settings": SETTINGS, "searches": [], "inputs": inputs, "attributes": attributes}
     return {
-        "experiment": Experiment.load("digit-pairs", {"run.seed": 3}).to_dict(), "benchmark": "digit-pairs",
-        "seed": 3, "classes": ["00", "11"], "shared": ["*"],
-        "samples": [{"id": 4, "class": "<b>00"}, {"id": 9, "class": "11"}],
-        "classifier": {"network": "LeNet", "pixels": [1, 8, 16], "guesses": GUESSES, "attacks": {"dlg": dlg}},
-        "method": {
-            "method": "clswgan", "generates": True, "unit": {"inputs": True, "attributes": True}, "pixels": [1, 8, 16],
-            "guesses": {"inputs": GUESSES, "attributes": GUESSES}, "phases": phases,
-        },
+        "travels": [f"{name}.0.weight"], "optimiser": "Adam",
+        "depends": {what: what in analytic for what in ("inputs", "attributes")},
+        "attacks": {"analytic": {"settings": {}, "searches": [], **closed}, "dlg": search},
     }  # fmt: skip
 
 
-@pytest.fixture
-def tensors():
-    made = {f"classifier.{name}": torch.rand(2, 1, 8, 16) for name in ("source", "dlg.recovered")}
-    made |= {f"method.{name}": torch.rand(2, 128) for name in ("inputs", "critic.analytic.inputs", "critic.dlg.inputs")}
-    return made | {"classifier.dlg": torch.rand(2, 3, 1, 8, 16)}
+FACTS = {  # what a critic and a generator of which both travel might give away
+    "experiment": Experiment.load("digit-pairs", {"run.seed": 3}).to_dict(), "benchmark": "digit-pairs",
+    "seed": 3, "classes": ["00", "11"], "shared": ["*"],
+    "samples": [{"id": 4, "class": "<b>00"}, {"id": 9, "class": "11"}],
+    "classifier": {"network": "LeNet", "pixels": [1, 8, 16], "guesses": GUESSES, "attacks": {"dlg": DLG}},
+    "method": {
+        "method": "clswgan", "generates": True, "unit": {"inputs": True, "attributes": True}, "pixels": [1, 8, 16],
+        "guesses": {"inputs": GUESSES, "attributes": GUESSES},
+        "phases": {
+            "critic": phase("critic", ("inputs", "attributes"), numbers(0.21, 0), numbers(0.3, 0)),
+            "generator": phase("generator", ("attributes",), numbers(0.31, 0), numbers(0.02, 1)),
+        },
+    },
+}  # fmt: skip
+TENSORS = {
+    **{f"classifier.{name}": torch.rand(2, 1, 8, 16) for name in ("source", "dlg.recovered")},
+    **{f"method.{name}": torch.rand(2, 128) for name in ("inputs", "critic.analytic.inputs", "critic.dlg.inputs")},
+    "classifier.dlg": torch.rand(2, 3, 1, 8, 16),
+}
 
 
-def test_conclusions_follow_the_numbers(facts):
-    assert conclusions(facts) == [
+def test_conclusions_follow_the_numbers():
+    assert conclusions(FACTS) == [
         "A classifier that sees images gives them away: DLG recovers 2 of 2 images (mean MSE 1e-06, PSNR 60.0 dB; "
         "guessing the average image: 0.08).",
         "The gradient of clswgan's critic phase gives the image away: the best attack, the closed form, recovers 2 of "
@@ -77,10 +73,10 @@ def test_conclusions_follow_the_numbers(facts):
     ]
 
 
-def test_the_page_shows_sources_beside_what_was_recovered(facts, tensors, tmp_path):
-    page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
+def test_the_page_shows_sources_beside_what_was_recovered(tmp_path):
+    page = write_leakage_report(FACTS, TENSORS, tmp_path / "leakage.html").read_text("utf-8")
     assert ("<b>00" in page, "&lt;b&gt;00" in page) == (False, True)  # class names are text
-    for words in conclusions(facts):
+    for words in conclusions(FACTS):
         assert words.replace("'", "&#39;") in page
     classifier, rest = page.split('id="phase-critic"')
     assert classifier.count('src="data:image/png') == 2 * 4  # source, iterations 0 and 5, recovered
@@ -94,7 +90,7 @@ def test_the_page_shows_sources_beside_what_was_recovered(facts, tensors, tmp_pa
     assert "http" not in without_pictures(page).replace("http-equiv", "")
 
 
-def test_what_sums_give_away_is_said_and_shown(facts, tensors, tmp_path):
+def test_what_sums_give_away_is_said_and_shown(tmp_path):
     def row(parties, seen, mse, recovered, count):
         return {"parties": parties, "seen": seen, "inputs": numbers(mse, recovered, samples=[{}] * count)}
 
@@ -102,17 +98,17 @@ def test_what_sums_give_away_is_said_and_shown(facts, tensors, tmp_path):
     analytic = [{"parties": 1, "seen": "update"}, row(3, "sum", 0.05, 0, 3)]
     failed = [row(1, "update", 0.071, 0, 1), row(3, "sum", 0.072, 0, 3)]
     phases = {"critic": {"analytic": analytic, "dlg": dlg}, "generator": {"analytic": [{"parties": 1, "seen": "sum"}]}}
-    summed = facts | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
+    summed = FACTS | {"sums": {"samples": [], "classifier": {"dlg": failed}, "phases": phases}}
     assert conclusions(summed) == [
-        *conclusions(facts),
+        *conclusions(FACTS),
         "Where the coordinator sees sums, the best attack on the classifier recovers these images: 0 of 1 from one "
         "update, 0 of 3 from the sum of 3.",
         "Where the coordinator sees sums, the best attack on phase critic recovers these images: 1 of 1 from one "
         "update, 2 of 3 from the sum of 3. A sum hides whose samples they are. It does not hide the samples.",
     ]
-    page = write_leakage_report(facts, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    page = write_leakage_report(FACTS, TENSORS, tmp_path / "leakage.html").read_text("utf-8")
     assert ('id="sums"' in page, "--sums none" in page) == (False, True)
-    page = write_leakage_report(summed, tensors, tmp_path / "leakage.html").read_text("utf-8")
+    page = write_leakage_report(summed, TENSORS, tmp_path / "leakage.html").read_text("utf-8")
     assert "--sums 1,3" in page
     tables = page.split('id="sums"')[1].split('id="how"')[0].split("<h3>")[1:]
     assert [table.split("</h3>")[0] for table in tables] == [
