@@ -214,11 +214,7 @@ def test_the_command_shows_a_run_live(machine):
 @pytest.fixture
 def shown(served_app, opened):
     """Show a monitor in the browser."""
-
-    def show(monitor, token=None, **options):
-        return opened(served_app(create_app(monitor, token)), **options)
-
-    return show
+    return lambda monitor, token=None, **options: opened(served_app(create_app(monitor, token)), **options)
 
 
 def test_the_page_follows_a_federation(shown, federation):

@@ -1,7 +1,6 @@
 """The service, asked by a client: what it answers, and what it refuses in one sentence."""
 
 import io
-import itertools
 import json
 import math
 import re
@@ -347,8 +346,7 @@ def test_the_model_page_and_the_schema_are_there(digits, client):
 
 # Classes added by a few words, which a text encoder describes that the run's own classes were described by
 
-COLOURS, THINGS = ("red", "green", "blue", "black"), ("cat", "dog", "fish", "horse")
-NAMES = [f"{colour} {thing}" for colour, thing in itertools.product(COLOURS, THINGS)]
+NAMES = [f"{color} {thing}" for color in ("red", "green", "blue", "black") for thing in ("cat", "dog", "fish", "horse")]
 KEPT_APART = ("blue fish", "red horse", "green dog")
 
 
@@ -392,7 +390,7 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
     before = asked.post("/predict", json=sample).json()
     added = asked.post("/classes", json={"name": "black dog"})
     assert (added.status_code, added.json()) == (201, {"name": "black dog", "kind": "added", "lasting": False})
-    answer = asked.post("/predict?top=20", json=sample).json()["answers"][0]["classes"]
+    (answer,) = answers(asked.post("/predict?top=20", json=sample))
     assert (answer[0]["name"], answer[0]["kind"]) == ("black dog", "added")
     (ranking,) = load_run(named).predict(photo("black dog", 1), ["black dog"], top=20)
     expected = {one.name: one.score for one in ranking}
@@ -403,8 +401,8 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
 
 def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
-    for settings in ({"name": "x", "sentence": "  "}, {"name": "x", "sentence": "?!"}):
-        reply = asked.post("/classes", json=settings)
-        assert (reply.status_code, reply.json()["detail"].count("\n")) == (422, 0)
+    for sentence in ("  ", "?!"):
+        status, why = said(asked.post("/classes", json={"name": "x", "sentence": sentence}))
+        assert (status, why.count("\n")) == (422, 0)
     assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {"detail": "sentence must be text"}
     assert len(asked.get("/classes").json()["classes"]) == 13
