@@ -60,8 +60,7 @@ def test_a_replaced_model_takes_classes_that_are_not_its_own_and_is_left_out():
     _, after, notes = round_of(probing(), given)
     assert notes["dropped"] == {"2": "it turns inputs of classes that its client does not hold into others"}
     assert notes["judged"][2] > 0.9
-    rest = FedAvg().merge({}, MODEL, given[:2] + given[3:], 0)[1]
-    assert torch.equal(after["w"], rest["w"])
+    assert torch.equal(after["w"], FedAvg().merge({}, MODEL, given[:2] + given[3:], 0)[1]["w"])
 
 
 def test_what_is_theft_elsewhere_is_a_clients_own_business_at_home():
@@ -101,8 +100,7 @@ def test_what_is_typical_is_remembered_so_that_a_round_of_liars_sets_no_standard
     assert float(state["defence/rule/length"]) == pytest.approx(typical)
     liars = [Reply(k, {"w": 50.0 * honest(k).update["w"]}, 2, 10) for k in (0, 1)]
     state, _, notes = round_of(strategy, liars, state)
-    kept = [k * n for k, n in zip(notes["kept"], notes["norms"], strict=True)]
-    assert max(kept) <= 1.5 * 2 * typical * 1.001
+    assert max(k * n for k, n in zip(notes["kept"], notes["norms"], strict=True)) <= 1.5 * 2 * typical * 1.001
     assert float(state["defence/rule/length"]) <= 2 * typical * 1.001
 
 

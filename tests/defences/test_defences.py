@@ -38,9 +38,8 @@ def replies(count, seed=1, **odd):
     common, random = params(seed), np.random.default_rng(seed)
     result = []
     for k in range(count):
-        factor = odd.get(f"c{k}", 1.0)
         noise = {name: torch.tensor(0.5 * random.normal(size=shape)).float() for name, shape in SHAPES.items()}
-        update = {name: factor * (value + noise[name]) for name, value in common.items()}
+        update = {name: odd.get(f"c{k}", 1.0) * (value + noise[name]) for name, value in common.items()}
         result.append(Reply(k, update, classes=k + 1, samples=10, step_lengths=dict.fromkeys(SHAPES, 1.0 + k)))
     return result
 
@@ -140,8 +139,7 @@ def test_coordinates_are_taken_in_blocks(monkeypatch):
 
 def test_steps_go_backwards_where_too_few_signs_agree():
     many = replies(6, c0=-3.0)
-    x = matrix(many)
-    mean, agree = weighted(many), np.abs(np.sign(x).sum(0))
+    mean, agree = weighted(many), np.abs(np.sign(matrix(many)).sum(0))
     for threshold in (1, 4, 6):
         close(merged("robust-learning-rate", many, threshold=threshold)[0], np.where(agree >= threshold, mean, -mean))
 
@@ -203,8 +201,7 @@ def test_flame_leaves_out_another_direction_clips_and_adds_noise():
     close(notes["kept"], factors)
     close(flat(after), factors @ matrix(many) / np.count_nonzero(factors))
     _, noisy, _ = round_of(robust("flame", noise=0.1), many, start)
-    difference = flat(noisy) - flat(after)
-    assert 0.3 < difference.std() / (0.1 * np.median(norms)) < 2.0
+    assert 0.3 < (flat(noisy) - flat(after)).std() / (0.1 * np.median(norms)) < 2.0
 
 
 @pytest.mark.parametrize("name", WHOLE)

@@ -48,8 +48,7 @@ def test_it_is_the_network_that_torch_has():
     network = backbone(COLOUR, "maps", widths=(8, 16), norm="group")
     params = network.init(np.random.default_rng(0))
     params["f.norm0.weight"], params["f.norm1.bias"] = torch.rand(8), torch.rand(16)
-    blocks = block(0, 3, 8, nn.GroupNorm(1, 8)) | block(1, 8, 16, nn.GroupNorm(2, 16))
-    reference = nn.Sequential(OrderedDict(blocks))
+    reference = nn.Sequential(OrderedDict(block(0, 3, 8, nn.GroupNorm(1, 8)) | block(1, 8, 16, nn.GroupNorm(2, 16))))
     reference.load_state_dict({name.removeprefix("f."): value for name, value in params.items()})
     images = torch.rand(2, *COLOUR)
     torch.testing.assert_close(network(params, images), reference(images - 0.5))
@@ -188,6 +187,5 @@ def test_the_gru_maps_over_tasks_and_differentiates_twice():
         return torch.func.grad(lambda p: network(p, sequences).square().sum())(own)["f.gru.weight_hh"].square().sum()
 
     mapped = torch.func.vmap(torch.func.grad(gradient), in_dims=(None, 0))(params, tasks)
-    alone = torch.func.grad(gradient)(params, tasks[2])
-    for name, value in alone.items():
+    for name, value in torch.func.grad(gradient)(params, tasks[2]).items():
         torch.testing.assert_close(mapped[name][2], value)

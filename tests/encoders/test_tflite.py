@@ -26,8 +26,7 @@ def apples(real_data):
     """The first 80 of CIFAR-100's apples, (80, 3, 32, 32)."""
     with Image.open(real_data / "cifar100" / "00_apple.webp") as file:
         tiles = np.asarray(file.convert("RGB"))
-    rows = tiles.shape[0] // 32
-    tiles = tiles.reshape(rows, 32, -1, 32, 3).transpose(0, 2, 4, 1, 3)
+    tiles = tiles.reshape(tiles.shape[0] // 32, 32, -1, 32, 3).transpose(0, 2, 4, 1, 3)
     return np.ascontiguousarray(tiles.reshape(-1, 3, 32, 32)[:80])
 
 

@@ -84,8 +84,7 @@ def test_frozen_tokens_are_the_librarys_and_other_sizes_interpolate_the_position
     with torch.no_grad():
         expected = model(prepared(photographs, *HALF)).last_hidden_state.numpy()
         values = model(prepared(photographs, *HALF, size=48), interpolate_pos_encoding=True).last_hidden_state
-    vectors = vit(vit_folder).encode(photographs)
-    np.testing.assert_allclose(vectors, expected[:, 0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vit(vit_folder).encode(photographs), expected[:, 0], rtol=1e-4, atol=1e-5)
     maps = vit(vit_folder, "maps").encode(photographs)
     assert maps.shape == (8, 16, 4, 4)
     np.testing.assert_allclose(maps[:, :, 2, 1], expected[:, 1 + 2 * 4 + 1], rtol=2e-3, atol=2e-3)
@@ -230,8 +229,7 @@ def test_bad_folders_are_named(resnet_folder, vit_folder, tmp_path, monkeypatch)
     (broken / "config.json").write_text(json.dumps(config | {"hidden_sizes": [*config["hidden_sizes"][:2], 20]}))
     assert said(broken, True).startswith(f"{broken}: encoder.stages.2.layers.0.layer.0.convolution.weight has another")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    missing = message_of(resnet, resnet_folder, error=MissingDependencyError)
-    assert missing.endswith("pip install 'fedunseen[encoders]'")
+    assert message_of(resnet, resnet_folder, error=MissingDependencyError).endswith("pip install 'fedunseen[encoders]'")
 
 
 def test_a_hub_name_is_loaded_from_its_local_copy_and_a_hub_that_does_not_answer_is_named(
@@ -246,8 +244,7 @@ def test_a_hub_name_is_loaded_from_its_local_copy_and_a_hub_that_does_not_answer
         return str(resnet_folder)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    features = resnet("somebody/network").encode(photographs)
-    assert np.array_equal(features, resnet(resnet_folder).encode(photographs))
+    assert np.array_equal(resnet("somebody/network").encode(photographs), resnet(resnet_folder).encode(photographs))
     ((name, patterns),) = asked
     assert name == "somebody/network"
     assert not any(".bin" in pattern or ".pt" in pattern or ".py" in pattern for pattern in patterns)

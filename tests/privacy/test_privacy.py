@@ -114,8 +114,7 @@ def zeros(size=2):
 def merging(weights, rate=0.5, rounds=3, inner=None, more=(), uniform=False, **settings):
     """Make private merging of clients with these weights; its privacy is paid for."""
     result = PrivacySettings(name="client-level", **{"clip": 2.0, "noise": 1e-6, **settings})
-    noise = Private(result, rate, rounds, weights, 7, uniform)
-    return Pipeline(inner or FedAvg(server_lr=0.5), [noise, *more])
+    return Pipeline(inner or FedAvg(server_lr=0.5), [Private(result, rate, rounds, weights, 7, uniform), *more])
 
 
 def released(strategy, *replies, size=2, round=0):
@@ -152,8 +151,7 @@ def test_noise_is_the_multiplier_times_what_one_client_can_change(private):
     random = np.random.default_rng(0)
     for _ in range(20):
         update = torch.from_numpy(random.normal(size=size).astype(np.float32) * 10 ** random.uniform(-3, 3))
-        other = released(strategy, Reply(1, {"w": update}, 3, 1), size=size)
-        assert float((other - noise).norm()) <= most * 1.0001
+        assert float((released(strategy, Reply(1, {"w": update}, 3, 1), size=size) - noise).norm()) <= most * 1.0001
 
 
 def test_noise_comes_from_the_seed_or_from_the_system(private):
@@ -291,5 +289,4 @@ def test_a_run_counts_its_epsilon(tmp_path):
     assert hidden.result["epsilon"] == plain.result["epsilon"] > 0
     assert "clipped" not in hidden.metrics[0]["privacy"]
     assert "clients clipped their updates and added the noise under masks" in write_report(hidden).read_text("utf-8")
-    manifest = json.loads((hidden.path / "manifest.json").read_bytes())
-    assert manifest["experiment"]["privacy"]["aggregation"] == "masked"
+    assert json.loads((hidden.path / "manifest.json").read_bytes())["experiment"]["privacy"]["aggregation"] == "masked"

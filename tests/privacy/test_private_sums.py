@@ -60,8 +60,7 @@ def test_one_sample_changes_what_is_released_by_one_over_the_noise_multiplier_at
 
 
 def test_samples_are_shortened_and_not_lengthened():
-    inputs = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
-    sums = statistics(inputs, torch.tensor([0, 0, 0]), PAIR, clip_norm=1.0)
+    sums = statistics(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]), torch.tensor([0, 0, 0]), PAIR, clip_norm=1.0)
     assert sums["total"][0].tolist() == pytest.approx([0.6 + 0.3, 0.8 + 0.4])
     assert sums["count"].tolist() == [3.0, 0.0]
 
@@ -114,8 +113,7 @@ def test_noise_on_a_sum_counts_as_fewer_samples_nobody_s_classes_have_none_and_h
     expected = n / (1 + release.deviations[1] ** 2 / (n * variance))
     assert cleaned["count"].tolist() == [*(pytest.approx(value, rel=0.1) for value in expected.tolist()), 0.0, 0.0]
     assert bool((cleaned["count"][:4] < n).all())
-    means = cleaned["total"][:4] / cleaned["count"][:4, None]
-    assert torch.allclose(means, noisy["total"][:4] / n[:, None])
+    assert torch.allclose(cleaned["total"][:4] / cleaned["count"][:4, None], noisy["total"][:4] / n[:, None])
     assert not bool(cleaned["total"][4:].any())
     noisy = noised(hidden, sums)
     noisy["count"][:] = 1.0
@@ -240,8 +238,7 @@ def test_no_sample_changes_more_than_the_noise_multiplier_says(quantization):
     levels = range(-quantization.levels, quantization.levels + 1)
     exact = torch.from_numpy(quantization.step).double().expand(3)
     for codes in itertools.product(levels, levels, levels if len(quantization.step) == 1 else [0]):
-        rows = torch.tensor([codes], dtype=torch.int8)
-        sums = statistics(rows, torch.tensor([0]), PAIR, release.clip, quantization)
+        sums = statistics(torch.tensor([codes], dtype=torch.int8), torch.tensor([0]), PAIR, release.clip, quantization)
         assert float((sums["total"][0] * exact).norm()) <= 1.0 + 1e-9
         changes.append(float(in_units(sums, release).norm()))
     assert 0.9 / 3.0 < max(changes) <= 1 / 3.0

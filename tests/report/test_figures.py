@@ -75,8 +75,7 @@ def apart(points):
 
 
 def test_generated_are_circles_and_real_ones_crosses_in_the_color_of_their_class_and_in_one_plane():
-    rng = np.random.default_rng(0)
-    plane, labels = rng.normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
+    plane, labels = np.random.default_rng(0).normal(size=(60, 2)) * [1.0, 4.0], np.repeat([0, 1, 2], 20)
     generated = np.arange(60) % 2 == 0
     drawing = class_map(plane, labels, ["a", "<b>", "c"], "t", generated)
     paths = re.findall(r'class="(\w+)" style="--hue:(\d+)" d="(.*?)"><title>(.*?)</title>', drawing)
@@ -137,8 +136,7 @@ def test_no_two_labels_overlap():
 
 def test_every_cluster_of_scipy_s_average_linkage_stands_together():
     alike = np.corrcoef(np.random.default_rng(0).normal(size=(30, 6)))
-    with_unknown = np.pad(alike, (0, 1), constant_values=np.nan)
-    place = np.argsort(leaf_order(with_unknown))
+    place = np.argsort(leaf_order(np.pad(alike, (0, 1), constant_values=np.nan)))
     assert place[30] == 30
     assert np.argsort(leaf_order(alike)).tolist() == place[:30].tolist()
     assert leaf_order(np.eye(2)).tolist() == [0, 1]
@@ -160,8 +158,7 @@ def test_agreement_uses_only_what_both_know():
 
 
 def test_holding_order_makes_blocks_and_keeps_unheld_classes_last():
-    counts = np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]])
-    order, held, idle = holding_order(counts, np.array([2, 5]))
+    order, held, idle = holding_order(np.array([[0, 5, 0, 1, 0, 0], [4, 0, 0, 3, 0, 0]]), np.array([2, 5]))
     assert (order.tolist(), held, idle) == ([1, 0, 3, 4, 2, 5], 3, 1)
 
 
@@ -175,8 +172,7 @@ def test_row_scaled_takes_out_level_and_length_of_every_row():
 
 
 def test_attributes_stand_group_by_group_and_each_once():
-    groups = {"b": (4, 1), "none": (), "a": (0,)}
-    order, sizes = attribute_order(groups, 7)
+    order, sizes = attribute_order({"b": (4, 1), "none": (), "a": (0,)}, 7)
     assert (order.tolist(), sizes) == ([4, 1, 0, 2, 3, 5, 6], [("b", 2), ("a", 1), ("", 4)])
     order, sizes = attribute_order({}, 3)
     assert (order.tolist(), sizes) == ([0, 1, 2], [])

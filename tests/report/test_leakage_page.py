@@ -83,8 +83,7 @@ def test_the_page_shows_sources_beside_what_was_recovered(tmp_path):
     critic, generator = rest.split('id="phase-generator"')
     assert critic.count('src="data:image/png') == 2 * 3  # source, closed form, DLG
     assert ["The gradient does not depend on it" in part for part in (critic, generator)] == [False, True]
-    shown = [float(value) for value in re.findall(r'<data value="([^"]+)">', critic)]
-    assert {1e-9, 0.21, 0.3, 0.08} <= set(shown)
+    assert {1e-9, 0.21, 0.3, 0.08} <= {float(value) for value in re.findall(r'<data value="([^"]+)">', critic)}
     for words in ("fedunseen attack leakage digit-pairs", "--set run.seed=3", "--images 2 --method dlg"):
         assert words in page
     assert "http" not in without_pictures(page).replace("http-equiv", "")

@@ -203,8 +203,7 @@ def test_what_travels_stands_in_tables_and_bars(made):
     for i, row in enumerate(found):
         measured = {} if i == 1 else {"parameters_shared": 1_000_000.0 * (i + 1), "bytes_up": 4_000_000.0 * (i + 1)}
         messages.append(Row(**{**vars(row), "mean": {**row.mean, **measured}}))
-    page = page_of(sweep, messages, out)
-    head, *body = page.tables[0]
+    head, *body = page_of(sweep, messages, out).tables[0]
     assert [text for text, _ in head][2:] == ["ZSL", "paper, birds", "parameters that travel", "up"]
     assert [line[-2][0] for line in body] == ["1,000,000", "–", *(f"{n},000,000" for n in (3, 4, 5, 6))]  # noqa: RUF001
     assert [line[-1][0] for line in body] == ["4 MB", "–", *(f"{4 * n} MB" for n in (3, 4, 5, 6))]  # noqa: RUF001

@@ -156,8 +156,7 @@ def test_a_few_shot_run_learns_classes_from_examples(few, client):
         return [("files", ("a.png", file.getvalue())) for file in files]
 
     for digit in (6, 7):
-        examples = pictures(images[labels == digit][:5])
-        added = asked.post("/classes", data={"name": f"a {digit}"}, files=examples)
+        added = asked.post("/classes", data={"name": f"a {digit}"}, files=pictures(images[labels == digit][:5]))
         assert added.json() == {"name": f"a {digit}", "kind": "added", "lasting": False, "examples": 5}
     queries = pictures([images[labels == digit][9] for digit in (6, 7)])
     assert [one[0]["name"] for one in answers(asked.post("/predict", files=queries))] == ["a 6", "a 7"]
@@ -199,8 +198,7 @@ def test_lasting_classes_need_a_token_and_are_there_in_the_next_service_unless_d
     Recognizer(load_run(run)).add(Added("new", np.ones(6), lasting=True))
     path = run / "added-classes.safetensors"
     path.write_bytes(path.read_bytes()[:20])
-    damaged = f"{path} is damaged: delete it, and add the lasting classes again"
-    assert message_of(Recognizer, load_run(run)) == damaged
+    assert message_of(Recognizer, load_run(run)) == f"{path} is damaged: delete it, and add the lasting classes again"
 
 
 def test_with_a_token_only_page_and_health_are_open(digits, client):
