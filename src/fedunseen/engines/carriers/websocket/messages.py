@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 
 from fedunseen.core.files import parse_json
 
-CHUNK = 2**15  # bytes of a piece: small, since a piece has to arrive within SILENCE on a slow line, too
+CHUNK = 2**16  # bytes of a piece: small, since a piece has to arrive within SILENCE on a slow line, too
 BEAT, SILENCE = 1.0, 8.0  # seconds between signs of life; after so many without one, the other side is gone
 CALL = 20.0  # seconds in which a connection has to be ready
 LEAVE = 1.0  # seconds for the other side to take part in the end of a connection
