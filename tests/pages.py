@@ -14,10 +14,7 @@ VOID = {"meta", "img", "br", "input", "link", "hr"}
 
 
 def says(page, place, text):
-    """Wait until a text alone stands in a place of a browser's page.
-
-    The pages' policy forbids what Playwright would do to wait for a function.
-    """
+    """Wait until a text alone stands in a place of a browser's page, whose policy forbids to wait for a function."""
     from playwright.sync_api import expect
 
     expect(page.locator(place)).to_have_text([text])

@@ -90,20 +90,17 @@ def test_covered_attributes_are_drawn(made, tmp_path):
     assert f"full color {cover.max():g}." in words
 
 
-def made_up(run):
-    """Made-up pictures of generated features: two unseen classes, one of them without an accuracy."""
-    accuracy = np.full(len(run.space.unseen), np.nan, dtype=np.float32)
-    accuracy[2] = 61.25
-    return {
-        "generated_labels": np.repeat(run.space.unseen[[2, 5]], 12), "generated_kind": np.tile([0, 1, 1], 8),
-        "generated_plane": np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32),
-        "generated_accuracy": accuracy,
-    }  # fmt: skip
-
-
 def test_generated_features_stand_beside_real_ones_with_the_accuracy_of_each_class(made, tmp_path):
-    run = copied(made(), tmp_path / "copy", tensors=made_up(made()))
-    names = [run.space.names[c] for c in run.space.unseen[[2, 5]]]
+    """Of two unseen classes, one without an accuracy."""
+    unseen = made().space.unseen
+    accuracy = np.full(len(unseen), np.nan, dtype=np.float32)
+    accuracy[2] = 61.25
+    tensors = {
+        "generated_labels": np.repeat(unseen[[2, 5]], 12), "generated_kind": np.tile([0, 1, 1], 8),
+        "generated_plane": np.random.default_rng(0).normal(size=(24, 2)).astype(np.float32),
+    }  # fmt: skip
+    run = copied(made(), tmp_path / "copy", tensors={**tensors, "generated_accuracy": accuracy})
+    names = [run.space.names[c] for c in unseen[[2, 5]]]
     html, words = page(run, tmp_path)
     assert "16 generated and 8 real samples of 2 classes" in html
     listed = re.findall(r'class="key swatch" style="--hue:(\d+)"></i>(.*?)</span> <span class="num">(.*?)</span>', html)

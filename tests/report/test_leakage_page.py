@@ -20,8 +20,8 @@ GUESSES = {"average": numbers(0.08, 0), "random class": numbers(0.11, 0), "sourc
 
 
 SETTINGS = {"steps": 300, "lr": 1.0}
-LINES = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
-DLG = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "images": LINES, "settings": SETTINGS}
+DLG = {**numbers(1e-6, 2), "labels": 2, "iterations": [0, 5, 300], "settings": SETTINGS}
+DLG["images"] = [{"mse": 0.01 * i, "psnr": 20.0, "iterations": 7} for i in (1, 2)]
 
 
 def phase(name, analytic, inputs, attributes):

@@ -19,7 +19,6 @@ from fedunseen.tasks.zero_shot_summary import small as shrunk
 from pages import check_whole, copied, page_of, without_pictures
 
 NUMBERS = ("zsl", "gzsl_unseen", "gzsl_seen", "gzsl_harmonic")
-SHAPES = {"path", "rect", "circle", "image"}
 VARIANTS = {
     "plain": (),
     "validation": (("evaluation.selection", "validation"),),
@@ -130,10 +129,8 @@ def test_large_images_are_shrunk_to_what_is_shown():
 
 def test_a_page_is_made_without_the_plug_in_that_the_run_was_made_with(made, tmp_path):
     manifest = made().manifest
-    assert manifest["task"] == "zero-shot"
-    assert manifest["traits"] == {
-        "zero_shot": True, "private": [], "merges": True, "pools": False, "accuracies": list(NUMBERS),
-    }  # fmt: skip
+    traits = {"zero_shot": True, "private": [], "merges": True, "pools": False, "accuracies": list(NUMBERS)}
+    assert (manifest["task"], manifest["traits"]) == ("zero-shot", traits)
     strategy = {**manifest["experiment"]["strategy"], "name": "another-package-s-too"}
     theirs = {"method": {"name": "another-package-s", "their": 1}, "strategy": strategy, "data": {"name": "theirs"}}
     run = copied(made(), tmp_path / "copy", manifest={"experiment": {**manifest["experiment"], **theirs}})

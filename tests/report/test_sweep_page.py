@@ -19,40 +19,25 @@ title = "Digits & <others>"
 base = "digit-pairs"
 seeds = 3
 data = ["digits", "birds"]
-
-[axes]
-kl = { key = "method.kl", values = [0.0, 1.0, 3.0] }
-strategy = { key = "strategy.name", values = ["fedavg", "local"] }
-
-[data_sets.digits]
-beside = "birds"
-note = "pairs of digits"
-
-[data_sets.birds]
-evaluation = { selection = "last" }
-
+axes.kl = { key = "method.kl", values = [0.0, 1.0, 3.0] }
+axes.strategy = { key = "strategy.name", values = ["fedavg", "local"] }
+data_sets.digits = { beside = "birds", note = "pairs of digits" }
+data_sets.birds.evaluation = { selection = "last" }
+paper.source = "No one (1900), Table 0"
+paper.metrics = ["zsl", "gzsl_harmonic"]
+paper.figures.birds."0.0" = { fedavg = [11.5, 12.5], local = [nan, 13.25] }
 [table]
 %s
-
 [[figures]]
 title = "Weight"
 x = "kl"
 lines = ["strategy"]
 only = { data = "digits" }
-
 [[figures]]
 lines = ["strategy"]
 band = "clients"
 only = { kl = "1.0" }
-
-[paper]
-source = "No one (1900), Table 0"
-metrics = ["zsl", "gzsl_harmonic"]
-[paper.figures.birds]
-"0.0" = { fedavg = [11.5, 12.5], local = [nan, 13.25] }
 """
-
-
 FEW_SHOT = f"""
 title = "Examples"
 base = "{DIGITS_MAML}"
@@ -182,9 +167,8 @@ def test_the_charts_are_those_that_the_file_asks_for(made):
 def test_columns_stand_beside_each_other(made):
     sweep, found, _ = made('columns = ["data", "strategy"]\ntables = []\nmetrics = ["zsl"]', drop=[4])
     (table,) = sweep_tables(sweep, found)
-    assert table.axes == ("kl",)
+    assert (table.axes, table.heads, table.notes) == (("kl",), (("ZSL", True),), ("it <broke>",))
     assert table.groups == ("digits · fedavg", "digits · local", "birds · fedavg", "birds · local")
-    assert table.heads == (("ZSL", True),)
     assert [labels for labels, _, _ in table.lines] == [("0.0",), ("1.0",), ("3.0",)]
     by_key = {row.cell.key: row for row in found}
     for (kl,), numbers, note in table.lines:
@@ -192,7 +176,6 @@ def test_columns_stand_beside_each_other(made):
             data, strategy = group.split(" · ")
             assert number.mean == by_key[f"{data} / {kl} / {strategy}"].mean.get("zsl")
         assert note == ("failed [1]" if kl == "3.0" else "")
-    assert table.notes == ("it <broke>",)
 
 
 def test_what_travels_stands_in_tables_and_bars(made):

@@ -94,9 +94,8 @@ def test_answers_are_the_run_s_own_predictions(digits, client):
         assert classes[0]["name"] == name.removesuffix(".png")
         whole = sum(math.exp(p.score) for p in ranking)
         for one, p in zip(classes, ranking[:3], strict=True):
-            numbers = {"score": p.score, "probability": math.exp(p.score) / whole}
-            numbers = {key: pytest.approx(value, abs=1e-5) for key, value in numbers.items()}
-            assert one == {"name": p.name, "kind": "unseen", **numbers}
+            score, share = (pytest.approx(value, abs=1e-5) for value in (p.score, math.exp(p.score) / whole))
+            assert one == {"name": p.name, "kind": "unseen", "score": score, "probability": share}
 
 
 def test_numbers_are_answered_as_files_are(features, client):
