@@ -1,4 +1,4 @@
-"""Features on disk: found again, never stale, never half; real processes are killed for real."""
+"""Features on disk: found again, never stale, never half, however many processes encode them."""
 
 import os
 import re

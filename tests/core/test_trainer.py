@@ -203,18 +203,6 @@ NOISE = 3
 SHAPES = {"start.w": (WIDTH,), "critic.w": (WIDTH,), "critic.b": (), "generator.w": (NOISE, WIDTH), "fixed": (1,)}
 
 
-def adversarial():
-    inputs, labels, samples = data()
-    tasks = []
-    for k, own in enumerate(samples):
-        rng = np.random.default_rng(k)
-        turns = epochs_plan(len(own), 8, 3, rng)  # whole turns of three batches
-        noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
-        plans = {"start": epochs_plan(len(own), 5, 1, rng), "": replace(turns, extras={"noise": noise})}
-        tasks.append(Task(drawn(SHAPES, k), own, plans, {}, {}))
-    return Trainer(PHASES, inputs, labels, {}, lambda gradient: gradient), tasks
-
-
 def adversarial_by_hand(task, inputs, labels):
     """Train as a script would: three parameter groups, each with an optimiser of torch."""
     p = {name: value.clone().requires_grad_() for name, value in task.params.items()}
@@ -252,10 +240,17 @@ def adversarial_by_hand(task, inputs, labels):
 
 @pytest.mark.parametrize("way", ["one", "together"])
 def test_phases_take_turns_each_with_its_own_parameters_and_optimiser(way):
-    trainer, tasks = adversarial()
+    inputs, labels, samples = data()
+    trainer, tasks = Trainer(PHASES, inputs, labels, {}, lambda gradient: gradient), []
+    for k, own in enumerate(samples):
+        rng = np.random.default_rng(k)
+        turns = epochs_plan(len(own), 8, 3, rng)  # whole turns of three batches
+        noise = rng.normal(size=(turns.steps, 8, NOISE)).astype(np.float32)
+        plans = {"start": epochs_plan(len(own), 5, 1, rng), "": replace(turns, extras={"noise": noise})}
+        tasks.append(Task(drawn(SHAPES, k), own, plans, {}, {}))
     results = trainer.together(tasks) if way == "together" else [trainer.one(task) for task in tasks]
     for task, result in zip(tasks, results, strict=True):
-        params, terms = adversarial_by_hand(task, trainer.inputs, trainer.labels)
+        params, terms = adversarial_by_hand(task, inputs, labels)
         torch.testing.assert_close(result.params, params, rtol=1e-4, atol=1e-5)
         assert result.terms == pytest.approx(terms, rel=1e-3, abs=1e-4)
         assert torch.equal(result.params["fixed"], task.params["fixed"])  # no phase updates it

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from described import splits
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -16,13 +17,12 @@ def test_every_half_is_a_real_digit_of_its_class_and_none_serves_training_and_te
     sources = {image.tobytes(): i for i, image in enumerate((digits.images / 16).astype(np.float32))}
     assert len(sources) == len(digits.images)
     used = {}
-    for split in ("train", "test_seen", "test_unseen"):
-        ids = getattr(benchmark, split)
+    for split, ids in zip(("train", "test", "test"), splits(benchmark), strict=True):
         images = benchmark.features[ids].reshape(-1, 8, 2, 8)
         for place, tens in ((0, 10), (1, 1)):
             found = [sources[np.ascontiguousarray(half).tobytes()] for half in images[:, :, place]]
             np.testing.assert_array_equal(digits.target[found], benchmark.labels[ids] // tens % 10)
-            used.setdefault(split.split("_")[0], set()).update(found)
+            used.setdefault(split, set()).update(found)
     assert not used["train"] & used["test"]
     assert len(used["train"]) > 1200
     assert len(used["test"]) > 500

@@ -19,20 +19,16 @@ def drawn(count=50, size=SMALL, **more):
 def test_an_episode_has_different_classes_of_enough_samples_and_different_samples_of_each():
     episodes = drawn()
     assert (episodes.index.shape, episodes.shots) == ((50, 3, 5), 2)
-    for index, classes in zip(episodes.index, episodes.classes, strict=True):
-        assert len(set(classes.tolist())) == 3
-        for row, c in zip(index, classes, strict=True):
-            assert (LABELS[row] == c).all()
-            assert len(set(row.tolist())) == 5
+    assert (LABELS[episodes.index] == episodes.classes[:, :, None]).all()
+    assert {len(set(classes)) for classes in episodes.classes.tolist()} == {3}
+    assert {len(set(samples)) for samples in episodes.index.reshape(-1, 5).tolist()} == {5}
     assert set(episodes.classes.ravel().tolist()) == {2, 5, 9}  # class 7 has four samples, five are needed
 
 
 def test_answers_are_dealt_anew_in_each_episode():
     """Each class is each answer as often as chance has it: 200 of 600 episodes of 3 classes, give or take 5 sigma."""
-    classes = drawn(600).classes
-    for c in (2, 5, 9):
-        for n in range(3):
-            assert abs((classes[:, n] == c).sum() - 200) < 5 * (600 * (1 / 3) * (2 / 3)) ** 0.5
+    counts = (drawn(600).classes[:, :, None] == (2, 5, 9)).sum(0)  # of each answer and class
+    assert (np.abs(counts - 200) < 5 * (600 * (1 / 3) * (2 / 3)) ** 0.5).all()
 
 
 def test_without_permutation_answers_are_in_the_order_of_classes_and_fixed_ones_take_one_class_of_each():
@@ -44,10 +40,9 @@ def test_without_permutation_answers_are_in_the_order_of_classes_and_fixed_ones_
 
 def test_turned_images_are_classes_of_their_own():
     episodes = drawn(200, Size(5, 2, 3, rotations=True))  # five of 3 classes x 4 turns
-    kinds = {tuple(kind) for kind in np.stack([episodes.classes, episodes.quarters], -1).reshape(-1, 2).tolist()}
-    assert kinds == {(c, q) for c in (2, 5, 9) for q in range(4)}
-    for classes, quarters in zip(episodes.classes, episodes.quarters, strict=True):
-        assert len(set(zip(classes.tolist(), quarters.tolist(), strict=True))) == 5
+    kinds = 4 * episodes.classes + episodes.quarters
+    assert np.unique(kinds).tolist() == [4 * c + q for c in (2, 5, 9) for q in range(4)]
+    assert {len(set(own)) for own in kinds.tolist()} == {5}
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,7 @@ def header(shape, descr):
 
 
 def save(path, content):
-    if isinstance(content, str):
-        path.write_text(content)
-    elif isinstance(content, bytes):
+    if isinstance(content, bytes):
         path.write_bytes(content)
     elif isinstance(content, dict):
         np.savez(path, **content)
@@ -50,7 +48,7 @@ def save(path, content):
     ("name", "content", "message"),
     [
         ("a.npy", None, "{path} is missing"),
-        ("a.npyy", "", "{path}: unknown kind of feature file '.npyy': did you mean '.npy'? (known: .csv, .npy, .npz)"),
+        ("a.npyy", b"", "{path}: unknown kind of feature file '.npyy': did you mean '.npy'? (known: .csv, .npy, .npz)"),
         ("a.npy", np.ones((2, 4)), "{path}: its vectors have 4 numbers, but the model takes 3"),
         ("a.npy", np.array([[1, np.nan, 2], [1, 2, 3]]), "{path}: 1 of 2 vectors hold NaN or infinity"),
         ("a.npy", np.ones((2, 3, 1)), "{path}: the features have the shape (2, 3, 1), not (vectors, numbers)"),
@@ -62,13 +60,13 @@ def save(path, content):
         ("a.npz", b"", "{path} is damaged or not a NumPy file"),
         ("a.npy", header((2**42, 3), "<f4") + b"123", "{path} is damaged: an array of shape (4398046511104, 3) and"),
         ("a.npy", header((-1, 3), "<f4") + bytes(12), "{path} is damaged: an array of shape (-1, 3) and type float32"),
-        ("a.csv", "1,2,x\n", "{path}, line 1: 'x' is not a number"),
-        ("a.csv", '1,2,"0,5"\n', "{path}, line 1: '0,5' has a comma where a number has a point: write 0.5"),
-        ("a.csv", "1;2;0,5\n", "{path} separates its cells by semicolons: save it with commas between them, points"),
-        ("a.csv", "1,2,3\n1,inf,2\n", "{path}, line 2: 'inf' is not a finite number"),
-        ("a.csv", "1,2,3\n1,2\n", "{path}, line 2: 2 cells, but the first line has 3"),
-        ("a.csv", "1,2\n0,5,7\n", "{path}, line 2: 3 cells, but the first line has 2: if 0,5 is one number, write it"),
-        ("a.csv", "x,y,z\n", "{path} has a header, but no vector"),
+        ("a.csv", b"1,2,x\n", "{path}, line 1: 'x' is not a number"),
+        ("a.csv", b'1,2,"0,5"\n', "{path}, line 1: '0,5' has a comma where a number has a point: write 0.5"),
+        ("a.csv", b"1;2;0,5\n", "{path} separates its cells by semicolons: save it with commas between them, points"),
+        ("a.csv", b"1,2,3\n1,inf,2\n", "{path}, line 2: 'inf' is not a finite number"),
+        ("a.csv", b"1,2,3\n1,2\n", "{path}, line 2: 2 cells, but the first line has 3"),
+        ("a.csv", b"1,2\n0,5,7\n", "{path}, line 2: 3 cells, but the first line has 2: if 0,5 is one number, write it"),
+        ("a.csv", b"x,y,z\n", "{path} has a header, but no vector"),
     ],
 )  # fmt: skip
 def test_bad_files(tmp_path, name, content, message):

@@ -70,19 +70,19 @@ def test_reads_any_numeric_type(tmp_path, dtype):
 @pytest.mark.parametrize("how", ["no val_loc", "split by samples"])
 def test_validation_classes_are_drawn_if_the_file_sets_none_aside(tmp_path, how):
     files = content()
-    splits = files["att_splits.mat"]
+    own = files["att_splits.mat"]
     if how == "no val_loc":
-        del splits["train_loc"], splits["val_loc"]
+        del own["train_loc"], own["val_loc"]
     else:
-        splits["train_loc"], splits["val_loc"] = splits["trainval_loc"][::2], splits["trainval_loc"][1::2]
+        own["train_loc"], own["val_loc"] = own["trainval_loc"][::2], own["trainval_loc"][1::2]
     write(tmp_path, files)
     drawn = [load(tmp_path, seed).space.validation.tolist() for seed in (*range(6), 0)]
     assert [len(classes) for classes in drawn] == [1] * 7  # a fifth of five
     assert drawn[0] == drawn[6]
     assert any(classes != drawn[0] for classes in drawn)
     # a class that only test samples show is none
-    splits["val_loc"] = np.append(np.flatnonzero(TRAIN & (LABELS == 5)), np.flatnonzero(TEST & (LABELS == 4))) + 1
-    splits["train_loc"] = np.flatnonzero(~UNSEEN & (LABELS < 4))[:, None] + 1  # as published
+    own["val_loc"] = np.append(np.flatnonzero(TRAIN & (LABELS == 5)), np.flatnonzero(TEST & (LABELS == 4))) + 1
+    own["train_loc"] = np.flatnonzero(~UNSEEN & (LABELS < 4))[:, None] + 1  # as published
     assert load(write(tmp_path, files)).space.validation.tolist() == [4]
 
 
