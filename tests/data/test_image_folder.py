@@ -82,10 +82,6 @@ def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
     assert refusal(root).startswith(f"{root / 'classes.csv'} has no attributes: add a column for each, or describe")
 
 
-def rename(old, new):
-    return lambda root: (root / old).rename(root / new)
-
-
 def table(old, new):
     return lambda root: (root / "classes.csv").write_text(CLASSES.replace(old, new))
 
@@ -93,7 +89,8 @@ def table(old, new):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (rename("cat", "cta"), "the folder {root}/cta is of no class in {root}/classes.csv: did you mean 'cat'?"),
+        (lambda root: (root / "cat").rename(root / "cta"),
+         "the folder {root}/cta is of no class in {root}/classes.csv: did you mean 'cat'?"),
         (lambda root: write_image(root / "xyz" / "1.png", 0), "the folder {root}/xyz is of no class in"),
         (table("unicorn,unseen", "unicorn,seen"), "the seen class 'unicorn' of {root}/classes.csv has no folder in"),
         (table("unicorn", "Polar_Bear"), "{root}/classes.csv: the classes 'polar bear' and 'Polar_Bear' collide"),

@@ -85,12 +85,12 @@ TRAIN, TRAIN_LABELS, TEST_LABELS = "train-images-idx3-ubyte", "train-labels-idx1
 PACKED = f"{TEST_LABELS}.gz"
 ZIP, LIST, PHOTO = "images_background.zip", "val.csv", "images/n0200000001.jpg"
 MATRIX, OBJECTS = "attributes/class_attribute_labels_continuous.txt", "attribute_data/apascal_test.txt"
-GARMENTS, MARKS, WORDS = "Anno/list_category_img.txt", "Anno/list_attr_img.txt", "Anno/list_attr_cloth.txt"
+ITEMS, MARKS, WORDS = "Anno/list_category_img.txt", "Anno/list_attr_img.txt", "Anno/list_attr_cloth.txt"
 AGAIN = ": get it again ({page})"
 CASES = [  # a copy, one of its files, what happens to it, and the message, from after the file's path on
     ("mnist", TRAIN, cut(-100), f" is cut short, 46,940 of 47,040 bytes{AGAIN}"),
     ("mnist", TRAIN, add(b"x"), " continues after the 47,040 bytes that it"),
-    ("mnist", TRAIN, change(lambda whole: b"P5 28 28 " + whole), " is not an IDX file of images (it"),
+    ("mnist", TRAIN, change(lambda old: b"P5 28 28 " + old), " is not an IDX file of images (it"),
     ("mnist", TRAIN, put(struct.pack(">4I", 2051, 2**31, 28, 28)), " says that it holds"),
     ("mnist", TRAIN_LABELS, put(struct.pack(">2I", 2049, 7) + bytes(7)), f"{{root}}/{TRAIN} has 60 image"),
     ("mnist", TRAIN_LABELS, put(struct.pack(">2I", 2049, 60) + bytes([11] * 60)),
@@ -105,7 +105,7 @@ CASES = [  # a copy, one of its files, what happens to it, and the message, from
      f" continues after the 40 bytes that it says it holds{AGAIN}"),
     ("mnist.gz", PACKED, Path.unlink, f"{{root}} has no {TEST_LABELS} or {PACKED} or t10k-labels.idx1"),
     ("omniglot", ZIP, cut(-30), f" is cut short, or not a zip file{AGAIN}"),
-    ("omniglot", ZIP, change(lambda whole: whole[:120] + bytes(20) + whole[140:]), ": Greek/character0"),
+    ("omniglot", ZIP, change(lambda old: old[:120] + bytes(20) + old[140:]), ": Greek/character0"),
     ("omniglot", ZIP, in_zip(lambda content: content.update({GREEK: bytes(10**7)})), ": Greek/character01/0"),
     ("omniglot", ZIP, in_zip(lambda content: content.update({GREEK: NARROW.getvalue()})), ": Greek/character01/"),
     ("omniglot", ZIP, in_zip(lambda content: content.pop("images_background/Latin/character02/0005_02.png")),
@@ -121,10 +121,10 @@ CASES = [  # a copy, one of its files, what happens to it, and the message, from
     ("miniimagenet", PHOTO, cut(300), " is not a readable image"),
     ("miniimagenet", PHOTO, Path.unlink, " is missing (1 of 15 images"),
     ("cifar100", "test.bin", cut(-7), " has 307393 bytes, not 307400: unpack it again"),
-    ("cifar100", "train.bin", change(lambda whole: bytes(len(whole))), " has not 2 images of"),
+    ("cifar100", "train.bin", change(lambda old: bytes(len(old))), " has not 2 images of"),
     ("cifar100", "fine_label_names.txt", Path.unlink, " is missing: unpack CIFAR-100's"),
     ("cifar100", "fine_label_names.txt", put("apple\n"), " names 1 classes, not 100:"),
-    ("cifar100", "fine_label_names.txt", change(lambda whole: whole.replace(b"apple", b"appel")),
+    ("cifar100", "fine_label_names.txt", change(lambda old: old.replace(b"apple", b"appel")),
      " names the class 'appel' where CIFAR-100 has 'apple': unpack it again"),
     ("sent140", "a.csv", add(b"4,1,Mon,NO_QUERY,me\n"), ", line 61: 5 columns,"),
     ("sent140", "a.csv", add(b"1,1,Mon,NO_QUERY,me,hello\n"), ", line 61: the"),
@@ -148,13 +148,11 @@ CASES = [  # a copy, one of its files, what happens to it, and the message, from
     ("apy", OBJECTS, put("2008_000004.jpg brid 1 1 9 9" + " 0" * 64),
      ", line 1: unknown class 'brid': did you mean 'bird'?"),
     ("apy", OBJECTS, put("2008_000004.jpg bird 1 1 9 nine" + " 0" * 64), ", line 1: corners and"),
-    ("deepfashion", GARMENTS, change(lambda whole: whole.rsplit(b"\n", 3)[0]),
-     " is cut short or changed: its first line"),
-    ("deepfashion", GARMENTS, change(lambda whole: whole[:-3] + b"9\n"),
-     ": 'img/Cardigan_Item/img_00000004.jpg 9' does not"),
-    ("deepfashion", WORDS, change(lambda whole: whole.replace(b"very long word 3   4", b"word")), ": 'word' has no"),
-    ("deepfashion", MARKS, change(lambda whole: whole.rsplit(b"\n", 3)[0]), ", line 31: not"),
-    ("deepfashion", MARKS, change(lambda whole: whole[:-3] + b" x\n"), ", line 32: the attributes must be 1, 0 or -1"),
+    ("deepfashion", ITEMS, change(lambda old: old.rsplit(b"\n", 3)[0]), " is cut short or changed: its first line"),
+    ("deepfashion", ITEMS, change(lambda old: old[:-3] + b"9\n"), ": 'img/Cardigan_Item/img_00000004.jpg 9' does not"),
+    ("deepfashion", WORDS, change(lambda old: old.replace(b"very long word 3   4", b"word")), ": 'word' has no"),
+    ("deepfashion", MARKS, change(lambda old: old.rsplit(b"\n", 3)[0]), ", line 31: not"),
+    ("deepfashion", MARKS, change(lambda old: old[:-3] + b" x\n"), ", line 32: the attributes must be 1, 0 or -1"),
 ]  # fmt: skip
 
 
