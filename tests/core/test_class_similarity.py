@@ -14,11 +14,9 @@ FALLS_BACK = (
 
 
 @pytest.fixture(autouse=True)
-def own_cache(new_cache, monkeypatch):
-    """Share nothing with other tests here."""
-    folder = new_cache()
-    monkeypatch.setenv("FEDUNSEEN_CACHE", str(folder))
-    return folder
+def nothing_shared(own_cache):
+    """Share no similarities with other tests here."""
+    (own_cache / "class-similarity").unlink()
 
 
 def semantics(classes=6, attributes=40, seed=0):

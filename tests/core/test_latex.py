@@ -9,9 +9,8 @@ from fedunseen.core.latex import escaped, tabular
 
 def read_back(text):
     body = text.split("\\midrule\n")[1].split("\\bottomrule")[0]
-    plain = {r"\&": "&", r"\%": "%", r"\_": "_", r"\$": "$", r"\#": "#", r"\{": "{", r"\}": "}"}
     rows = [re.split(r"(?<!\\)&", line.removesuffix(r" \\")) for line in body.splitlines()]
-    return [[re.sub(r"\\[&%_$#{}]", lambda m: plain[m[0]], cell.strip()) for cell in row] for row in rows]
+    return [[re.sub(r"\\([&%_$#{}])", r"\1", cell.strip()) for cell in row] for row in rows]
 
 
 def test_cells_come_back_as_they_were_and_no_letter_that_latex_reads_otherwise_is_left():

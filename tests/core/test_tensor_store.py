@@ -47,8 +47,7 @@ def test_room_is_used_again_once_nobody_reads_it():
     store = TensorStore()
     kept = store.put({"w": torch.ones(3)})
     for i in range(10):
-        one = store.put({"w": torch.full((3,), float(i))})
-        del one
+        store.put({"w": torch.full((3,), float(i))})
         gc.collect()
     assert os.fstat(store.file.fileno()).st_size == 2 * 12
     same(kept, {"w": torch.ones(3)})

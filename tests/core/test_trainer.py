@@ -67,10 +67,9 @@ def by_hand(task, inputs, labels, optimiser, **options):
     return {name: value.detach() for name, value in layer.named_parameters()}, float(np.mean(losses))
 
 
-def assert_alike(results, others, rtol=1e-4, atol=1e-6):
-    assert len(results) == len(others)
+def assert_alike(results, others):
     for result, other in zip(results, others, strict=True):
-        torch.testing.assert_close(result.params, other.params, rtol=rtol, atol=atol)
+        torch.testing.assert_close(result.params, other.params, rtol=1e-4, atol=1e-6)
         assert result.steps == other.steps
         assert result.terms == pytest.approx(other.terms, rel=1e-3, abs=1e-5)
 

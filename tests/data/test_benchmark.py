@@ -31,9 +31,8 @@ def test_refuses(change, message, make_benchmark):
 
 def test_fingerprint_sees_every_change_and_nothing_else(make_space, make_benchmark):
     base = make_benchmark()
-    assert base.fingerprint() == make_benchmark().fingerprint()
-    # memory layout is not content
-    assert base.fingerprint() == make_benchmark(features=np.asfortranarray(base.features)).fingerprint()
+    for changes in ({}, {"features": np.asfortranarray(base.features)}):  # memory layout is not content
+        assert base.fingerprint() == make_benchmark(**changes).fingerprint()
     space = base.space
     others = [
         make_benchmark(features=changed(base.features, (57, 4), 0)),

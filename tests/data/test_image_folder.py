@@ -66,14 +66,13 @@ def test_train_and_test_folders_are_respected(root):
 
 
 def test_names_alone_are_described_by_a_text_encoder(root, monkeypatch):
-    text = pytest.importorskip("fedunseen.encoders.text")
     heard = []
 
     def embed(texts, encoder):
         heard.append((list(texts), encoder))
         return np.arange(1, 1 + 3 * len(texts), dtype=np.float32).reshape(-1, 3)
 
-    monkeypatch.setattr(text, "embed_texts", embed)
+    monkeypatch.setattr(pytest.importorskip("fedunseen.encoders.text"), "embed_texts", embed)
     (root / "classes.csv").write_text(re.sub("^(.*?,.*?),.*", r"\1", CLASSES, flags=re.MULTILINE))
     space = load(root, text_encoder="some/model", prompt="a {} in the snow").space
     assert heard == [([f"a {name} in the snow" for name in NAMES], "some/model")]
