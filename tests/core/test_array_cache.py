@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -113,13 +114,8 @@ def test_processes_in_step_share_the_chunks(monkeypatch):
 
 def interrupted(call):
     """Return how many images were encoded until an interrupt before a call."""
-
-    def stop():
-        raise KeyboardInterrupt
-
-    encode = Encode(call, stop)
-    with pytest.raises(KeyboardInterrupt):
-        features(encode)
+    encode = Encode(call, Mock(side_effect=KeyboardInterrupt))
+    message_of(features, encode, error=KeyboardInterrupt)
     return encode.count
 
 

@@ -3,6 +3,7 @@
 import errno
 import gc
 import os
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -86,9 +87,6 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path, layout, why):
 
 
 def test_a_full_disk_is_one_sentence(monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(FedUnseenError, match=r"No space left on device\): set the environment variable TMPDIR"):
         TensorStore().put(PARAMS)

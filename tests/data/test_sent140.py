@@ -155,13 +155,11 @@ def test_the_real_tweets(real_data, minilm):
 
 # Words and their vectors
 
-LINES = "the 0.5 1 -2\n, 0 0.25 0\n! 1 1 1\n. . 3 3 3\nnull 0 0 0\ncat 1e-1 0 7\n"
-
 
 @pytest.fixture
 def glove(tmp_path):
     path = tmp_path / "glove.txt"
-    path.write_text(LINES, "utf-8")
+    path.write_text("the 0.5 1 -2\n, 0 0.25 0\n! 1 1 1\n. . 3 3 3\nnull 0 0 0\ncat 1e-1 0 7\n", "utf-8")
     return path
 
 
