@@ -37,8 +37,8 @@ def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):
 
 
 def test_the_cache_folder_is_where_the_user_says(monkeypatch, tmp_path):
-    for variable in ("XDG_CACHE_HOME", "FEDUNSEEN_CACHE"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("FEDUNSEEN_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     for variable, path in (("HOME", ".cache/fedunseen"), ("XDG_CACHE_HOME", "fedunseen"), ("FEDUNSEEN_CACHE", "")):
         monkeypatch.setenv(variable, str(tmp_path / variable))
         assert files.cache_folder() == tmp_path / variable / path

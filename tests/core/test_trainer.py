@@ -42,8 +42,8 @@ def cross_entropy(params, batch, context):
 
 def one_phase(optimiser, correct=lambda gradient: gradient):
     inputs, labels, samples = data()
-    phases = (Phase("local", cross_entropy, optimiser),)
-    trainer = Trainer(phases, inputs, labels, {"scale": torch.tensor(2.0)}, correct)
+    phase = Phase("local", cross_entropy, optimiser)
+    trainer = Trainer((phase,), inputs, labels, {"scale": torch.tensor(2.0)}, correct)
     tasks = [
         Task(linear_params(k), own, {"": epochs_plan(len(own), 8, 2, np.random.default_rng(k))}, {}, {})
         for k, own in enumerate(samples)

@@ -62,6 +62,5 @@ def test_too_few_classes_are_refused(size, message):
 def test_validation_classes_are_nobodys(make_benchmark):
     full = make_benchmark(per_class=3)  # class 3 is for validation
     held = for_episodes(full)
-    assert per_class(held) == [[3] * 3, [3] * 3, [0] * 4 + [3] * 2]
-    assert roles(held.space) == ([0, 1, 2], [], [4, 5])
+    assert (per_class(held), roles(held.space)) == ([[3] * 3, [3] * 3, [0] * 4 + [3] * 2], ([0, 1, 2], [], [4, 5]))
     assert full.labels[validation_samples(full)].tolist() == [3] * 3

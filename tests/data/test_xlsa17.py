@@ -102,14 +102,12 @@ HINT = "unpack the archive xlsa17.zip (proposed split) from its authors' page th
 
 @pytest.mark.parametrize("inner", ["", "xlsa17", "xlsa17/data", "data"])
 def test_missing_folders_and_files_and_a_root_too_high(tmp_path, inner):
-    nowhere = tmp_path / "nowhere"
-    assert message_of(load, nowhere) == f"the folder {nowhere} is missing: {HINT}"
-    absent = f"{tmp_path / 'BEASTS'} is missing, and no other dataset is in {tmp_path}: {HINT}"
-    assert message_of(load, tmp_path) == absent
+    assert message_of(load, tmp_path / "nowhere") == f"the folder {tmp_path}/nowhere is missing: {HINT}"
+    assert message_of(load, tmp_path) == f"{tmp_path}/BEASTS is missing, and no other dataset is in {tmp_path}: {HINT}"
     folder = write(write(tmp_path / inner, content()), content(), dataset="SUN")
     assert load(tmp_path).name == "xlsa17/BEASTS"
-    unknown = "unknown dataset 'BEAST': did you mean 'BEASTS'? (known:"
-    assert message_of(load, tmp_path, dataset="BEAST").startswith(unknown)
+    said = message_of(load, tmp_path, dataset="BEAST")
+    assert said.startswith("unknown dataset 'BEAST': did you mean 'BEASTS'? (known:")
     (folder / "SUN" / "res101.mat").unlink()
     assert message_of(load, folder, dataset="SUN") == f"{folder / 'SUN' / 'res101.mat'} is missing: {HINT}"
 
