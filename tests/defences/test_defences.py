@@ -110,8 +110,7 @@ def test_noise_is_that_of_the_round_and_of_the_setting():
     item, again, other = (strategy.merge({}, params(), many, round)[1] for round in (0, 0, 1))
     assert same(item, again)
     assert not torch.equal(item["a.weight"], other["a.weight"])
-    big = {"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}
-    noisy = add_noise(big, 0.5, np.random.default_rng(0))
+    noisy = add_noise({"w": torch.zeros(20000), "bn.running_var": torch.ones(3)}, 0.5, np.random.default_rng(0))
     assert float(noisy["w"].std()) == pytest.approx(0.5, rel=0.03)
     assert torch.equal(noisy["bn.running_var"], torch.ones(3))  # a variance may not turn negative
 

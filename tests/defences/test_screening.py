@@ -33,8 +33,7 @@ def test_samples_of_weak_features_are_dropped_by_definition_and_poisoned_ones_ar
     value, terms = fmd.screened(loss)(PARAMS, BATCH, fmd.context(1.0, PARAMS))
     kept = [b for b in range(4) if features(PARAMS, BATCH["inputs"])[b].sum() >= 1.0]
     assert kept == [0, 2]
-    alone = {name: tensor[kept] for name, tensor in BATCH.items()}
-    torch.testing.assert_close(value, loss(PARAMS, alone, {})[0])
+    torch.testing.assert_close(value, loss(PARAMS, {name: tensor[kept] for name, tensor in BATCH.items()}, {})[0])
     assert [float(terms[f"screening/{name}"]) for name in COUNTS] == [4, 2, 0, 0]
     seen = BATCH | {POISONED: torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0])}
     _, terms = fmd.screened(loss)(PARAMS, seen, fmd.context(1.0, PARAMS))

@@ -159,10 +159,9 @@ def test_training_updates_statistics_in_place_as_batchnorm_does(resnet_folder, p
     for _ in range(2):
         own, expected = network(params, images, training=True), values_of(model, output, pixels)
         torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-4)
-    state = model.state_dict()
     for name, value in places.items():
         assert params[name] is value
-        torch.testing.assert_close(value, state[name.removeprefix("f.")])
+        torch.testing.assert_close(value, model.state_dict()[name.removeprefix("f.")])
     before = {name: value.clone() for name, value in places.items()}
     with torch.no_grad():
         own, expected = network(params, images), values_of(model.eval(), output, pixels)
