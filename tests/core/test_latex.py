@@ -9,6 +9,7 @@ from fedunseen.core.latex import escaped, tabular
 
 def read_back(text):
     body = text.split("\\midrule\n")[1].split("\\bottomrule")[0]
+    assert not re.search(r"(?<!\\)[%$#_{}]", body)
     rows = [re.split(r"(?<!\\)&", line.removesuffix(r" \\")) for line in body.splitlines()]
     return [[re.sub(r"\\([&%_$#{}])", r"\1", cell.strip()) for cell in row] for row in rows]
 
