@@ -143,15 +143,15 @@ def test_it_sees_what_is_wrong_with_pictures(works, pictures):
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green")]
     frames[0].save(red / "moving.gif", save_all=True, append_images=frames[1:])
     said = works("init", pictures).err
-    doubt = f"look at blue and red: a picture lies in both: {copy} and {red / '3.png'}"
+    remark = f"look at blue and red: a picture lies in both: {copy} and {red / '3.png'}"
     for line in (
         "38 pictures of 6 classes: 4 seen, 2 unseen",  # without the notes
         f"1 animated picture: the first frame counts, the others are left out, as of {red / 'moving.gif'}",
         f"1 file left out: it is not a readable picture: {red / 'notes.txt'}",
-        doubt,
+        remark,
     ):
         assert f"- {line}\n" in said
-    assert works("data", "check", pictures, "--json").answer["doubts"] == [doubt]
+    assert works("data", "check", pictures, "--json").answer["doubts"] == [remark]
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 

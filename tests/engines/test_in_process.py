@@ -192,7 +192,7 @@ WITHOUT = [("fedprox", {"mu": 0.0}, 0), ("moon", {"mu": 0.0}, 0), ("fedgloss", F
 def test_without_what_they_add_they_are_fedavg(strategy, options, tolerance, mode):
     other = Federation("fedzsl", strategy=strategy, options=options, mode=mode).run(3)[0]
     fedavg = Federation("fedzsl", mode=mode).run(3)[0]
-    torch.testing.assert_close(other, fedavg, rtol=tolerance, atol=tolerance / 10)
+    torch.testing.assert_close(other, fedavg, rtol=tolerance, atol=tolerance)  # a weight near 0 is a sum of larger ones
 
 
 def test_eszsl_is_solved_by_each_client_or_on_all_data():

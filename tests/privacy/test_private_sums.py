@@ -95,9 +95,9 @@ def test_what_is_left_of_a_covariance_under_noise():
     noisy = noised(release, exact, seed=2)
     cleaned = release.cleaned(noisy, SPACE.seen)
     assert validate_statistics(cleaned) == ""
-    truth, blurred, found = (moments(sums).covariance for sums in (exact, noisy, cleaned))
-    assert float(torch.linalg.eigvalsh(blurred)[0]) < 0 < float(torch.linalg.eigvalsh(found)[0])
-    assert float((found - truth).norm()) < 0.3 * float((blurred - truth).norm())
+    truth, with_noise, found = (moments(sums).covariance for sums in (exact, noisy, cleaned))
+    assert float(torch.linalg.eigvalsh(with_noise)[0]) < 0 < float(torch.linalg.eigvalsh(found)[0])
+    assert float((found - truth).norm()) < 0.3 * float((with_noise - truth).norm())
     assert float(found.trace()) == pytest.approx(float(truth.trace()), rel=0.05)
     values = torch.linalg.eigvalsh(found).flip(0)
     assert values[0] > values[1] > 1.5 * values[2]

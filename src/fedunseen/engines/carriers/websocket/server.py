@@ -181,7 +181,7 @@ class Connections:
             self.loop.call_later(0.0 if leaves else GRACE, self._forget, party)
 
     async def _identified(self, connection: ServerConnection) -> _Party:
-        """Return who has connected; raises _Refused if it may not."""
+        """Return who has connected; raises _Refused for a stranger."""
         challenge = secrets.token_bytes(32)
         await connection.send(challenge)
         said = parse_json(await connection.recv())
