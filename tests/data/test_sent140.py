@@ -115,7 +115,7 @@ def test_texts_become_samples_as_the_benchmark_s_own_and_bad_ones_are_one_senten
     settings = Sent140.Settings(root=file, vectors=vectors, words=6)
     texts = ["GOOD day, number0! café", "bad"]
     read = Sent140.read_texts(texts, settings)
-    assert (read.dtype, read[1].tolist()) == (np.float16, [[-1, 0]] + [[0, 0]] * 5)
+    assert (read.dtype, read[1:].tolist()) == (np.float16, [[[-1, 0]] + [[0, 0]] * 5])
     np.testing.assert_array_equal(read[0], made.features[np.flatnonzero(made.labels % 2)[0]])
     path = tmp_path / "mine.txt"
     path.write_text("\n".join(["", *texts, ""]), "utf-8")
