@@ -60,7 +60,7 @@ except DataError as error:
 """
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, pytest.param(zipfile.ZIP_BZIP2, marks=pytest.mark.slow)])
 def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path, method):
     """An array of 400 million zeros: a thousandth of it on disk."""
     path, header = tmp_path / "a.npz", {"descr": "|u1", "fortran_order": False, "shape": (4_000_000, 100)}

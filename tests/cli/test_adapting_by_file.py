@@ -41,7 +41,7 @@ def adaptable(place, offline, tmp_path, monkeypatch):
     return merged
 
 
-@pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
+@pytest.mark.parametrize("way", [(), pytest.param(("--plain",), marks=pytest.mark.slow)], ids=["masked", "plain"])
 def test_rounds_by_file_end_with_the_bits_of_one_process(way, adaptable, offline, place, command):
     adaptable(way)
     assert ("warning" in offline.plan("one", NAMES, *way).err) == bool(way)

@@ -39,7 +39,10 @@ def trained(make_folder, samples, tmp_path_factory):
     return place / "run"
 
 
-@pytest.mark.parametrize("steps", [("shown",), ("shown", "described"), ("described", "shown"), ("shown", "shown")])
+SLOWER = (("shown",), ("described", "shown"), ("shown", "shown"))
+
+
+@pytest.mark.parametrize("steps", [("shown", "described"), *(pytest.param(s, marks=pytest.mark.slow) for s in SLOWER)])
 def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, trained, samples, tmp_path, steps):
     path = trained
     for i, how in enumerate(steps):

@@ -60,7 +60,7 @@ def plan_removal(offline, name, removing, *given, **more):
     return offline.plan(name, *given, of=("--forget", "run", "--removing", removing), **more)
 
 
-@pytest.mark.parametrize("way", [(), ("--plain",)], ids=["masked", "plain"])
+@pytest.mark.parametrize("way", [(), pytest.param(("--plain",), marks=pytest.mark.slow)], ids=["masked", "plain"])
 def test_files_end_with_the_bits_of_the_run_in_one_process(way, offline, place, works):
     last = {"evaluation.selection": "last", "method.calibration": True, "partition.clients": 4, "strategy.rounds": 1}
     alone = run(Experiment.load("digit-pairs-gaussian", {**SMALL, **last}), place / "alone")

@@ -72,6 +72,7 @@ def test_a_run_warns_of_names_that_say_little_to_the_text_encoder(names, said, m
     assert all("1 of 2" in text and names[1] in text for text in heard)
 
 
+@pytest.mark.slow
 def test_a_run_says_which_pictures_lie_in_a_wrong_folder(photos, tmp_path):
     """Pictures through the frozen encoder, four blue ones among the grey: the run ends, and says it."""
     shutil.copytree(photos, data := tmp_path / "data")

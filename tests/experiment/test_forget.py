@@ -74,7 +74,10 @@ def gaussian(settings):
     return Experiment.load("digit-pairs-gaussian", settings)
 
 
-@pytest.mark.parametrize("options", [{}, {"method.retention": "total"}, {"privacy.aggregation": "masked"}])
+OTHERS = ({"method.retention": "total"}, {"privacy.aggregation": "masked"})
+
+
+@pytest.mark.parametrize("options", [{}, *(pytest.param(other, marks=pytest.mark.slow) for other in OTHERS)])
 def test_what_is_removed_from_integer_sums_was_never_there(options, tmp_path):
     done = run(gaussian({**SUMS, **options}), tmp_path / "run")
     never = run(gaussian({**SUMS, "partition.without": [1]}), tmp_path / "never")
