@@ -112,6 +112,20 @@ def test_processes_in_step_share_the_chunks(monkeypatch):
     assert encode.count <= 140  # in one order from two places, they would meet, and encode the rest twice
 
 
+def test_chunks_that_another_process_joins_and_removes_meanwhile_are_no_error(monkeypatch):
+    save = np.save
+
+    def late(file, *given, **options):
+        monkeypatch.setattr(cache.np, "save", save)
+        features(Encode())  # as another process, which is done before this one has written
+        save(file, *given, **options)
+
+    monkeypatch.setattr(cache.np, "save", late)
+    encode = Encode()
+    np.testing.assert_array_equal(features(encode), features(Encode()))
+    assert encode.count <= 8  # of one chunk
+
+
 def interrupted(call):
     """Return how many images were encoded until an interrupt before a call."""
     encode = Encode(call, Mock(side_effect=KeyboardInterrupt))

@@ -198,8 +198,12 @@ def _encode_chunks(
             return
         if load(i) is None:
             features = encode(parts[i]).astype(dtype, copy=False)
-            with usable(folder), replacing(chunks[i]) as temporary, temporary.open("wb") as file:
-                np.save(file, features, allow_pickle=False)
+            with usable(folder):
+                try:
+                    with replacing(chunks[i]) as temporary, temporary.open("wb") as file:
+                        np.save(file, features, allow_pickle=False)
+                except FileNotFoundError:  # another process has just joined the chunks and removed their folder
+                    return
         progress.add(len(parts[i]))
     arrays = [load(i) for i in range(len(parts))]
     checksum = 0
