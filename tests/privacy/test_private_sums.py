@@ -278,6 +278,7 @@ def test_noise_on_whole_numbers_is_what_is_said():
     assert "clipped" not in nothing  # how many features were depends on samples
     noisy, step = release.noisy(nothing, 1, np.random.default_rng(0)), float(quantization.step[0])
     assert all(noisy[name].dtype == torch.int64 for name in ("count", "total", "square"))
+    assert release.whole_deviations(40, 2, 1)["count"].tolist() == [math.ceil(release.deviations[0] * COUNT_UNIT)] * 2
     off = unpacked(noisy["square"], 40)[tuple(torch.triu_indices(40, 40, 1))].double() * step**2
     assert float(off.std()) == pytest.approx(release.deviations[2] / math.sqrt(2), rel=0.1)
     assert float((noisy["total"].double() * step).std()) == pytest.approx(release.deviations[1], rel=0.35)
