@@ -175,7 +175,7 @@ def test_a_critic_alone_gives_the_real_sample_away(rng):
 
 def test_numbers_of_a_judge():
     means = torch.tensor([[0.0] * 4, [1.0] * 4])
-    judge = leakage.Judge(torch.full((4,), 0.5), means, np.array([3, 8]), unit=True)
+    judge = leakage.Judge(torch.tensor([1.5, 0.5, 0.5, 0.5]), means, np.array([3, 8]), unit=True)
     result = judge(torch.tensor([0.9, 1.0, 1.0, 1.0]), torch.ones(4), 8)
     numbers = {"mse": 0.01 / 4, "psnr": 10 * math.log10(400), "relative": 0.01, "cosine": 3.9 / math.sqrt(4 * 3.81)}
     assert {name: result[name] for name in numbers} == pytest.approx(numbers)

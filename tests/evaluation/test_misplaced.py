@@ -46,6 +46,14 @@ def test_two_classes_that_nothing_tells_apart_are_not_doubted():
     assert not misplaced(features + 0.1 * np.random.default_rng(2).normal(size=features.shape), labels)
 
 
+def test_a_group_that_may_be_chance_is_not_doubted(monkeypatch):
+    features, labels, _ = drawn(9, 3, apart=0.5)
+    assert misplaced(features, labels) == []
+    monkeypatch.setattr(module, "LEAD", 0.0)
+    (group,) = misplaced(features, labels)
+    assert (group.place, group.like) == (0, 1)
+
+
 def test_few_and_unknown_samples_are_passed_over(monkeypatch):
     features, labels, _ = drawn(0, 5)
     few = np.concatenate([np.flatnonzero(labels == c)[:7] for c in range(12)])

@@ -12,7 +12,7 @@ from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
-from fedunseen.experiment.calibration_folds import calibration_folds
+from fedunseen.experiment.calibration_folds import MOST, calibration_folds
 from fedunseen.federation import Federation
 from fedunseen.federation.partition import PartitionSettings, make_partition
 from fedunseen.methods.closed_form import ClosedForm
@@ -177,6 +177,13 @@ def test_every_seen_class_has_one_turn(tree):
     assert {len(one.space.validation) for one in some} <= {2, 3}
     enough = load_data(Experiment.load("digit-pairs-gaussian"), 0)  # whose validation classes suffice for one turn
     assert calibration_folds(enough, 0) == [enough]
+
+
+@pytest.mark.parametrize(("validation", "turns"), [(1, MOST), (4, MOST), (5, 1)])
+def test_many_classes_have_no_more_turns_than_are_worth_their_time(make_benchmark, make_space, validation, turns):
+    folds = calibration_folds(make_benchmark(make_space(50, (49,), range(validation)), 1, 1), 0)
+    classes = np.concatenate([one.space.validation for one in folds])
+    assert (len(folds), len(set(classes.tolist()))) == (turns, turns * validation)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A federation without an experiment file, its loop and callbacks: their order, how they stop it, and a resume."""
 
+from dataclasses import replace
 from functools import partialmethod
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedunseen.experiment.assemble import assemble, load_data, partition_of, res
 from fedunseen.federation.callbacks import EarlyStop, Evaluate
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods import FedZSL
-from fedunseen.strategies import FedAvg
+from fedunseen.strategies import Centralised, FedAvg
 from fedunseen.tasks.zero_shot import ZeroShotEvaluator
 from same import same
 
@@ -33,6 +34,13 @@ def federation():
     benchmark = Benchmark.from_arrays([animals[name] for name in seen], seen, animals, test=test)
     method = FedZSL.on(benchmark, lr=0.1, kl=0.0, consistency=0.0)
     return Federation(benchmark, Partition.of([[0], [1, 2]]), method, FedAvg())
+
+
+def test_all_samples_are_put_in_one_place_for_good(federation):
+    apart = replace(Partition.of([[2], [0, 1], [1]]), first=np.array([1, 0, 2]), last=np.array([3, 1, 5]))
+    partition = Federation(federation.benchmark, apart, federation.method, Centralised()).partition
+    assert [held.tolist() for held in partition.clients] == [[0, 1, 2]]
+    assert partition.present(0) == partition.present(1000) == [0]
 
 
 class Spy(Callback):

@@ -70,15 +70,18 @@ def test_what_does_not_add_up_is_refused():
     inputs, labels, space = digits()
     good = statistics(inputs, labels, space)
     elsewhere = statistics(inputs, labels, replace(space, semantics=-space.semantics))
+    gaps = good["total"] / good["total"]  # NaN for features that are zero in all samples of a class
+    huge = 1 + 1e200 * (torch.arange(64) == 20).double()  # one feature, whose square alone overflows
     for call, words in (
         (lambda: add([good, elsewhere], space), "^the sums are of another class space or another quantization: all"),
         (lambda: add([good, statistics(inputs[:, :9], labels, space)], space), "^sums over features of 9 numbers do"),
-        (lambda: add([good | {"total": 0 / (0 * good["total"])}], space), "^the sums hold numbers that are not finite"),
+        (lambda: add([good | {"total": gaps}], space), "^the sums hold numbers that are not finite"),
         (lambda: add([good | {"square": good["square"][1:]}], space), "^the sums are damaged, their parts do not fit"),
         (lambda: statistics(torch.zeros(1, 20_000), labels[:1], space), "make a matrix of 3 GiB: reduce them to 16384"),
         (lambda: add([], space), "^there are no sums to add: at least one party must send some$"),
         (lambda: subtract(good, add([good, good], space), space), "^the sums to take away hold more samples of '3'"),
         (lambda: statistics(inputs / 0, labels, space), "^the sums over samples are not finite: leave out those"),
+        (lambda: statistics(inputs * huge, labels, space), "^the sums over samples are not finite: leave out"),
     ):
         with pytest.raises(DataError, match=words):
             call()

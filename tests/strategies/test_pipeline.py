@@ -187,6 +187,18 @@ def test_the_last_filter_sees_the_replies_first():
     assert after == pytest.approx([3.0 / 3, 3.0], abs=1e-3)
 
 
+def test_the_last_filter_narrows_first_what_was_trained():
+    def narrowing(name, change):
+        def narrow(self, instruction, result):
+            return LocalResult({"w": change(result.params["w"])})
+
+        return type("Narrowing", (Filter,), {"name": name, "narrow": narrow})()
+
+    pipeline = Pipeline(FedAvg(), [narrowing("doubling", lambda w: 2 * w), narrowing("adding", lambda w: w + 1)])
+    update, _ = pipeline.finish(Instruction({"w": torch.zeros(1)}), LocalResult({"w": torch.ones(1)}), {})
+    assert update["w"] == 4  # 2 * (1 + 1)
+
+
 def test_a_filter_of_another_package_is_a_class_with_the_hooks_that_it_needs():
     class Halved(Filter):
         """Hands on the first reply alone, and halves the merged model every second round."""
