@@ -54,15 +54,16 @@ class Place:
             carrier(engine).certificates(self.kit, HERE, names, 2, **certificates)
 
     def host(self, folder="host", address=HERE, names=None):
-        kit = None if self.kit is None else self.kit / "coordinator"
+        kit = self.kit and self.kit / "coordinator"
         return carrier(self.engine).host(Host(self.folder / folder, address, self.port, kit, names or self.names))
 
-    def _at(self, name, kit="", folder="", address=HERE, patience=GUARD):
-        own = None if self.kit is None else self.kit / name
-        return Join(self.folder / (folder or name), address, self.port, own if kit == "" else kit, name, patience)
+    def at(self, name, kit="", folder="", address=HERE, patience=GUARD):
+        if kit == "":
+            kit = self.kit and self.kit / name
+        return Join(self.folder / (folder or name), address, self.port, kit, name, patience)
 
     def join(self, name, answer=None, **how):
-        self.joined.append(Joined(self.engine, self._at(name, **how), answer))
+        self.joined.append(Joined(self.engine, self.at(name, **how), answer))
         return self.joined[-1]
 
     @contextlib.contextmanager
@@ -82,7 +83,7 @@ class Place:
     def refused(self, name, patience=0.5, **how):
         """Return why a party cannot join."""
         with pytest.raises(FedUnseenError) as error:
-            carrier(self.engine).join(self._at(name, patience=patience, **how), bytes, threading.Event())
+            carrier(self.engine).join(self.at(name, patience=patience, **how), bytes, threading.Event())
         return f"{type(error.value).__name__}: {error.value}"
 
 
@@ -102,11 +103,3 @@ def working(folder, module=""):
             if str(folder).encode() in b" ".join(words) and words[0] == b"-m" and module.encode() in words[1]:
                 found.append(int(entry.parent.name))
     return found
-
-
-def runs(process):
-    """Return whether a process runs."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -36,15 +36,15 @@ def kill(*given):
     raise KilledError
 
 
-def disturbed(kind, who, do, time=1):
-    """Do something at the first or a later answer of a kind from a party; its answer is what that returns."""
+def disturbed(kind, who, do, times=(1,)):
+    """Do something at some of a party's answers of a kind, counted from 1; its answer is what that returns."""
     seen = []
 
     def change(name, header, answer):
         if (name, header["kind"]) != (who, kind):
             return answer
         seen.append(name)
-        return do(answer) if len(seen) == time else answer
+        return do(answer) if len(seen) in times else answer
 
     return change
 

@@ -6,11 +6,13 @@ import io
 import json
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,43 +29,50 @@ ENGINES = [
 ]
 """What carries messages between machines."""
 
-DISTURBED = """
-import os, signal, sys, time
-from pathlib import Path
-from fedunseen.cli.main import main
-from fedunseen.engines.remote import coordinator, party
-from fedunseen.engines.remote.masking import PartySession
 
-how, what, command = sys.argv[1:4]
-owner, name = {"join": (party, "local_update"), "host": (coordinator.Distributed, "_check_merged")}[command]
-if how == "masked":
-    owner, name = PartySession, "answer"
-done = getattr(owner, name)
+def fedunseen(*words):
+    """Be the command."""
+    from fedunseen.cli.main import main
 
-def last():
-    try:
-        return int(Path(what).read_text())
-    except (OSError, ValueError):  # not there, or being written
-        return -1
+    sys.argv = ["fedunseen", *map(str, words)]
+    main()
 
-def kill(now):
-    if now == what:
-        os.kill(os.getpid(), signal.SIGKILL)
 
-def work(*given):
-    while how == "held" and last() < given[-1]:  # the round
-        time.sleep(0.05)
-    if how == "masked":
-        kill(f"{given[0]._round}:{given[1]['kind']}")
-    result = done(*given)
-    kill(str(given[-1]))
-    return result
+def killed_or_held(*words, killed_in=None, held_by=None):
+    """Be the command, which kills itself at the end of round ``killed_in`` (from 0), if that is given.
 
-setattr(owner, name, work)
-sys.argv = ["fedunseen", *sys.argv[3:]]
-main()
-"""
-"""A command that kills itself (``killed``, ``masked``) or waits (``held``) in a round."""
+    ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a file with the last
+    round (from 0) that a party may be done with; until it says so, the party is not.
+    """
+    from fedunseen.engines.remote import coordinator, party
+    from fedunseen.engines.remote.masking import PartySession
+
+    owner, name = (party, "local_update") if words[0] == "join" else (coordinator.Distributed, "_check_merged")
+    if masked := isinstance(killed_in, str):
+        owner, name = PartySession, "answer"
+    done = getattr(owner, name)
+
+    def last():
+        try:
+            return int(held_by.read_text())
+        except (OSError, ValueError):  # not there, or being written
+            return -1
+
+    def kill(now):
+        if now == killed_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(*given):
+        while held_by is not None and last() < given[-1]:  # the round
+            time.sleep(0.05)
+        if masked:
+            kill(f"{given[0]._round}:{given[1]['kind']}")
+        result = done(*given)
+        kill(given[-1])
+        return result
+
+    setattr(owner, name, work)
+    fedunseen(*words)
 
 
 def command(*words):
@@ -138,8 +147,8 @@ SERVER.set_forkserver_preload(
 )  # fmt: skip
 
 
-def be(words, code, folder, log, errors, variables):
-    """Be a process of its own: ``python -m fedunseen WORDS``, or ``python -c CODE WORDS``."""
+def be(work, words, folder, log, errors, variables):
+    """Be a process of its own, which calls ``work`` with words."""
     for number, name in ((1, log), (2, errors)):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644), number)
     sys.stdout, sys.stderr = (
@@ -148,21 +157,14 @@ def be(words, code, folder, log, errors, variables):
     os.environ.clear()
     os.environ.update(variables)
     os.chdir(folder)
-    if code is None:
-        from fedunseen.cli.main import main
-
-        sys.argv = ["fedunseen", *words]
-        main()
-    else:
-        sys.argv = ["-c", *words]
-        exec(compile(code, "<killed>", "exec"), {"__name__": "__main__"})
+    work(*words)
 
 
 class Forked(SERVER.Process):
     """A process that a server forks which has imported everything: seconds less of each; used as ``Popen`` is."""
 
-    def __init__(self, words, code, folder, log, errors=None):
-        super().__init__(target=be, args=(words, code, folder, log, errors or log, environment()))
+    def __init__(self, words, work, folder, log, errors=None):
+        super().__init__(target=be, args=(work or fedunseen, words, folder, log, errors or log, environment()))
         self.args = words
         self.start()
 
@@ -187,7 +189,7 @@ def run_forked(folder, command, check=False, **how):
     """
     assert set(how) <= {"stdout", "stderr", "text", "capture_output"}, how
     out, errors = (Path(tempfile.mkstemp(dir=folder)[1]) for _ in range(2))
-    status = Forked([str(word) for word in command[3:]], None, Path.cwd(), out, errors).wait()
+    status = Forked(command[3:], None, Path.cwd(), out, errors).wait()
     done = subprocess.CompletedProcess(command, status, out.read_text("utf-8"), errors.read_text("utf-8"))
     if check:
         done.check_returncode()
@@ -200,20 +202,11 @@ class Machine:
     def __init__(self, folder):
         self.folder, self.running = folder, []
 
-    def start(self, log, *words, killed_in=None, held_by=None):
-        """Start a command; it kills itself at the end of round ``killed_in`` (from 0), if that is given.
-
-        ``"1:masked"``: a party, when it is asked for its masked elements in that round. ``held_by``: a file with the
-        last round (from 0) that a party may be done with; until it says so, the party is not.
-        """
-        code = None
-        if held_by is not None:
-            code, words = DISTURBED, ("held", held_by, *words)
-        if killed_in is not None:
-            code, words = DISTURBED, ("masked" if isinstance(killed_in, str) else "killed", killed_in, *words)
-        process = Forked([str(word) for word in words], code, self.folder, log)
-        self.running.append(process)
-        return process
+    def start(self, log, *words, **how):
+        """Start a command, which is :func:`killed_or_held` if ``how`` says so."""
+        work = partial(killed_or_held, **how) if any(one is not None for one in how.values()) else None
+        self.running.append(Forked(words, work, self.folder, log))
+        return self.running[-1]
 
     def said(self, log):
         path = self.folder / log
@@ -256,13 +249,13 @@ class Deployment:
             who = ["--kit", "kits/coordinator"]
         self.words = ["host", *host, *who, "--address", f"127.0.0.1:{self.port}", "--out", "run"]
 
-    def host(self, *more, killed_in=None):
-        return self.machine.start("host.log", *self.words, *more, killed_in=killed_in)
+    def host(self, *more, **how):
+        return self.machine.start("host.log", *self.words, *more, **how)
 
-    def join(self, name, killed_in=None, port=None, held_by=None):
+    def join(self, name, killed_in=None, port=None, **how):
         who = [*self.insecure, "--name", name] if self.insecure else ["--kit", f"kits/{name}"]
         words = ["join", f"127.0.0.1:{port or self.port}", "--data", self.data / name, *who, *self.more]
-        return self.machine.start(f"{name}.log", *words, killed_in=killed_in, held_by=held_by)
+        return self.machine.start(f"{name}.log", *words, killed_in=killed_in, **how)
 
     def end(self, coordinator, parties):
         """Wait until all of them have ended well; ``parties``: name -> process."""

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from carried import Place, runs, working
+from carried import Place, working
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import carrier
@@ -21,23 +21,18 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
 ]
 carriers = pytest.mark.parametrize("engine", ENGINES)
-PARTY = """
-import sys, threading, time
-from pathlib import Path
-from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.link import Join
-
-engine, folder, port, kit, name = sys.argv[1:]
-
-def answer(message):
-    if message == b"slowly":
-        time.sleep(3600)
-    return name.encode() + b":" + message
-
-place = Join(Path(folder), "127.0.0.1", int(port), Path(kit), name, 300.0)
-carrier(engine).join(place, answer, threading.Event())
-"""
 NAMES = ("north", "south", "west")
+
+
+def be_party(engine, place):
+    """Be a party's process."""
+
+    def answer(message):
+        if message == b"slowly":
+            time.sleep(3600)
+        return place.name.encode() + b":" + message
+
+    carrier(engine).join(place, answer, threading.Event())
 
 
 def sent(body, names=NAMES):
@@ -69,8 +64,7 @@ def test_a_killed_party_is_left_out_and_comes_back(engine, machine, tmp_path):
     place = Place(engine, tmp_path, NAMES)
 
     def start(name):
-        words = map(str, (engine, tmp_path / name, place.port, place.kit / name, name))
-        machine.running.append(Forked([*words], PARTY, tmp_path, f"{name}.log"))
+        machine.running.append(Forked([engine, place.at(name)], be_party, tmp_path, f"{name}.log"))
         return machine.running[-1]
 
     with place.host() as link:
@@ -128,9 +122,9 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
         assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
         until(lambda: link.present() and link.present() != first)
         assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
-        started = set(descendants(os.getpid())) - before
+        started = descendants(os.getpid()).keys() - before
         assert len(started) > 3
-    until(lambda: not [process for process in started if runs(process)])
+    until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
 
 
 @carriers

@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -88,8 +89,9 @@ class Federation(Machine):
         place = ("--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", free_port())
         self.start(name, "flower-supernode", *place, *keys, "--node-config", text, *more)
 
-    def run(self, out, preset="digit-pairs-gaussian", settings="", app=APP, credentials="kits/coordinator"):
-        config = {"experiment": preset, "out": out, "credentials": credentials, "set": f"{WORDS} {settings}".strip()}
+    def run(self, out, preset="digit-pairs-gaussian", settings="", app=APP):
+        words = f"{WORDS} {settings}".strip()
+        config = {"experiment": preset, "out": out, "credentials": "kits/coordinator", "set": words}
         text = " ".join(f'{key}="{value}"' for key, value in config.items())
         return self.start(f"run-{out}", "flwr", "run", app, "here", "--stream", "-c", text)
 
@@ -218,27 +220,24 @@ def test_a_node_runs_an_app_only_if_someone_it_trusts_has_signed_it(nodes, tmp_p
     assert "could not be verified" in nodes.said("north.log")
 
 
-def test_the_same_app_runs_in_flowers_simulation(closed, tmp_path):
+def test_the_same_app_runs_in_flowers_simulation(closed, tmp_path, request):
     pytest.importorskip("ray", reason="pip install 'fedunseen[flower]'")
     made = Federation(tmp_path)
+    request.addfinalizer(made.stop)
     made.connection("insecure = true")
-    try:
-        made.superlink("--insecure", "--simulation")
-        limits = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
-        config = f'experiment="digit-pairs-gaussian" out="run" set="partition.clients=3 {WORDS}"'
-        made.start("run-run", "flwr", "run", APP, "here", "--stream", *limits, "-c", config)
-        assert made.finished("run")["sums_sha256"] == closed
-    finally:
-        made.stop()
+    made.superlink("--insecure", "--simulation")
+    limits = ("--federation-config", "num-supernodes=3 client-resources-num-cpus=1")
+    config = f'experiment="digit-pairs-gaussian" out="run" set="partition.clients=3 {WORDS}"'
+    made.start("run-run", "flwr", "run", APP, "here", "--stream", *limits, "-c", config)
+    assert made.finished("run")["sums_sha256"] == closed
 
 
 class Grid:
     """Nodes that a test describes; answers come when the test says so."""
 
     def __init__(self, **nodes):
-        self.nodes, self.sent, self.replies = {}, {}, []
-        for name, number in nodes.items():
-            self.nodes[number] = SimpleNamespace(node_id=number, name=name, last_activated_at="1")
+        self.sent, self.replies = {}, []
+        self.nodes = {k: SimpleNamespace(node_id=k, name=name, last_activated_at="1") for name, k in nodes.items()}
 
     def get_nodes(self):
         return list(self.nodes.values())
@@ -254,19 +253,15 @@ class Grid:
         return replies
 
     def reply(self, number, content=None, error=None):
-        metadata, found = SimpleNamespace(reply_to_message_id=number), SimpleNamespace(reason=error)
-        reply = SimpleNamespace(metadata=metadata, content=content, error=found, has_error=lambda: error is not None)
-        self.replies.append(reply)
+        about = {"metadata.reply_to_message_id": number, "error.reason": error, "has_error.return_value": bool(error)}
+        self.replies.append(Mock(content=content, **about))
 
 
 @pytest.fixture
 def app(monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.0)
     monkeypatch.setattr(module, "POLL", 0.01)
-
-    def message(content, node, kind):
-        return SimpleNamespace(metadata=SimpleNamespace(dst_node_id=node))
-
+    message = Mock(side_effect=lambda content, node, kind: Mock(**{"metadata.dst_node_id": node}))
     monkeypatch.setattr(module, "Message", message)  # Flower's own needs a run
     return module
 

@@ -146,7 +146,7 @@ def test_f10_a_party_that_lies_is_named_and_the_honest_ones_are_in_the_sum(stage
 @pytest.mark.parametrize("key", ["seal", "pair"])
 def test_f10_a_zero_key_that_is_signed_is_named_by_the_coordinator_and_by_parties(key, parties):
     keys = parties.keys()
-    bad = signed(parties, keys["p0"], **{key: ZERO})
+    bad = signed(parties.credentials, keys["p0"], **{key: ZERO})
     server = SecAggServer(parties.enrolment, parties.plan.digest, 0, 0, ZERO)
     why = "p0 has signed a key that is not a public key"
     assert refusal(server.take_keys, "p0", bad) == refusal(parties.shares, {**keys, "p0": bad}, ["p1"]) == why
@@ -199,10 +199,10 @@ def test_two_halves_of_a_federation_with_rosters_of_their_own_mask_nothing(parti
     assert "in no attempt at a sum" in refusal(parties.clients["p0"].masked, request, np.zeros(8, np.uint64))
 
 
-def forged(keys):
-    """Return keys of p3 that a stranger of that name has signed."""
-    bad = {**keys["p3"], "pair": keys["p3"]["seed"]}
-    return {**bad, "signature": in_memory(list(keys))["p3"].sign(_signed_text(bad))}
+def signed(credentials, message, **changes):
+    """Return a keys message that a party of its name has changed and signed: its own, or a stranger."""
+    changed = {**message, **changes}
+    return {**changed, "signature": credentials[message["party"]].sign(_signed_text(changed))}
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,11 @@ def forged(keys):
     [
         ("p3", lambda old, other, keys: old["p3"], "p3 has signed keys for another attempt"),
         ("p3", lambda old, other, keys: other["p3"], "p3 has signed keys for another sum"),
-        ("p3", lambda old, other, keys: forged(keys), "the keys of p3 are not signed by p3"),
+        (
+            "p3",
+            lambda old, other, keys: signed(in_memory([*keys]), keys["p3"], pair=keys["p3"]["seed"]),
+            "the keys of p3 are not signed by p3",
+        ),
         ("p3", lambda old, other, keys: {**keys["p1"], "party": "p3"}, "the keys of p3 are not signed by p3"),
         ("p9", lambda old, other, keys: {**keys["p1"], "party": "p9"}, "p9 is not in federation.json"),
     ],
@@ -218,12 +222,6 @@ def forged(keys):
 def test_keys_that_a_party_has_not_signed_for_this_attempt_are_refused(name, swapped, why, parties):
     other, old, keys = parties.keys(1), parties.keys(0, 0), parties.keys(0, 1)
     assert why in refusal(parties.shares, {**keys, name: swapped(old, other, keys)}, ["p0"])
-
-
-def signed(parties, message, **changes):
-    """Return a keys message that its own party has changed and signed."""
-    changed = {**message, **changes}
-    return {**changed, "signature": parties.credentials[message["party"]].sign(_signed_text(changed))}
 
 
 def test_a_roster_has_all_names_once_and_is_not_changed(parties):
@@ -236,7 +234,9 @@ def test_a_roster_has_all_names_once_and_is_not_changed(parties):
         ({"seal": keys["p3"]["pair"]}, "two keys of the roster are the same"),
         ({"pair": keys["p1"]["pair"]}, "two keys of the roster are the same"),
     ):
-        assert why in refusal(parties.shares, {**keys, "p3": signed(parties, keys["p3"], **changes)}, ["p0"])
+        assert why in refusal(
+            parties.shares, {**keys, "p3": signed(parties.credentials, keys["p3"], **changes)}, ["p0"]
+        )
     for names, why in (
         (["p0", "p1", "p2", "p3", "p1"], "names a party twice"),
         (["p1", "p2", "p3"], "lacks this party's own keys"),
