@@ -1,4 +1,4 @@
-"""Carriers: how messages reach parties in other processes, by Flower or by NVFlare."""
+"""Carriers: how messages reach parties in other processes, by WebSockets, by Flower or by NVFlare."""
 
 import importlib
 from types import ModuleType
