@@ -134,13 +134,9 @@ def test_a_party_that_is_silent_is_gone(place, monkeypatch):
 def test_pings_whose_answers_no_one_reads_end_a_connection(place, signs_in):
     own = json.dumps({"name": "north", "token": "token", "signature": ""}).encode()
     with place.host() as link, socket.create_connection(("127.0.0.1", place.port)) as attacker:
-        asked = (
-            "Upgrade: websocket",
-            "Connection: Upgrade",
-            f"Sec-WebSocket-Key: {'A' * 22}==",
-            "Sec-WebSocket-Version: 13",
-        )
-        attacker.sendall("\r\n".join(["GET / HTTP/1.1", "Host: x", *asked, "", ""]).encode())
+        asked = ["Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13"]
+        key = f"Sec-WebSocket-Key: {'A' * 22}=="
+        attacker.sendall("\r\n".join(["GET / HTTP/1.1", "Host: x", *asked, key, "", ""]).encode())
         if signs_in:
             attacker.sendall(bytes([0x81, 0x80 | len(own), 0, 0, 0, 0]) + own)
             until(link.present)
@@ -180,13 +176,14 @@ def test_what_is_asked_when_the_coordinator_ends_has_an_answer(place):
 
 
 @plain
-def test_of_messages_that_wait_the_newest_is_answered(place):
-    first, answered = threading.Event(), []
+def test_of_messages_that_wait_the_newest_is_answered(place, monkeypatch):
+    first, answered, came, put = threading.Event(), [], [], client.Connection._put
+    monkeypatch.setattr(client.Connection, "_put", lambda self, message: (put(self, message), came.append(message)))
     with place.hosting("north", lambda message: answered.append(message) or (first.wait() and message)) as link:
         for message in (b"1", b"2", b"3"):
             last = link.ask("north", message)
             until(lambda: answered)
-        time.sleep(0.5)  # both have come
+        until(lambda: len(came) == 3)
         first.set()
         assert last.result(GUARD) == b"3"
     assert answered == [b"1", b"3"]
