@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 
 import numpy as np
 import pytest
@@ -264,9 +265,8 @@ def dealt(works, tmp_path):
             assert (len(own.train), len(own.test_seen), len(own.test_unseen)) == (len(ids), 0, 0)
         tests, held = np.union1d(whole.test_seen, whole.test_unseen), read(out / "coordinator")
         assert content(held) == content(whole, tests)
-        assert len(held.train) == 0
-        assert tests[held.test_seen].tolist() == whole.test_seen.tolist()
-        assert tests[held.test_unseen].tolist() == whole.test_unseen.tolist()
+        found = [tests[ids].tolist() for ids in (held.train, held.test_seen, held.test_unseen)]
+        assert found == [[], whole.test_seen.tolist(), whole.test_unseen.tolist()]
         return done, whole, np.sort(np.concatenate(clients))
 
     return deal
@@ -282,14 +282,14 @@ def test_the_parties_hold_together_what_there_is_to_train_on(dealt, tmp_path):
     assert [one["name"] for one in parties] == names
     counts = [sum(one[key] for one in parties) for key in ("samples", "classes")]
     assert counts == [len(whole.train), len(whole.space.seen)]
-    place = {"name": "coordinator", "folder": str(out / "coordinator")}
-    assert result["coordinator"] == {**place, "samples": 3000, "classes": 100}
+    held = {"name": "coordinator", "folder": str(out / "coordinator"), "samples": 3000, "classes": 100}
+    assert result["coordinator"] == held
 
 
 def test_it_says_what_to_do_with_the_folders(works, tmp_path):
     out, words = tmp_path / "parties", sets({"partition.clients": 2, "data.features": ["centre"]})
-    done = works("data", "deal", "digit-pairs", *words, "--out", out)
-    assert done.out.splitlines() == [
+    said = works("data", "deal", "digit-pairs", *words, "--out", out).out
+    assert said.splitlines() == [
         f"{out}: 2 parties and a coordinator, dealt with run.seed = 0",
         "  client-0     2,400 training samples of 40 classes",
         "  client-1     2,400 training samples of 40 classes",
@@ -297,9 +297,8 @@ def test_it_says_what_to_do_with_the_folders(works, tmp_path):
         f"a party gives its folder to `fedunseen join --data {out / 'client-0'}`; the coordinator's experiment has",
         "[data]", 'name = "folder"', "part = true", 'features = ["centre"]', f'root = "{out / "coordinator"}"',
     ]  # fmt: skip
-    rest = '[method]\nname = "fedzsl"\n[strategy]\nname = "fedavg"\n'
-    (tmp_path / "mine.toml").write_text(done.out.partition("experiment has\n")[2] + rest)
-    data = Experiment.load(tmp_path / "mine.toml").data
+    rest = {"method": {"name": "fedzsl"}, "strategy": {"name": "fedavg"}}
+    data = Experiment.from_dict(tomllib.loads(said.partition("experiment has\n")[2]) | rest).data
     held = find("data", data.name).load(data, 0)
     assert (len(held.train), len(held.test_seen) + len(held.test_unseen)) == (0, 3000)
 
@@ -307,8 +306,7 @@ def test_it_says_what_to_do_with_the_folders(works, tmp_path):
 def test_few_shot_classes_are_dealt_without_descriptions(dealt):
     """The digits have no attributes, and no validation class, which no one may draw then."""
     _, whole, ids = dealt(DIGITS_MAML, {"partition.clients": 2})
-    assert whole.image_shape == (8, 8)
-    assert ids.tolist() == whole.train.tolist()
+    assert (whole.image_shape, ids.tolist()) == ((8, 8), whole.train.tolist())
 
 
 def test_sequences_users_and_answers_are_dealt(dealt, tweets):
@@ -322,8 +320,8 @@ def test_images_are_dealt_as_they_are(dealt, photos, tmp_path):
     table = "name,split,size: a,size: b\ncat,seen,0.1,1e-30\ndog,seen,1,2\nwolf,unseen,3,4\n"
     settings = {"data.name": "images", "data.root": str(photos(tmp_path / "photos", table, 5)), "data.size": 8}
     _, whole, _ = dealt("digit-pairs-conv", {**settings, "encoder.name": "conv", "partition.clients": 2})
-    assert whole.kind == read(tmp_path / "parties" / "client-0").kind == "images"
-    assert whole.features.dtype == np.uint8
+    own = read(tmp_path / "parties" / "client-0")
+    assert (whole.kind, own.kind, whole.features.dtype) == ("images", "images", np.uint8)
 
 
 def test_whoever_shares_samples_has_them_each(dealt):
@@ -382,10 +380,9 @@ def test_a_run_on_the_files_ends_as_one_on_the_benchmark(tmp_path):
 def test_pictures_become_an_encoders_features(photos, tmp_path):
     pytest.importorskip("efficientnet_lite_pytorch")
     table = "name,split,legs,wings\ncat,seen,4,0\ndog,seen,4,1\nowl,unseen,2,2\n"
-    settings = {"data.name": "images", "data.root": str(photos(tmp_path / "data", table, 3, (24, 24)))}
-    settings |= {"data.size": 24, "encoder.name": "efficientnet-lite"}
-    settings |= {"method.name": "gaussian", "evaluation.selection": "last"}
-    experiment = Experiment.from_dict({}, settings, "photos")
+    data = {"name": "images", "root": str(photos(tmp_path / "data", table, 3, (24, 24))), "size": 24}
+    others = {"encoder.name": "efficientnet-lite", "method.name": "gaussian", "evaluation.selection": "last"}
+    experiment = Experiment.from_dict({"data": data}, others, "photos")
     result = encode(experiment, tmp_path / "features")
     assert (result["samples"], result["numbers"]) == (9, 1280)
     read = Xlsa17.load(Xlsa17.Settings(**result["data"]), seed=0)

@@ -118,9 +118,8 @@ def test_other_machines_are_let_in_as_the_service_lets_them_in():
     places = [bind_address_of(True, at) for at in (None, "[::1]:0")]
     assert [(one.host, one.port, one.local) for one in places] == [("127.0.0.1", 8322, True), ("::1", 0, True)]
     assert bind_address_of(False, None) is None
-    wanted = "lets other machines in: give --dashboard-token-file FILE with a token for them"
-    said = message_of(bind_address_of(True, "0.0.0.0:8322").token, error=ArgumentError)
-    assert said == f"--dashboard-at 0.0.0.0 {wanted}"
+    why = "--dashboard-at 0.0.0.0 lets other machines in: give --dashboard-token-file FILE with a token for them"
+    assert message_of(bind_address_of(True, "0.0.0.0:8322").token, error=ArgumentError) == why
     wanted = "is not an address: write HOST:PORT, for example 127.0.0.1:8322"
     for at in ("8322", "localhost", "127.0.0.1:", ":8322", "127.0.0.1:70000", "127.0.0.1:²"):
         assert message_of(bind_address_of, True, at, error=ExperimentError) == f"--dashboard-at {at} {wanted}"
@@ -235,8 +234,7 @@ def test_the_page_follows_a_federation(shown, federation):
     assert north.split() == ["north", "connected", "27", "1,620", "2", "250", "ms"]
     assert "<b>they differ</b>" in west
     assert page.locator("#refused tr").all_inner_texts() == ["1 to 2\twest\tit has not answered"]
-    heads, texts = (page.locator(f"#cards {tag}").all_inner_texts() for tag in ("dt", "dd"))
-    cards = dict(zip(heads, texts, strict=True))
+    cards = dict(zip(*(page.locator(f"#cards {tag}").all_inner_texts() for tag in ("dt", "dd")), strict=True))
     assert (cards["ZSL"], cards["connected"], cards["privacy: epsilon spent"]) == ("52.5 %", "2 of 3", "1.25")
     assert page.get_by_role("img", name="Last: ZSL 52.5").count() == 1
     assert page.locator("#log li.warning").inner_text().endswith("west is refused")
@@ -250,12 +248,11 @@ def test_the_page_follows_a_federation(shown, federation):
 def test_the_page_says_when_the_run_is_gone_and_asks_for_a_token(shown, monitor):
     monitor.on_round("training", 1, 3, line(1, 40.0))
     page = shown(monitor, TOKEN)
-    page.fill("#token", "wrong")
-    page.keyboard.press("Enter")
-    says(page, "#login-error", "This token is not the page's.")
-    page.fill("#token", TOKEN)
-    page.keyboard.press("Enter")
-    says(page, "#round", "round 1 of 3")
+    refusal, welcome = ("#login-error", "This token is not the page's."), ("#round", "round 1 of 3")
+    for token, shows in (("wrong", refusal), (TOKEN, welcome)):
+        page.fill("#token", token)
+        page.keyboard.press("Enter")
+        says(page, *shows)
     monitor.end(QuorumError("round 2 has 1 of the 2 replies that it needs"))
     says(page, "#why", "round 2 has 1 of the 2 replies that it needs")
     says(page, "#phase", "Paused")

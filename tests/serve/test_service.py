@@ -100,13 +100,12 @@ def test_answers_are_the_run_s_own_predictions(digits, client):
 
 def test_numbers_are_answered_as_files_are(features, client):
     asked, rows = client(features), np.random.default_rng(0).normal(size=(4, 9)).astype(np.float32)
+    by_json = asked.post("/predict", json={"features": rows.tolist()})
     text = "\n".join(",".join(map(repr, map(float, row))) for row in rows).encode()
-    ways = {"": {"json": {"features": rows.tolist()}}, "a.npy": {"files": sent("a.npy", npy(rows))}}
-    by_text = asked.post("/predict", files=sent("a.csv", text))
-    for name, way in ways.items():
-        reply = asked.post("/predict", **way)
+    files = [asked.post("/predict", files=sent(*file)) for file in (("a.npy", npy(rows)), ("a.csv", text))]
+    for name, reply in zip(("", "a.npy", "a.csv"), (by_json, *files), strict=True):
         assert [one["input"] for one in reply.json()["answers"]] == [f"{name}[{i}]" for i in range(4)]
-        assert answers(reply) == answers(by_text)
+        assert answers(reply) == answers(by_json)
 
 
 def test_the_attributes_that_speak_for_a_class_add_up_to_its_lead_over_the_mean(digits):
@@ -328,8 +327,8 @@ def test_the_metrics_count_what_was_asked(features, client):
 def test_the_model_page_and_the_schema_are_there(digits, client):
     asked = client(digits)
     result = asked.get("/model").json()
-    assert (result["takes"], result["shape"]) == ("pictures", [128])
-    assert result["drawn"] == {"digits": 2, "height": 8, "width": 16}
+    drawn = {"digits": 2, "height": 8, "width": 16}
+    assert (result["takes"], result["shape"], result["drawn"]) == ("pictures", [128], drawn)
     assert result["card"].startswith("---\nlibrary_name:")
     paths = asked.get("/openapi.json").json()["paths"]
     assert set(paths) == {"/health", "/metrics", "/model", "/classes", "/predict", "/classes/{name}"}
@@ -368,13 +367,10 @@ def named(photo, finished, tmp_path_factory):
     known = [name for name in NAMES if not name.startswith("black")] + ["black cat"]
     rows = [f"{name},{'unseen' if name in KEPT_APART else 'seen'}" for name in known]
     (folder / "classes.csv").write_text("\n".join(["name,split", *rows]) + "\n", "utf-8")
-    features, labels, split = [], [], []
-    for label, name in enumerate(known):
-        for part, count in (("train", 0 if name in KEPT_APART else 12), ("test", 4)):
-            features.append(photo(name, count, seed=label))
-            labels += [label] * count
-            split += [part] * count
-    np.savez(folder / "features.npz", features=np.concatenate(features), labels=np.array(labels), split=np.array(split))
+    parts = [["test"] * 4 + ["train"] * (0 if name in KEPT_APART else 12) for name in known]
+    features = np.concatenate([photo(name, len(parts[i]), seed=i) for i, name in enumerate(known)])
+    labels = np.repeat(np.arange(len(known)), [len(part) for part in parts])
+    np.savez(folder / "features.npz", features=features, labels=labels, split=np.concatenate(parts))
     sections = {"data": {"name": "folder", "root": str(folder), "text_encoder": "minilm"}, "method": {"name": "eszsl"}}
     sections |= {"partition": {"clients": 2}, "evaluation": {"selection": "last"}}
     return finished(Experiment.from_dict(sections))
