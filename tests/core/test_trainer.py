@@ -222,17 +222,14 @@ def adversarial_by_hand(task, inputs, labels):
         rows = task.samples[index[weight > 0]]
         step("start", (inputs[rows] @ p["start.w"] - labels[rows]).square().mean())
     plan = task.plans[""]
-    batches = [
-        (task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0]))
-        for index, weight, noise in zip(plan.index, plan.weight, plan.extras["noise"], strict=True)
-    ]
-    for turn in [batches[i : i + 3] for i in range(0, len(batches), 3)]:
-        for rows, z in turn:
-            made = torch.tanh(z @ p["generator.w"])
-            gap = (made - inputs[rows]) @ p["critic.w"] + p["critic.b"] - p["start.w"].sum()
-            step("critic", (gap + gap.square() / 2).mean())
+    for i, (index, weight, noise) in enumerate(zip(plan.index, plan.weight, plan.extras["noise"], strict=True)):
+        rows, z = task.samples[index[weight > 0]], torch.from_numpy(noise[weight > 0])
         made = torch.tanh(z @ p["generator.w"])
-        step("generator", -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean())
+        gap = (made - inputs[rows]) @ p["critic.w"] + p["critic.b"] - p["start.w"].sum()
+        step("critic", (gap + gap.square() / 2).mean())
+        if i % 3 == 2:  # the end of a turn
+            made = torch.tanh(z @ p["generator.w"])
+            step("generator", -(made @ p["critic.w"]).mean() + (made - p["fixed"]).square().sum(1).mean())
     terms = {name: float(np.mean(values)) for name, values in logged.items()}
     return {name: value.detach() for name, value in p.items()}, {**terms, "loss": terms["generator"]}
 
@@ -263,14 +260,12 @@ def test_batching_pays_where_many_small_steps_are_taken():
 
 
 def test_chunk_size_counts_parameters_features_and_scores():
-    plan = epochs_plan(10, 8, 1, np.random.default_rng(0))
-    task = Task(linear_params(), np.arange(10), {"": plan}, {}, {})
+    task = Task(linear_params(), np.arange(10), {"": epochs_plan(10, 8, 1, np.random.default_rng(0))}, {}, {})
     parameters, features, scores = 4 * (WIDTH * CLASSES + CLASSES), 4 * 8 * WIDTH, 4 * 8 * 1000
     context = {"mask": torch.ones(1000, dtype=torch.bool), "scale": torch.tensor(1.0)}
     client = 8 * parameters + 8 * features + 32 * scores
     assert [chunk_size(task, context, memory) for memory in (3 * client, 3 * client - 1, 1)] == [3, 2, 1]
-    scalar = Task({"w": torch.tensor(1.0)}, np.arange(10), {"": plan}, {}, {})
-    assert chunk_size(scalar, {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5
+    assert chunk_size(replace(task, params={"w": torch.tensor(1.0)}), {}, 5 * (8 * 4 + 4 * 8 * (8 + 32))) == 5
 
 
 def test_gradients_of_clients_do_without_pytorch_s_compiler(monkeypatch):

@@ -37,10 +37,8 @@ class Written:
     def __init__(self, kind, space, **settings):
         self.method = make(kind, space, noise=NOISE, condition_scale=SCALE, **settings)
         rng = np.random.default_rng(4)
-        self.params = {
-            name: torch.as_tensor(0.4 * rng.normal(size=value.shape))  # as drawn, all would be near zero
-            for name, value in self.method.init(rng).items()
-        }
+        # as drawn, all would be near zero
+        self.params = {n: torch.as_tensor(0.4 * rng.normal(size=v.shape)) for n, v in self.method.init(rng).items()}
         shapes = self.method.draw_shapes()
         self.labels = np.array([0, 1, 3, 3, 0])
         self.batch = {name: torch.from_numpy(rng.random((5, *shape))) for name, shape in shapes.items()} | {
@@ -145,11 +143,10 @@ def test_the_generator_of_vaegan_and_free(space, kind, settings):
     for i in KEPT:
         center, deviation = w.posterior(i)
         decoded = w.decoded("generator", i)
-        row = {
-            "reconstruction": 0.5 * np.sum((w.real(i) - decoded) ** 2),
-            "divergence": np.sum((center**2 + deviation**2 - 1) / 2 - np.log(deviation)),
-        }
-        row["generator"] = row["reconstruction"] + row["divergence"] - 7.0 * w.critic(decoded, i)
+        reconstruction = 0.5 * np.sum((w.real(i) - decoded) ** 2)
+        divergence = np.sum((center**2 + deviation**2 - 1) / 2 - np.log(deviation))
+        row = {"reconstruction": reconstruction, "divergence": divergence}
+        row["generator"] = reconstruction + divergence - 7.0 * w.critic(decoded, i)
         if kind is FREE:
             row["generated cycle"] = cycle(w, decoded, "generator.refine", i)
             row["generator"] += 0.9 * row["generated cycle"]
@@ -161,20 +158,16 @@ def test_the_generator_of_vaegan_and_free(space, kind, settings):
 def test_free_refinement(space, contrast):
     """SAMC, max(0, margin + g |mu - c_y|^2 - (1 - g) |mu - c_y'|^2), and the semantic cycle of real features."""
     w = Written(FREE, space, center=0.6, cycle=0.9, margin=2.0, balance=0.7, contrast=contrast)
-    centres = w.params["centres.all"].numpy()
     rows = []
     for i in KEPT:
         mu = np.split(w.linear("refine.1", leaky(w.linear("refine.0", w.real(i)))), 2)[0]
-        far = [float(np.sum((mu - centre) ** 2)) for centre in centres]
+        far = [float(np.sum((mu - centre) ** 2)) for centre in w.params["centres.all"].numpy()]
         own = w.labels[i]
         other = min((c for c in HELD if c != own), key=lambda c: far[c])
         if contrast == "random":
             other = HELD[int(w.drawn("refine.other", i) * len(HELD))]
-        row = {
-            "samc": max(0.0, 2.0 + 0.7 * far[own] - 0.3 * far[other]),
-            "real cycle": cycle(w, w.real(i), "refine.noise", i),
-        }
-        rows.append(row | {"refine": 0.6 * row["samc"] + 0.9 * row["real cycle"]})
+        samc, real = max(0.0, 2.0 + 0.7 * far[own] - 0.3 * far[other]), cycle(w, w.real(i), "refine.noise", i)
+        rows.append({"samc": samc, "real cycle": real, "refine": 0.6 * samc + 0.9 * real})
     w.check("refine", rows)
 
 
@@ -193,8 +186,7 @@ def test_a_turn_is_critic_steps_on_fresh_batches_and_one_of_the_generator(space)
     assert plan.index.shape == (2 * 3 * 3, 16)  # 40 samples are three batches
     assert all(len(set(row)) == 16 for row in plan.index.tolist())  # no sample twice in a batch
     assert len(set(map(tuple, plan.index.tolist()))) == 18
-    few = method.plan("", labels[:5], 1, np.random.default_rng(0))
-    assert few.weight.sum(1).tolist() == [5, 5, 5]
+    assert method.plan("", labels[:5], 1, np.random.default_rng(0)).weight.sum(1).tolist() == [5, 5, 5]
     free = make(FREE, space, passes=3, critic_steps=2, batch_size=16)
     assert free.plan("", labels, 2, np.random.default_rng(0)).steps == 2 * 3 * 3 * 2
 
@@ -289,8 +281,7 @@ def test_a_prompt_may_name_the_strongest_attributes(space):
 def test_attributes_are_as_long_as_the_noise_and_the_hidden_layer_is_twice_as_wide_as_the_features(space):
     method = make(CLSWGAN, space, noise=16, hidden=None)
     assert method.hidden == 2 * WIDTH
-    lengths = method.condition_scale * np.linalg.norm(space.semantics[space.seen], axis=1)
-    assert lengths.mean() == pytest.approx(4.0)
+    assert method.condition_scale * np.linalg.norm(space.semantics[space.seen], axis=1).mean() == pytest.approx(4.0)
     assert make(CLSWGAN, space, condition_scale=1.5).condition_scale == 1.5
 
 
@@ -328,6 +319,5 @@ def test_the_text_of_new_classes_is_embedded_once(space, monkeypatch):
     method, params = drawn(space, text="minilm", synthetic=3, head_epochs=1)
     whole, asked = generative.embed_classes, []
     monkeypatch.setattr(generative, "embed_classes", lambda *settings: asked.append(settings[0]) or whole(*settings))
-    more = Candidates([*space.names, "new"], torch.randn(9, 30), space.seen, np.array([5, 6, 8]))
-    method.fit_heads(params, more, 0)
+    method.fit_heads(params, Candidates([*space.names, "new"], torch.randn(9, 30), space.seen, np.array([5, 6, 8])), 0)
     assert len(asked) == 1

@@ -280,10 +280,8 @@ def test_each_client_and_each_round_has_noise_of_its_own():
 def test_a_run_counts_its_epsilon(tmp_path):
     noise = {"privacy.name": "client-level", "privacy.clip": 1.0, "privacy.noise": 2.0}
     settings = {**TRAINED, "partition.clients": 4, "strategy.rounds": 2, **noise}
-    plain, hidden = (
-        run(Experiment.load("digit-pairs", {**settings, "privacy.aggregation": aggregation}), tmp_path / aggregation)
-        for aggregation in ("plain", "masked")
-    )
+    both = [Experiment.load("digit-pairs", {**settings, "privacy.aggregation": way}) for way in ("plain", "masked")]
+    plain, hidden = (run(experiment, tmp_path / str(i)) for i, experiment in enumerate(both))
     assert hidden.result["epsilon"] == plain.result["epsilon"] > 0
     assert "clipped" not in hidden.metrics[0]["privacy"]
     assert "clients clipped their updates and added the noise under masks" in write_report(hidden).read_text("utf-8")
