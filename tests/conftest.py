@@ -69,6 +69,12 @@ def own_cache(new_cache, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def quick_coordinator(monkeypatch):
+    """Let a coordinator look for parties more often, and a test wait less."""
+    monkeypatch.setattr("fedunseen.engines.remote.coordinator._PAUSE", 0.01)
+
+
 def on_threads(count):
     """Return a fixture: compute on so many threads, then on as many as before."""
 

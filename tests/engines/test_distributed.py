@@ -16,7 +16,7 @@ from fedunseen.experiment import run
 from links import Inline, KilledError, disturbed, elsewhere, experiment, kill
 from same import same, tensors
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_coordinator")]
 
 
 class Reversed(Inline):
@@ -34,11 +34,6 @@ class Reversed(Inline):
                 late, answer = self.held.pop()
                 late.set_result(answer.result())
         return future
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(coordinator, "_PAUSE", 0.01)
 
 
 def apart(out, link=None, resume=False, **settings):
