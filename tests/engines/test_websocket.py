@@ -63,11 +63,6 @@ async def closed(connection):
     return connection.close_code
 
 
-async def soon(true):
-    while not true():
-        await asyncio.sleep(0.01)
-
-
 @plain
 def test_late_answers_are_thrown_away(place):
     over = threading.Event()
@@ -115,15 +110,22 @@ def test_what_is_lost_with_its_connection_is_asked_again(place, monkeypatch, whe
 
 
 @plain
-def test_a_party_that_is_silent_is_gone(place, monkeypatch):
+def test_a_party_that_is_silent_or_reads_nothing_is_gone(place, monkeypatch):
     monkeypatch.setattr(messages, "SILENCE", 0.5)
     monkeypatch.setattr(server, "GRACE", 0.0)
 
     async def be_silent():
         async with dialled(place) as connection:
-            await soon(lambda: "north" in link.present())
+            await asyncio.to_thread(until, lambda: "north" in link.present())
             await connection.wait_closed()
-            await soon(lambda: not link.present())
+            await asyncio.to_thread(until, lambda: not link.present())
+        async with dialled(place) as connection:
+            await asyncio.to_thread(until, link.present)
+            connection.transport.pause_reading()
+            with pytest.raises(PartyGone):
+                await asyncio.wrap_future(link.ask("north", bytes(30_000_000)))
+            await asyncio.to_thread(until, lambda: not link.tasks)
+            connection.transport.abort()
 
     with place.host() as link:
         asyncio.run(be_silent())
@@ -143,24 +145,6 @@ def test_pings_whose_answers_no_one_reads_end_a_connection(place, signs_in):
         pings = (bytes([0x89, 0x80 | 125, 0, 0, 0, 0]) + bytes(125)) * 1000
         with pytest.raises(ConnectionError):
             list(iter(lambda: attacker.sendall(pings), 0))
-
-
-@plain
-def test_a_party_that_reads_nothing_is_cut(place, monkeypatch):
-    monkeypatch.setattr(messages, "SILENCE", 0.5)
-    monkeypatch.setattr(server, "GRACE", 0.0)
-
-    async def stop_reading():
-        async with dialled(place) as connection:
-            await soon(link.present)
-            connection.transport.pause_reading()
-            with pytest.raises(PartyGone):
-                await asyncio.wrap_future(link.ask("north", bytes(30_000_000)))
-            await soon(lambda: not link.tasks)
-            connection.transport.abort()
-
-    with place.host() as link:
-        asyncio.run(stop_reading())
 
 
 @plain
@@ -215,7 +199,7 @@ def test_a_party_leaves_a_coordinator_that_is_silent_and_connects_again(place, m
     async def wait_for_both():
         async with serve(silent, "127.0.0.1", place.port):
             party = place.join("north")
-            await soon(lambda: len(came) == 2)
+            await asyncio.to_thread(until, lambda: len(came) == 2)
             party.done.set()
             await asyncio.to_thread(party.ended)
 
@@ -268,7 +252,7 @@ def test_only_a_key_and_the_coordinators_challenge_let_a_party_in(place):
                 assert await closed(connection) == messages.REFUSED
         assert not link.seen
         async with dialled(place, key=own):
-            await soon(lambda: link.present() == {"north": "token"})
+            await asyncio.to_thread(until, lambda: link.present() == {"north": "token"})
 
     with place.host() as link:
         asyncio.run(knock())
@@ -321,9 +305,9 @@ def test_what_cannot_be_read_costs_a_party_its_answer_alone(place, monkeypatch, 
 
     async def say():
         async with dialled(place) as connection:
-            await soon(lambda: len(link.present()) == 2)
+            await asyncio.to_thread(until, lambda: len(link.present()) == 2)
             futures = [link.ask("north", b""), link.ask("south", b"x" * 200)]
-            await soon(lambda: len(link.open) == 2)
+            await asyncio.to_thread(until, lambda: len(link.open) == 2)
             for piece in said:
                 await connection.send(piece)
             await closed(connection)
