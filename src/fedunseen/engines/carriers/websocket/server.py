@@ -237,8 +237,9 @@ class Connections:
             with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
                 runner.run(self._listen(listener, context, started))
         except BaseException as error:
+            if started.done():
+                raise
             started.set_exception(error)
-            raise
         finally:
             for future in list(self.waiting):
                 complete(future, PartyGone("the coordinator has ended"))
