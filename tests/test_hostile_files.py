@@ -229,7 +229,7 @@ def finished(tmp_path_factory):
         ("run", "digit-pairs-gaussian", "--out", "made"),
         ("data", "deal", "digit-pairs", "--out", "made"),
         ("export", "run", "--csv", "made"),
-        ("export", "run", "--out", "made"),
+        pytest.param(("export", "run", "--out", "made"), marks=pytest.mark.slow),
         ("learn", "run", "--classes", "new.csv", "--out", "made"),
     ],
     ids=" ".join,

@@ -243,7 +243,8 @@ def test_no_sample_changes_more_than_the_noise_multiplier_says(quantization):
     assert 0.9 / 3.0 < max(changes) <= 1 / 3.0
 
 
-@pytest.mark.parametrize("parties", [1, pytest.param(4, marks=pytest.mark.slow)])  # half a minute
+@pytest.mark.slow
+@pytest.mark.parametrize("parties", [1, 4])
 def test_an_audit_finds_no_more_than_the_accountant_counts(parties):
     """The best test of whether a sample was there, on many releases: its power is that of a shift by 1 / z at most."""
     quantization = Quantization.of_unit_length(8, 4.0, 3)
