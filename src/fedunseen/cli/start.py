@@ -92,7 +92,7 @@ _EXTRAS = {
     "flower": ("flwr", "runs as an app in a federation of Flower"),
     "nvflare": ("nvflare", "carries messages between parties"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
-    "masked": ("pycryptodome", "hides single updates from the coordinator"),
+    "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),
     "onnx": ("onnx", "exports models that load without this package"),
     "track": ("tensorboard", "draws curves of runs"),
