@@ -29,7 +29,7 @@ def measure(clients: int) -> dict[str, float]:
     from fedunseen.engines import InProcess, Worker
     from fedunseen.engines.local.worker import Execution
     from fedunseen.methods.apn import APN, APNSettings
-    from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+    from fedunseen.strategies.fedavg import FedAvg
 
     rng = np.random.default_rng(0)
     names = tuple(f"class {i}" for i in range(CLASSES))
@@ -44,7 +44,7 @@ def measure(clients: int) -> dict[str, float]:
         labels = torch.from_numpy(rng.integers(0, 80, len(maps)))
         semantics = torch.from_numpy(space.semantics).float()
         method = APN(APNSettings(grouped=False), space, semantics, Backbone(SHAPE))
-        strategy = FedAvg(FedAvgSettings(local_epochs=1))
+        strategy = FedAvg(local_epochs=1)
         held = [np.arange(k * SAMPLES, (k + 1) * SAMPLES) for k in range(clients)]
         worker = Worker(method, strategy, inputs, labels, held, 0, Execution("batched", BUDGET * 2**20))
         params = method.init(rng)

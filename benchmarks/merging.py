@@ -95,9 +95,9 @@ def strategy_of(rule: str, clients: int) -> Strategy:
     from fedunseen.defences import Robust, Scores
     from fedunseen.privacy.client_level import PrivacySettings, Private
     from fedunseen.strategies import Pipeline
-    from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+    from fedunseen.strategies.fedavg import FedAvg
 
-    inner = FedAvg(FedAvgSettings())
+    inner = FedAvg()
     if rule == "fedavg":
         return inner
     if rule == "privacy":

@@ -37,7 +37,7 @@ from fedunseen.engines import EngineSettings, Worker
 from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
 from fedunseen.strategies import Instruction
-from fedunseen.strategies.fedavg import FedAvg, FedAvgSettings
+from fedunseen.strategies.fedavg import FedAvg
 
 try:  # pip install 'pfl[pytorch]'; only this benchmark uses it
     from pfl.aggregate.simulate import SimulatedBackend
@@ -153,7 +153,7 @@ class Federation:
 
     def worker(self, mode: str, bf16: bool = False) -> Worker:
         """Return what a run would train with."""
-        strategy = FedAvg(FedAvgSettings(local_epochs=1))
+        strategy = FedAvg(local_epochs=1)
         memory = EngineSettings().memory * 2**20
         execution = Execution(mode, memory, bf16)
         return Worker(self.method, strategy, self.inputs, self.labels, self.samples, 0, execution)

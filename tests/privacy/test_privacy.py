@@ -15,7 +15,7 @@ from scipy.stats import norm as normal
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from fedunseen.defences import Robust
-from fedunseen.defences.rules import NormClip, NormClipSettings
+from fedunseen.defences.rules import NormClip
 from fedunseen.experiment import Experiment, run
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
@@ -171,7 +171,7 @@ def test_no_update_changes_more_than_it_may_however_long_it_is(private, size):
 
 
 def test_a_defence_that_judges_each_alone_goes_first(private):
-    clip = Robust(NormClip(NormClipSettings(bound=1.0), 0))
+    clip = Robust(NormClip(NormClip.Settings(bound=1.0), 0))
     strategy = private({0: 1.0, 1: 1.0}, rate=1.0, inner=FedAvg(), more=[clip])
     given = [Reply(k, {"w": torch.tensor(update)}, 1, 10) for k, update in enumerate(([3.0, 4.0], [0.5, 0.0]))]
     state, after = strategy.merge(strategy.init(zeros(), 2), zeros(), given, 0)

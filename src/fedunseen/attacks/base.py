@@ -6,7 +6,7 @@ An attack sees what its client sees: own data, what the server sends, and the up
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -152,10 +152,7 @@ class LabelFlip(Attack):
     client has to know how many classes there are.
     """
 
-    class Settings(AttackSettings):
-        """Settings of label flipping."""
-
-        name: Literal["label-flip"] = "label-flip"
+    Settings = AttackSettings.named("label-flip")
 
     def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
         """Shift the labels by one class."""
@@ -168,10 +165,7 @@ class LabelFlip(Attack):
 class SignFlip(Attack):
     """The honest update with the opposite sign."""
 
-    class Settings(AttackSettings):
-        """Settings of sign flipping."""
-
-        name: Literal["sign-flip"] = "sign-flip"
+    Settings = AttackSettings.named("sign-flip")
 
     sign = -1
 
@@ -179,10 +173,7 @@ class SignFlip(Attack):
 class Gaussian(Attack):
     """Random numbers, in each tensor as large as the honest update's (its root mean square), beta times as much."""
 
-    class Settings(AttackSettings):
-        """Settings of random updates."""
-
-        name: Literal["gaussian"] = "gaussian"
+    Settings = AttackSettings.named("gaussian")
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return N(0, (beta rms)^2)."""
@@ -198,10 +189,7 @@ class Gaussian(Attack):
 class NaN(Attack):
     """An update of NaN, which would destroy a merged model that takes it in."""
 
-    class Settings(AttackSettings):
-        """Settings of updates that are not numbers."""
-
-        name: Literal["nan"] = "nan"
+    Settings = AttackSettings.named("nan")
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return NaN everywhere."""

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
 
@@ -134,14 +134,7 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
             raise ArgumentError(f"{section} {name!r} comes with fedunseen: register {kind.__name__} under another name")
         settings = getattr(kind, "Settings", None)
         if settings is not None and settings.model_fields["name"].default != name:
-            from pydantic import create_model  # the command line starts without it
-
-            kind.Settings = create_model(
-                f"{kind.__name__}Settings",
-                __base__=settings,
-                __doc__=settings.__doc__,
-                name=(Literal[name], name),  # type: ignore[arg-type]
-            )
+            kind.Settings = settings.named(name)
         _REGISTERED[section][name] = kind
         return kind
 

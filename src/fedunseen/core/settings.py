@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model, model_validator
 
 
 class FileText(str):
@@ -66,11 +66,13 @@ class NamedSettings(Settings):
 
     name: str
 
+    @classmethod
+    def named(cls, name: str) -> type[Self]:
+        """Return the settings of a choice that has no keys of its own."""
+        return create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, name=(Literal[name], name))  # type: ignore
+
 
 class Nothing:
     """The choice ``none`` of a section that may be left out."""
 
-    class Settings(NamedSettings):
-        """There is nothing to set."""
-
-        name: Literal["none"] = "none"
+    Settings = NamedSettings.named("none")

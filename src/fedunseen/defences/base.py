@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,12 +31,6 @@ REASONS = ("", NOT_FINITE, TOO_FAR, TAKES_OVER, PULLS, TOO_FEW)
 
 class DefenceSettings(NamedSettings):
     """Base of every defence's settings."""
-
-
-class NoDefenceSettings(DefenceSettings):
-    """Settings of no defence."""
-
-    name: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +60,7 @@ class Defence:
         needs: (a, b): a round must have a f + b replies at least, f being the setting ``malicious``.
     """
 
-    Settings: ClassVar[type[DefenceSettings]] = NoDefenceSettings
+    Settings: ClassVar[type[DefenceSettings]] = DefenceSettings.named("none")
     asks_scores: ClassVar[bool] = False
     needs: ClassVar[tuple[int, int]] = (0, 1)
     per_client: bool = False

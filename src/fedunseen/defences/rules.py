@@ -47,23 +47,19 @@ def median_length(norms: Sequence[float]) -> float:
     return float(np.median(moved)) if moved else 0.0
 
 
-class _ClipSettings(DefenceSettings):
+class ClipSettings(DefenceSettings):
+    """Settings of norm clipping."""
+
     bound: float | None = Field(None, gt=0)
     """Longest update, M in the paper; unset: the median length of the round's updates times `multiple`."""
     multiple: float = Field(1.0, gt=0)
     """Factor on the median length; only without `bound`."""
 
 
-class NormClipSettings(_ClipSettings):
-    """Settings of norm clipping."""
-
-    name: Literal["norm-clip"] = "norm-clip"
-
-
 class NormClip(Defence):
     r""":math:`\Delta_k \leftarrow \Delta_k / \max(1, \lVert\Delta_k\rVert / M)`, then the strategy merges."""
 
-    Settings: ClassVar[type[DefenceSettings]] = NormClipSettings
+    Settings: ClassVar[type[DefenceSettings]] = ClipSettings.named("norm-clip")
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
@@ -76,7 +72,7 @@ class NormClip(Defence):
         return FilterResult(shortened(view.replies, factors), factors, [0] * len(factors))
 
 
-class ClipNoiseSettings(_ClipSettings):
+class ClipNoiseSettings(ClipSettings):
     """Settings of clipping and noise."""
 
     name: Literal["clip-noise"] = "clip-noise"
@@ -132,10 +128,7 @@ def same_for_all(replies: Sequence[Reply], update: Params) -> FilterResult:
 class Median(Defence):
     """The median of each coordinate (of an even number the mean of the middle two) instead of the mean."""
 
-    class Settings(DefenceSettings):
-        """Settings of the coordinate median."""
-
-        name: Literal["median"] = "median"
+    Settings = DefenceSettings.named("median")
 
     def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the median."""

@@ -46,12 +46,13 @@ def _settings(module: str, name: str) -> tuple[str, ast.ClassDef | None]:
     """Return the class that a choice's ``Settings`` are: its own attribute or inner class, or its base's."""
     home, found = _class(module, name)
     for node in found.body if found is not None else ():
-        if isinstance(node, ast.ClassDef) and node.name == "Settings":
-            return home, node
-        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Name):
-            (target,) = node.targets if isinstance(node, ast.Assign) else (node.target,)
-            if isinstance(target, ast.Name) and target.id == "Settings":
-                return _class(home, node.value.id)
+        match node:
+            case ast.ClassDef("Settings"):
+                return home, node
+            case ast.Assign([ast.Name("Settings")], value) | ast.AnnAssign(ast.Name("Settings"), _, value):
+                match value:
+                    case ast.Name(kind) | ast.Call(ast.Attribute(ast.Name(kind), "named")):
+                        return _class(home, kind)
     for base in found.bases if found is not None else ():
         if isinstance(base, ast.Name):
             place, inner = _settings(home, base.id)

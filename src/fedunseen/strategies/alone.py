@@ -1,23 +1,16 @@
 """The two ends between which a federation lies: every client alone, and all data in one place."""
 
 from collections.abc import Sequence
-from typing import Literal
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 
 
-class LocalSettings(StrategySettings):
-    """Settings of training alone."""
-
-    name: Literal["local"] = "local"
-
-
 class Local(Strategy):
     """Every client trains alone and keeps its model: FedZSL's "Baseline (phi)". Accuracies are means over clients."""
 
-    Settings = LocalSettings
+    Settings = StrategySettings.named("local")
     merges = False
     one_model = False
 
@@ -34,14 +27,11 @@ class Local(Strategy):
         return state, params
 
 
-class CentralisedSettings(StrategySettings):
-    """Settings of training in one place. A round is ``local_epochs`` passes over all data."""
-
-    name: Literal["centralised"] = "centralised"
-
-
 class Centralised(Strategy):
-    """All data at one client: FedZSL's "Centralized", the yardstick that a federation cannot have."""
+    """All data at one client: FedZSL's "Centralized", the yardstick that a federation cannot have.
 
-    Settings = CentralisedSettings
+    A round is ``local_epochs`` passes over all data.
+    """
+
+    Settings = StrategySettings.named("centralised")
     pools = True

@@ -11,16 +11,10 @@ from pydantic import Field
 from fedunseen.strategies.base import Strategy, StrategySettings
 
 
-class FedAvgSettings(StrategySettings):
-    """Settings of FedAvg."""
-
-    name: Literal["fedavg"] = "fedavg"
-
-
 class FedAvg(Strategy):
     """The weighted mean of the clients' updates."""
 
-    Settings = FedAvgSettings
+    Settings = StrategySettings.named("fedavg")
 
 
 class FedAvgDecaySettings(StrategySettings):

@@ -5,16 +5,9 @@ gradients* of the clients and then takes one step of the average length.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 from fedunseen.core.parameters import Params
 from fedunseen.strategies.base import Reply, Strategy, StrategySettings
-
-
-class FedNovaSettings(StrategySettings):
-    """Settings of FedNova."""
-
-    name: Literal["fednova"] = "fednova"
 
 
 class FedNova(Strategy):
@@ -24,7 +17,7 @@ class FedNova(Strategy):
     momentum. With equal a_k this is FedAvg.
     """
 
-    Settings = FedNovaSettings
+    Settings = StrategySettings.named("fednova")
     lengths = "model"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:

@@ -113,39 +113,29 @@ class FedAdagrad(Adaptive):
         return v + square
 
 
-class _ForgettingSettings(AdaptiveSettings):
+class ForgettingSettings(AdaptiveSettings):
+    """Settings of FedYogi and FedAdam."""
+
     beta2: float = Field(0.99, ge=0, lt=1)
     """How slowly squares are forgotten."""
-
-
-class FedYogiSettings(_ForgettingSettings):
-    """Settings of FedYogi."""
-
-    name: Literal["fedyogi"] = "fedyogi"
 
 
 class FedYogi(Adaptive):
     r""":math:`v_t = v_{t-1} - (1 - \beta_2)\, \Delta_t^2\, \mathrm{sgn}(v_{t-1} - \Delta_t^2)`."""
 
-    Settings = FedYogiSettings
-    settings: FedYogiSettings
+    Settings = ForgettingSettings.named("fedyogi")
+    settings: ForgettingSettings
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Move towards the square, by a part of the square."""
         return v - (1 - self.settings.beta2) * square * torch.sign(v - square)
 
 
-class FedAdamSettings(_ForgettingSettings):
-    """Settings of FedAdam."""
-
-    name: Literal["fedadam"] = "fedadam"
-
-
 class FedAdam(Adaptive):
     r""":math:`v_t = \beta_2 v_{t-1} + (1 - \beta_2)\, \Delta_t^2`."""
 
-    Settings = FedAdamSettings
-    settings: FedAdamSettings
+    Settings = ForgettingSettings.named("fedadam")
+    settings: ForgettingSettings
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Average squares, those of old rounds less and less."""

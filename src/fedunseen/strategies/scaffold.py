@@ -6,7 +6,6 @@ the optimiser goes along a constant gradient is taken: with momentum, the paper'
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
@@ -16,12 +15,6 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
 
 
-class ScaffoldSettings(StrategySettings):
-    """Settings of SCAFFOLD."""
-
-    name: Literal["scaffold"] = "scaffold"
-
-
 class Scaffold(Strategy):
     r"""Option II of the paper: :math:`c_k^+ = c_k - c + (w - w_k) / (\mathrm{steps} \cdot \mathrm{lr})`.
 
@@ -29,7 +22,7 @@ class Scaffold(Strategy):
     this is the paper's rule.
     """
 
-    Settings = ScaffoldSettings
+    Settings = StrategySettings.named("scaffold")
     lengths = "memory"
     needs_exact_update = True
 
