@@ -25,6 +25,7 @@ class BenchmarkLoader:
 
     A benchmark says what it is with class attributes, and defines ``Settings``, :meth:`load` and, unless its samples
     are plain vectors, :meth:`read`. One in files also says how it is found: with ``needs``, or with :meth:`holds`.
+    The class argument ``name`` is its name in ``[data]``: ``class Omniglot(BenchmarkLoader, name="omniglot")``.
 
     Example:
         >>> from fedunseen.data.benchmarks.digit_pairs import DigitPairs
@@ -34,7 +35,7 @@ class BenchmarkLoader:
         []
     """
 
-    Settings: ClassVar[type[DataSettings]]
+    Settings: ClassVar[type[DataSettings]] = DataSettings
     """What ``[data]`` may say. A benchmark in files has the setting ``root``."""
     title: ClassVar[str]
     """What it is, or the data set's own name."""
@@ -50,6 +51,11 @@ class BenchmarkLoader:
     """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
+
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if name:
+            cls.Settings = cls.Settings.named(name)
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,15 +54,14 @@ class _CifarLoader(BenchmarkLoader):
         return (folder / "train.bin").is_file() or len(_sheets(folder)) > CLASSES // 2
 
 
-class Cifar100(_CifarLoader):
+class Cifar100(_CifarLoader, name="cifar100"):
     """Small photos, described by the names of their classes."""
 
     title = "CIFAR-100"
 
     class Settings(DataSettings):
-        """``[data] name = "cifar100"``."""
+        """Settings of ``cifar100``."""
 
-        name: Literal["cifar100"] = "cifar100"
         root: Path
         """The folder with `train.bin`, `test.bin` and `fine_label_names.txt`, or with one sheet a class."""
         train_per_class: int | None = Field(None, ge=1, le=TRAIN)
@@ -101,6 +100,12 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
 
     image_shape = (3, SIDE, SIDE)
 
+    class Settings(DataSettings):
+        """Where the images lie."""
+
+        root: Path
+        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
+
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
         """Read all images of each class; the split is fixed."""
@@ -110,30 +115,16 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
         return cls.build(settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
 
 
-class Fc100(_CifarSplit):
+class Fc100(_CifarSplit, name="fc100"):
     """Photos of 32 x 32 pixels, few-shot: the novel classes are of other superclasses."""
 
     title = "FC100: CIFAR-100 split by superclasses, few-shot"
 
-    class Settings(DataSettings):
-        """``[data] name = "fc100"``."""
 
-        name: Literal["fc100"] = "fc100"
-        root: Path
-        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
-
-
-class CifarFs(_CifarSplit):
+class CifarFs(_CifarSplit, name="cifar-fs"):
     """Photos of 32 x 32 pixels, few-shot: the novel classes were drawn at random."""
 
     title = "CIFAR-FS: CIFAR-100 split at random, few-shot"
-
-    class Settings(DataSettings):
-        """``[data] name = "cifar-fs"``."""
-
-        name: Literal["cifar-fs"] = "cifar-fs"
-        root: Path
-        """The folder with CIFAR-100 in one of the layouts of `cifar100`."""
 
 
 @cache

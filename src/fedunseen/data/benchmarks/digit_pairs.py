@@ -6,7 +6,6 @@ digit is twice on the left and twice on the right: no digit is favored, and all 
 """
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +24,14 @@ VALIDATION_SHIFTS = (1, 6)
 TRAIN_SHARE = 0.7  # of the source digits
 
 
-class DigitPairs(BenchmarkLoader):
+class DigitPairs(BenchmarkLoader, name="digit-pairs"):
     """Two handwritten digits side by side."""
 
     title = "two handwritten digits side by side"
 
     class Settings(DataSettings):
-        """``[data] name = "digit-pairs"``."""
+        """Settings of ``digit-pairs``."""
 
-        name: Literal["digit-pairs"] = "digit-pairs"
         train_per_class: int = Field(60, ge=1, le=1000)
         """Training images of each seen class."""
         test_per_class: int = Field(30, ge=1, le=1000)

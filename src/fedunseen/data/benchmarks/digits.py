@@ -10,7 +10,6 @@ import struct
 import zlib
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,19 +61,16 @@ class DigitSettings(DataSettings):
         return [digit for digit in range(10) if digit not in self.novel], [], self.novel
 
 
-class Digits(FewShotBenchmark):
+class Digits(FewShotBenchmark, name="digits"):
     """Handwritten digits of 8 x 8 pixels, few-shot: features (n, 64) in [0, 1]."""
 
     title = "handwritten digits, few-shot: 0-4 to train on, 5-9 novel"
     image_shape = (SIDE, SIDE)
 
-    class Settings(DigitSettings):
-        """``[data] name = "digits"``."""
-
-        name: Literal["digits"] = "digits"
+    Settings = DigitSettings
 
     @classmethod
-    def load(cls, settings: Settings, seed: int) -> Benchmark:
+    def load(cls, settings: DigitSettings, seed: int) -> Benchmark:
         """Read the digits."""
         images, labels = scanned()
         held_out = []
@@ -85,7 +81,7 @@ class Digits(FewShotBenchmark):
         return cls.build("digits", NAMES, settings.roles, features, labels, np.concatenate(held_out))
 
 
-class Mnist(FewShotBenchmark):
+class Mnist(FewShotBenchmark, name="mnist"):
     """Handwritten digits of 28 x 28 pixels, few-shot: images (n, 1, 28, 28)."""
 
     title = "MNIST, few-shot: 0-4 to train on, 5-9 novel"
@@ -101,9 +97,8 @@ class Mnist(FewShotBenchmark):
     remedy = f": get its four files again ({page})"
 
     class Settings(DigitSettings):
-        """``[data] name = "mnist"``."""
+        """Settings of ``mnist``."""
 
-        name: Literal["mnist"] = "mnist"
         root: Path
         """The folder with the four IDX files, gzipped or not."""
 

@@ -7,7 +7,7 @@ proportions (Pillow's Lanczos filter), as in that split's own script.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class FewShotBenchmark(BenchmarkLoader):
         return np.rint(255 * strokes).astype(np.uint8)[None, None] if channels else strokes.reshape(1, -1)
 
 
-class MiniImageNet(FewShotBenchmark):
+class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
     """Photos of 84 x 84 pixels, few-shot."""
 
     title = "miniImageNet, Ravi's split of 64 / 16 / 20 classes, few-shot"
@@ -91,9 +91,8 @@ class MiniImageNet(FewShotBenchmark):
     image_shape = (3, SIDE, SIDE)
 
     class Settings(DataSettings):
-        """``[data] name = "miniimagenet"``."""
+        """Settings of ``miniimagenet``."""
 
-        name: Literal["miniimagenet"] = "miniimagenet"
         root: Path
         """The folder with `images/*.jpg` (or `LABEL/*.jpg`) and, unless `splits` is given, the three lists."""
         splits: Path | None = None

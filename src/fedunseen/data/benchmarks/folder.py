@@ -17,7 +17,7 @@ from fedunseen.core.arrays import array_names, load_arrays
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings, check_unlabelled, split_ids
+from fedunseen.data.benchmark import Benchmark, check_unlabelled, split_ids
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.names import composed, did_you_mean
@@ -26,7 +26,7 @@ from fedunseen.data.scaling import blocks
 REQUIRED = ("features", "labels", "split")
 
 
-class Folder(BenchmarkLoader):
+class Folder(BenchmarkLoader, name="folder"):
     """Your own features and classes."""
 
     title = "your own features"
@@ -34,9 +34,8 @@ class Folder(BenchmarkLoader):
     needs = ("classes.csv", "features.npz")
 
     class Settings(OwnData):
-        """``[data] name = "folder"``."""
+        """Settings of ``folder``."""
 
-        name: Literal["folder"] = "folder"
         root: Path
         """The folder that holds ``classes.csv`` and ``features.npz``."""
 
@@ -105,13 +104,8 @@ class Folder(BenchmarkLoader):
         return not cls.missing(folder, {})
 
 
-class Arrays(BenchmarkLoader):
+class Arrays(BenchmarkLoader, name="arrays"):
     """Arrays in memory: :func:`fedunseen.experiment.running.run` is given their benchmark."""
-
-    class Settings(DataSettings):
-        """``[data] name = "arrays"``."""
-
-        name: Literal["arrays"] = "arrays"
 
     title = "Arrays of a Python program"
     page = "your own"

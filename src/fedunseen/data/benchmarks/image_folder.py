@@ -8,7 +8,7 @@ are for tests. Pictures in a folder ``unlabelled`` have no label; only ``data.un
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -25,7 +25,7 @@ from fedunseen.data.names import check_collisions, did_you_mean, plain
 UNLABELLED = "unlabelled"  # the folder of pictures without a label
 
 
-class ImageFolder(ImageBenchmark):
+class ImageFolder(ImageBenchmark, name="images"):
     """Your own images and classes."""
 
     title = "your own images"
@@ -34,9 +34,8 @@ class ImageFolder(ImageBenchmark):
     layout = "classes.csv, CLASS/IMAGE or train/CLASS/IMAGE and test/CLASS/IMAGE"
 
     class Settings(ImageSettings, OwnData):
-        """``[data] name = "images"``."""
+        """Settings of ``images``."""
 
-        name: Literal["images"] = "images"
         classes: Path | None = None
         """The class table; unset, `classes.csv` in the root."""
         test_share: float = Field(0.2, gt=0, lt=1)

@@ -46,7 +46,7 @@ DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotI
 """What reading a damaged or encrypted zip file raises."""
 
 
-class Omniglot(FewShotBenchmark):
+class Omniglot(FewShotBenchmark, name="omniglot"):
     """Handwritten characters of many alphabets, few-shot: images (n, 1, 28, 28), ink 255."""
 
     title = "Omniglot: handwritten characters of 50 alphabets, few-shot"
@@ -58,9 +58,8 @@ class Omniglot(FewShotBenchmark):
     resample = Image.Resampling.LANCZOS
 
     class Settings(DataSettings):
-        """``[data] name = "omniglot"``."""
+        """Settings of ``omniglot``."""
 
-        name: Literal["omniglot"] = "omniglot"
         root: Path
         """The folder with `images_background.zip` and, if you have it, `images_evaluation.zip`."""
         split: Literal["alphabets", "santoro"] = "alphabets"

@@ -48,6 +48,7 @@ class Tables:
 class PublishedBenchmark(ImageBenchmark):
     """Base of the published data sets of images. A subclass reads its tables in :meth:`tables`."""
 
+    Settings = PublishedSettings
     dataset: ClassVar[str]
     """Its name in the release of the proposed split."""
 
@@ -84,7 +85,7 @@ class PublishedBenchmark(ImageBenchmark):
         )
 
 
-class Cub(PublishedBenchmark):
+class Cub(PublishedBenchmark, name="cub"):
     """CUB-200-2011 (Wah et al. 2011): 11,788 photos of 200 kinds of birds, 312 attributes in 28 groups.
 
     A class's semantics are the shares, in percent, of the people who saw an attribute in its images.
@@ -103,13 +104,8 @@ class Cub(PublishedBenchmark):
         "images",
     )
 
-    class Settings(PublishedSettings):
-        """``[data] name = "cub"``."""
-
-        name: Literal["cub"] = "cub"
-
     @classmethod
-    def tables(cls, settings: Settings) -> Tables:
+    def tables(cls, settings: Any) -> Tables:
         """Read the tables, the attributes' groups from their names, such as ``has_bill_shape::hooked``."""
         _, (matrix, images, image_labels, classes, attributes, folder) = cls.parts(settings.root)
         numbered = _read_numbered(classes)
@@ -130,7 +126,7 @@ class Cub(PublishedBenchmark):
         return Tables(folder, files, np.array(labels), names, semantics, attribute_names, groups)
 
 
-class Awa2(PublishedBenchmark):
+class Awa2(PublishedBenchmark, name="awa2"):
     """Animals with Attributes 2 (Xian et al. 2017): 37,322 photos of 50 animals, 85 attributes in nine groups.
 
     Semantics are the strengths of association, 0 to 100, -1 where no one was asked.
@@ -142,13 +138,8 @@ class Awa2(PublishedBenchmark):
     folders = ("Animals_with_Attributes2", "AwA2", "AWA2")
     needs = ("predicate-matrix-continuous.txt", "predicates.txt", "classes.txt", "JPEGImages")
 
-    class Settings(PublishedSettings):
-        """``[data] name = "awa2"``."""
-
-        name: Literal["awa2"] = "awa2"
-
     @classmethod
-    def tables(cls, settings: Settings) -> Tables:
+    def tables(cls, settings: Any) -> Tables:
         """Read the tables, and the data set's own lists of training and test classes."""
         root, (matrix, predicates, classes, folder) = cls.parts(settings.root)
         names, attributes = (list(_read_numbered(path).values()) for path in (classes, predicates))
@@ -166,7 +157,7 @@ class Awa2(PublishedBenchmark):
         return Tables(folder, files, labels, names, semantics, attributes, groups, split=split)
 
 
-class Sun(PublishedBenchmark):
+class Sun(PublishedBenchmark, name="sun"):
     """The SUN Attribute Database (Patterson and Hays 2012): 14,340 photos of 717 scenes, 102 attributes in four groups.
 
     A scene is an image's folder: ``a/airport/entrance`` is the class ``airport_entrance``. A class's semantics are the
@@ -184,13 +175,8 @@ class Sun(PublishedBenchmark):
         "images|SUN/images|../images|../SUN/images",
     )
 
-    class Settings(PublishedSettings):
-        """``[data] name = "sun"``."""
-
-        name: Literal["sun"] = "sun"
-
     @classmethod
-    def tables(cls, settings: Settings) -> Tables:
+    def tables(cls, settings: Any) -> Tables:
         """Read the three MATLAB files."""
         _, (votes_file, images, attributes, folder) = cls.parts(settings.root)
         votes, image_cells, attribute_cells = (
@@ -220,7 +206,7 @@ class Sun(PublishedBenchmark):
         )
 
 
-class Apy(PublishedBenchmark):
+class Apy(PublishedBenchmark, name="apy"):
     """aPascal and aYahoo (Farhadi et al. 2009): 15,339 objects of 32 kinds in 64 attributes.
 
     The images of PASCAL VOC 2008 lie beside them. A sample is the part of an image inside its bounding box; a class's
@@ -241,13 +227,8 @@ class Apy(PublishedBenchmark):
         "VOCdevkit/VOC2008/JPEGImages|VOC2008/JPEGImages|JPEGImages|VOCdevkit/VOC2012/JPEGImages|VOC2012/JPEGImages",
     )
 
-    class Settings(PublishedSettings):
-        """``[data] name = "apy"``."""
-
-        name: Literal["apy"] = "apy"
-
     @classmethod
-    def tables(cls, settings: Settings) -> Tables:
+    def tables(cls, settings: Any) -> Tables:
         """Read the lists of objects: image, class, the box's corners (counted from 1, both inside), attributes."""
         root, (yahoo, train, test, attributes, classes, yahoo_images, voc_images) = cls.parts(settings.root)
         names, attribute_names = read_lines(classes), read_lines(attributes)

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ BLOCK = 4096  # texts at a time
 TABLE = "embeddings.word_embeddings.weight"
 
 
-class Sent140(FewShotBenchmark):
+class Sent140(FewShotBenchmark, name="sent140"):
     """Tweets as sequences of word vectors, few-shot: negative or positive, of new users."""
 
     title = "Sentiment140: negative or positive tweets, few-shot, users disjoint"
@@ -54,9 +54,8 @@ class Sent140(FewShotBenchmark):
     folders = ("sentiment140", "sent140", "Sentiment140", "trainingandtestdata")
 
     class Settings(DataSettings):
-        """``[data] name = "sent140"``."""
+        """Settings of ``sent140``."""
 
-        name: Literal["sent140"] = "sent140"
         root: Path
         """The folder of Sentiment140's two CSV files, or a CSV file of its six columns."""
         tweets: int | None = Field(None, ge=1)

@@ -22,7 +22,7 @@ from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 
 
-class Xlsa17(BenchmarkLoader):
+class Xlsa17(BenchmarkLoader, name="xlsa17"):
     """A data set in the xlsa17 layout."""
 
     title = "features of CUB, AWA, SUN, aPY, ... in the proposed split"
@@ -32,9 +32,8 @@ class Xlsa17(BenchmarkLoader):
     folders = (".", "xlsa17", "xlsa17/data", "data")
 
     class Settings(DataSettings):
-        """``[data] name = "xlsa17"``."""
+        """Settings of ``xlsa17``."""
 
-        name: Literal["xlsa17"] = "xlsa17"
         root: Path
         """The folder that holds the data sets' folders, or one such folder itself."""
         dataset: str = Field(min_length=1)

@@ -25,7 +25,7 @@ from fedunseen.data.io.csv_io import read_lines
 TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
 
 
-class DeepFashion(ImageBenchmark):
+class DeepFashion(ImageBenchmark, name="deepfashion"):
     """Clothes with attributes."""
 
     title = "DeepFashion (Category and Attribute Prediction)"
@@ -40,9 +40,8 @@ class DeepFashion(ImageBenchmark):
     )
 
     class Settings(ImageSettings):
-        """``[data] name = "deepfashion"``."""
+        """Settings of ``deepfashion``."""
 
-        name: Literal["deepfashion"] = "deepfashion"
         attributes: Literal["att", "original_att"] = "att"
         """`att`: scaled to unit length. `original_att`: shares of a class's images."""
         unseen_classes: int = Field(10, ge=1)
