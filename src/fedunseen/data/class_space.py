@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.random import stream
 from fedunseen.data.io.csv_io import number, read_csv, write_csv
-from fedunseen.data.names import composed, did_you_mean
+from fedunseen.data.names import composed, did_you_mean, grouped
 
 SPLITS = ("seen", "validation", "unseen", "")
 ROUNDING = 1e-3  # of a row's length: what two processors make of one text differs by less, another text by far more
@@ -183,11 +183,7 @@ class ClassSpace:
         (_, header), *rows = read_csv(path)
         name, split = _column(path, header, "name"), _column(path, header, "split")
         columns = [i for i in range(len(header)) if i not in (name, split)]
-        groups: dict[str, tuple[int, ...]] = {}
         attribute_names: Sequence[str] = [_parse(header[column])[1] for column in columns]
-        for i, column in enumerate(columns):
-            if group := _parse(header[column])[0]:
-                groups[group] = (*groups.get(group, ()), i)
         for line, row in rows:
             if row[split] not in SPLITS:
                 raise DataError(f"{path}, line {line}: {unknown('split', row[split], SPLITS[:3])}")
@@ -211,7 +207,7 @@ class ClassSpace:
                 seen=np.flatnonzero(np.isin(splits, ("seen", "validation"))),
                 validation=np.flatnonzero(splits == "validation"),
                 unseen=np.flatnonzero(splits == "unseen"),
-                attribute_groups=groups,
+                attribute_groups=grouped(_parse(header[column])[0] for column in columns),
                 undescribed=np.array(undescribed, dtype=np.int64),
             )
         except DataError as error:

@@ -40,6 +40,20 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else ""
 
 
+def grouped(groups: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return each group's columns from the group of each column; "" is none.
+
+    Example:
+        >>> grouped(["size", "", "color", "size"])
+        {'size': (0, 3), 'color': (2,)}
+    """
+    columns: dict[str, tuple[int, ...]] = {}
+    for column, group in enumerate(groups):
+        if group:
+            columns[group] = (*columns.get(group, ()), column)
+    return columns
+
+
 def check_collisions(names: Iterable[str], what: str) -> None:
     """Refuse names that differ only by case or by ``_`` and space."""
     first: dict[str, str] = {}

@@ -210,11 +210,6 @@ class _Network(FrozenEncoder, ABC):
     def backbone(self) -> NetworkBackbone:
         """Return the network, to be trained."""
 
-    def weights(self) -> list[Path]:
-        """Return the files that the features depend on, beside the preparation."""
-        assert self.folder is not None  # random weights are refused where nothing is trained
-        return [self.folder / "config.json", *hub.weight_files(self.folder)]
-
     def encode(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return features of images; see :meth:`FrozenEncoder.encode`."""
         network = self.backbone()

@@ -87,10 +87,6 @@ class Vision(FrozenEncoder):
         """Return configuration and weights."""
         return hub.model_files(self.folder)
 
-    def weights(self) -> list[Path]:
-        """Return the files that the features depend on, beside the preparation."""
-        return [self.folder / "config.json", *hub.weight_files(self.folder)]
-
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images; the model is loaded once."""
         import transformers

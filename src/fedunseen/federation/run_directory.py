@@ -352,6 +352,12 @@ def load_params(path: Path, device: torch.device | None = None, under: str = "")
         return {name.removeprefix(under): file.get_tensor(name) for name in names}
 
 
+def stored_rounds(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return what ``round-N.safetensors`` of a folder hold, by round, in the order of rounds."""
+    paths = {int(path.stem.partition("-")[2]): path for path in folder.glob("round-*.safetensors")}
+    return {n: {name: value.numpy() for name, value in load_params(paths[n]).items()} for n in sorted(paths)}
+
+
 def parameter_sizes(path: Path) -> dict[str, int]:
     """Return how many numbers each tensor of a model is, without reading it; nothing if the model is not there."""
     try:

@@ -222,14 +222,13 @@ def classes(facts: Facts) -> dict[str, Any]:
 
 def plane(facts: Facts) -> Content:
     """Draw the first test episode in the plane of two features, after some rounds (FedFSL, Fig. 6)."""
-    from fedunseen.federation.run_directory import load_params
+    from fedunseen.federation.run_directory import stored_rounds
 
-    stored = {int(path.stem.partition("-")[2]): path for path in (facts.run.path / "plane").glob("round-*.safetensors")}
+    stored = stored_rounds(facts.run.path / "plane")
     if not stored:
         return None
     maps: list[dict[str, Any]] = []
-    for round, path in sorted(stored.items()):
-        tensors = {name: value.numpy() for name, value in load_params(path).items()}
+    for round, tensors in stored.items():
         classes = tensors["classes"].astype(np.int64)
         place, names = {int(c): n for n, c in enumerate(classes)}, facts.of_classes(classes)
         numbered, written = parts.labelled(names)

@@ -31,7 +31,6 @@ class Frame:
     right: int = 14
     top: int = 34
     bottom: int = 36
-    whole: bool = False  # only whole numbers along the y axis
 
     @property
     def end(self) -> int:
@@ -81,8 +80,6 @@ class Frame:
         """Return title, grid, tick labels and axis label."""
         marks = [text(0, 14, title, "title")]
         for tick in ticks(*self.y):
-            if self.whole and tick != round(tick):
-                continue
             y = self.py(tick)
             marks.append(path(f"M{self.left} {y:g}H{self.end}", "rule"))
             marks.append(text(self.left - 7, y + 4, rounded(tick) + unit, "tick end"))

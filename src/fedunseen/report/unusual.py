@@ -157,21 +157,18 @@ def _changes(space: dict[str, Any], round: int) -> str:
 
 def learnt(facts: Facts) -> Content:
     """Draw how well each class's mean predicted attributes fit every class, after some rounds, beside the semantics."""
-    from fedunseen.federation.run_directory import load_params
+    from fedunseen.federation.run_directory import stored_rounds
 
-    content = {
-        int(path.stem.partition("-")[2]): path for path in (facts.run.path / "similarity").glob("round-*.safet*")
-    }
-    if not content or not facts.one_model:
+    stored = stored_rounds(facts.run.path / "similarity")
+    if not stored or not facts.one_model:
         return None
-    stored = {round: load_params(path) for round, path in sorted(content.items())}
-    classes = next(iter(stored.values()))["classes"].numpy()  # those with test samples, at every round the same
+    classes = next(iter(stored.values()))["classes"]  # those with test samples, at every round the same
     semantics = facts.tensors["similarity"][np.ix_(classes, classes)].astype(np.float64)
     order = statistics.leaf_order(semantics)
     block = np.ix_(order, order)
     maps = []
     for round, tensors in stored.items():
-        values = tensors["compatibility"].double().numpy()
+        values = tensors["compatibility"].astype(np.float64)
         agreement = statistics.agreement(semantics, (values + values.T) / 2)
         words = "agreement unknown" if np.isnan(agreement) else f"agreement {agreement:.2f}"
         maps.append(small_map(statistics.row_scaled(values)[block], f"round {round}", words))

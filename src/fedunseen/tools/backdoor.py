@@ -17,7 +17,7 @@ from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.callbacks import Progress
-from fedunseen.federation.run_directory import load_params
+from fedunseen.federation.run_directory import load_params, stored_rounds
 
 LEFT_OUT = "magnitude-ignored"
 """The feature magnitude defence at all clients but the malicious ones."""
@@ -138,9 +138,7 @@ def _curves(attacked: Run, honest: Run) -> dict[str, list[float]]:
 
 def magnitudes(run: Path) -> dict[int, dict[str, Any]]:
     """Return round -> {``clean`` or a trigger: gamma (n,)} of an attacked run's directory (its first seed's)."""
-    folder = _magnitudes_folder(run)
-    found = {int(path.stem.partition("-")[2]): load_params(path) for path in folder.glob("round-*.safetensors")}
-    return {round: {name: value.numpy() for name, value in one.items()} for round, one in sorted(found.items())}
+    return stored_rounds(_magnitudes_folder(run))
 
 
 def pictures(run: Path) -> list[Any]:

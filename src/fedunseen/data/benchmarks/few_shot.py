@@ -16,7 +16,7 @@ from PIL import Image
 from fedunseen.core.array_cache import cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
-from fedunseen.data.benchmark import Benchmark, DataSettings
+from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.csv_io import read_csv
 from fedunseen.data.io.images import in_threads, opened_image, planes, read_image, read_strokes, upright
@@ -64,11 +64,8 @@ class FewShotBenchmark(BenchmarkLoader):
         for c in np.concatenate([space.seen, space.unseen]).tolist():
             if not (labels == c).any():
                 raise DataError(f"{name}: the class {names[c]!r} has no sample{cls.remedy}")
-        train = np.setdiff1d(np.flatnonzero(np.isin(labels, space.seen)), held_out)
-        novel_samples = np.flatnonzero(np.isin(labels, space.unseen))
-        test_seen = np.array(held_out, dtype=np.int64)
-        shape = cls.image_shape
-        return Benchmark(name, space, features, labels, train, test_seen, novel_samples, image_shape=shape, **more)
+        splits = split_ids(space, labels, np.isin(np.arange(len(labels)), held_out))
+        return Benchmark(name, space, features, labels, image_shape=cls.image_shape, **splits, **more)
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[Any]:

@@ -7,7 +7,6 @@ for validation. Those authors published no draw: ours, as the alphabets, is alwa
 
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedunseen.core.array_cache import cached_blocks, file_stamps
+from fedunseen.core.arrays import DAMAGED
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark, DataSettings
@@ -41,9 +41,6 @@ DRAWINGS = 20  # of each character
 DRAWN, SIDE = 105, 28  # pixels, as published and as used
 LARGEST = 2**16  # bytes of a drawing: they have some 250
 MOST = 100_000  # files of a zip file: the larger one has 20,000
-
-DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError)
-"""What reading a damaged or encrypted zip file raises."""
 
 
 class Omniglot(FewShotBenchmark, name="omniglot"):

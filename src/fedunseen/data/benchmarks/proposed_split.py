@@ -11,6 +11,7 @@ import zlib
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,7 +38,7 @@ HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 COMPRESSED = 15  # the type of a compressed variable in a MATLAB v5 file
 
 # The groups of attributes: CUB's are the prefixes of their names; AWA's and SUN's are those of APN (Xu et al. 2020).
-CUB_STARTS = {
+_CUB_STARTS = {
     "bill shape": 0, "wing color": 9, "upperparts color": 24, "underparts color": 39, "breast pattern": 54,
     "back color": 58, "tail shape": 73, "upper tail color": 79, "head pattern": 94, "breast color": 105,
     "throat color": 120, "eye color": 135, "bill length": 149, "forehead color": 152, "under tail color": 167,
@@ -45,17 +46,19 @@ CUB_STARTS = {
     "tail pattern": 240, "belly pattern": 244, "primary color": 248, "leg color": 263, "bill color": 278,
     "crown color": 293, "wing pattern": 308,
 }  # fmt: skip
-CUB_ATTRIBUTES = 312
-
-AWA_RANGES = {
+_CUB = {group: [(start, end - 1)] for (group, start), (_, end) in pairwise([*_CUB_STARTS.items(), ("", 312)])}
+_AWA = {
     "colour": [(0, 7)], "texture": [(8, 13)], "shape": [(14, 17)], "body parts": [(18, 33), (44, 45)],
     "behaviour": [(34, 43)], "nutrition": [(46, 50)], "activity": [(51, 62)], "habitat": [(63, 77)],
     "character": [(78, 84)],
 }  # fmt: skip
-SUN_RANGES = {
+_SUN = {
     "functions": [(0, 35)], "materials": [(36, 73), (80, 80), (99, 99)], "surface": [(74, 79), (81, 84)],
     "spatial envelope": [(85, 98), (100, 101)],
 }  # fmt: skip
+_BUILTIN = {("CUB", 312): _CUB, ("SUN", 102): _SUN}
+_BUILTIN |= {(name, 85): _AWA for name in ("AWA", "AWA1", "AWA2", "AWA1_LAMPERT")}
+"""A data set and the number of its attributes -> group -> first and last columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,18 +181,7 @@ def _match(
 
 def builtin_groups(dataset: str, attributes: int) -> dict[str, tuple[int, ...]]:
     """Return the groups of a published data set, each attribute in exactly one."""
-    name = dataset.upper()
-    if name == "CUB" and attributes == CUB_ATTRIBUTES:
-        starts = [*CUB_STARTS.values(), CUB_ATTRIBUTES]
-        return {group: tuple(range(starts[i], starts[i + 1])) for i, group in enumerate(CUB_STARTS)}
-    if name in ("AWA", "AWA1", "AWA2", "AWA1_LAMPERT") and attributes == 85:
-        return _columns(AWA_RANGES)
-    if name == "SUN" and attributes == 102:
-        return _columns(SUN_RANGES)
-    return {}
-
-
-def _columns(ranges: dict[str, list[tuple[int, int]]]) -> dict[str, tuple[int, ...]]:
+    ranges = _BUILTIN.get((dataset.upper(), attributes), {})
     return {group: tuple(i for a, b in parts for i in range(a, b + 1)) for group, parts in ranges.items()}
 
 

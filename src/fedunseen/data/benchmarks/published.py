@@ -18,7 +18,7 @@ from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSetti
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
 from fedunseen.data.io.images import Box, list_images
-from fedunseen.data.names import did_you_mean
+from fedunseen.data.names import did_you_mean, grouped
 
 
 class PublishedSettings(ImageSettings):
@@ -32,7 +32,7 @@ class PublishedSettings(ImageSettings):
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The images and classes of a data set, and the split that it comes with, if any."""
+    """The images and classes of a data set."""
 
     root: Path
     files: Sequence[str]
@@ -42,7 +42,6 @@ class Tables:
     attribute_names: Sequence[str]
     groups: Mapping[str, tuple[int, ...]]
     boxes: Sequence[Box] | None = None
-    split: proposed_split.ClassSplit | None = None
 
 
 class PublishedBenchmark(ImageBenchmark):
@@ -60,9 +59,9 @@ class PublishedBenchmark(ImageBenchmark):
     @classmethod
     def listing(cls, settings: Any, seed: int) -> image_benchmark.Listing:
         """Join images, class table and split; see :meth:`ImageBenchmark.listing`."""
-        tables = cls.tables(settings)
-        labels, split = tables.labels, tables.split
-        place = proposed_split.find_split(settings.splits, cls.home(settings.root), cls.dataset)
+        tables, root = cls.tables(settings), cls.home(settings.root)
+        labels, split = tables.labels, proposed_split.class_split(root, tables.names)
+        place = proposed_split.find_split(settings.splits, root, cls.dataset)
         if place is not None:
             split = proposed_split.read_split(cls.title, place, tables.files, labels, tables.names)
         if split is None:
@@ -118,10 +117,7 @@ class Cub(PublishedBenchmark, name="cub"):
             files.append(file)
             labels.append(numbers[int(label)])
         names, attribute_names = list(numbered.values()), list(_read_numbered(attributes).values())
-        groups: dict[str, tuple[int, ...]] = {}
-        for i, name in enumerate(attribute_names):
-            group = name.partition("::")[0]
-            groups[group] = (*groups.get(group, ()), i)
+        groups = grouped(name.partition("::")[0] for name in attribute_names)
         semantics = _read_matrix(matrix, len(names), len(attribute_names))
         return Tables(folder, files, np.array(labels), names, semantics, attribute_names, groups)
 
@@ -140,8 +136,8 @@ class Awa2(PublishedBenchmark, name="awa2"):
 
     @classmethod
     def tables(cls, settings: Any) -> Tables:
-        """Read the tables, and the data set's own lists of training and test classes."""
-        root, (matrix, predicates, classes, folder) = cls.parts(settings.root)
+        """Read the tables."""
+        _, (matrix, predicates, classes, folder) = cls.parts(settings.root)
         names, attributes = (list(_read_numbered(path).values()) for path in (classes, predicates))
         ids = {name: i for i, name in enumerate(names)}
         files = [file for file in list_images(folder) if "/" in file]
@@ -149,12 +145,9 @@ class Awa2(PublishedBenchmark, name="awa2"):
         if unknown := sorted(set(of_class) - set(ids)):
             raise DataError(f"{folder / unknown[0]} is not a class of {classes.name}{did_you_mean(unknown[0], ids)}")
         labels = np.array([ids[name] for name in of_class], dtype=np.int64)
-        semantics, groups = (
-            _read_matrix(matrix, len(names), len(attributes)),
-            proposed_split.builtin_groups("AWA2", len(attributes)),
-        )
-        split = proposed_split.class_split(root, names)
-        return Tables(folder, files, labels, names, semantics, attributes, groups, split=split)
+        semantics = _read_matrix(matrix, len(names), len(attributes))
+        groups = proposed_split.builtin_groups("AWA2", len(attributes))
+        return Tables(folder, files, labels, names, semantics, attributes, groups)
 
 
 class Sun(PublishedBenchmark, name="sun"):
@@ -195,15 +188,8 @@ class Sun(PublishedBenchmark, name="sun"):
         names = list(dict.fromkeys(scenes))  # in the images' order, which is the alphabet's
         labels = np.array([names.index(name) for name in scenes], dtype=np.int64)
         groups = proposed_split.builtin_groups("SUN", len(attribute_names))
-        return Tables(
-            folder,
-            files,
-            labels,
-            names,
-            image_benchmark.class_means(votes, labels, len(names)),
-            attribute_names,
-            groups,
-        )
+        means = image_benchmark.class_means(votes, labels, len(names))
+        return Tables(folder, files, labels, names, means, attribute_names, groups)
 
 
 class Apy(PublishedBenchmark, name="apy"):

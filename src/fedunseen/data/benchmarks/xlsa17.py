@@ -20,6 +20,7 @@ from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks import proposed_split
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
+from fedunseen.data.names import grouped
 
 
 class Xlsa17(BenchmarkLoader, name="xlsa17"):
@@ -130,9 +131,4 @@ def _attribute_names(folder: Path, count: int) -> tuple[tuple[str, ...], dict[st
     names = tuple(re.sub(r"^\d+\s+", "", line) for line in read_lines(path))
     if len(names) != count:
         raise DataError(f"{path} names {len(names)} attributes, but {folder / proposed_split.SPLITS} has {count}")
-    groups: dict[str, tuple[int, ...]] = {}
-    for i, name in enumerate(names):
-        group, separator, _ = name.partition("::")
-        if separator:
-            groups[group] = (*groups.get(group, ()), i)
-    return names, groups
+    return names, grouped(name.partition("::")[0] if "::" in name else "" for name in names)

@@ -4,7 +4,6 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from fedunseen.core.arrays import is_number
@@ -59,7 +58,7 @@ def iter_csv(path: Path, delimiter: str = ",") -> Iterator[tuple[int, list[str]]
                     if delimiter == ",":
                         _check_separator(path, cells)
                 elif len(cells) != wanted:
-                    raise DataError(f"{path}, line {line}: {_width_problem(cells, wanted)}")
+                    raise DataError(f"{path}, line {line}: {len(cells)} cells, but the first line has {wanted}")
                 yield line, cells
     except FileNotFoundError:
         raise DataError(f"{path} is missing: correct its name") from None
@@ -79,16 +78,6 @@ def _check_separator(path: Path, first: Sequence[str]) -> None:
             raise DataError(
                 f"{path} separates its cells by {called}: save it with commas between them, points in numbers"
             )
-
-
-def _width_problem(row: Sequence[str], wanted: int) -> str:
-    numbers = [
-        f"{whole},{fraction}"
-        for whole, fraction in pairwise(row)
-        if whole.lstrip("-").isdecimal() and fraction.isdecimal()
-    ]
-    comma = f": if {numbers[0]} is one number, write it with a point" if len(row) > wanted and numbers else ""
-    return f"{len(row)} cells, but the first line has {wanted}{comma}"
 
 
 def read_lines(path: Path, remedy: str = "unpack it again", blank: bool = False) -> list[str]:

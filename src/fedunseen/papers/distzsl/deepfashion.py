@@ -21,6 +21,7 @@ from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSetti
 from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
 from fedunseen.data.class_space import ClassSpace, draw_validation
 from fedunseen.data.io.csv_io import read_lines
+from fedunseen.data.names import grouped
 
 TYPES = {"1": "texture", "2": "fabric", "3": "shape", "4": "part", "5": "style"}
 
@@ -65,12 +66,9 @@ class DeepFashion(ImageBenchmark, name="deepfashion"):
             labels.append(int(number) - 1)
         classes = np.array(labels, dtype=np.int64)
         pairs = [line.rsplit(None, 1) for line in _rows(attributes)]
-        groups: dict[str, tuple[int, ...]] = {}
-        for i, pair in enumerate(pairs):
-            if len(pair) != 2:
-                raise DataError(f"{attributes}: {pair[0]!r} has no attribute type")
-            group = TYPES.get(pair[1], f"type {pair[1]}")
-            groups[group] = (*groups.get(group, ()), i)
+        if alone := [pair[0] for pair in pairs if len(pair) != 2]:
+            raise DataError(f"{attributes}: {alone[0]!r} has no attribute type")
+        groups = grouped(TYPES.get(kind, f"type {kind}") for _, kind in pairs)
         marks = _marks(marks_file, files, len(pairs))
         present = np.unique(classes)  # a few kinds have no image, and so nothing that describes them
         if settings.unseen_classes >= len(present):
