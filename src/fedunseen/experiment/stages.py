@@ -46,7 +46,6 @@ from fedunseen.federation.callbacks import (
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import RunDirectory, load_params
-from fedunseen.methods import WarmStartable
 from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums
 
 Meet = Callable[[], AbstractContextManager[Session]]  # opens the link to parties elsewhere
@@ -184,7 +183,6 @@ def warm_start(setup: Setup) -> Setup:
     result = setup.sub_run("start", (train,), **how)
     model = load_params(setup.directory.path / "start" / "model.safetensors", federation.device)
     bias = model["bias"] - model["weight"] @ model["centre"]
-    assert isinstance(federation.method, WarmStartable)  # it has the setting
     federation.first = federation.method.warm_start(federation.first, model["weight"], bias)
     if setup.nested:
         return setup

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from fedunseen.core.registry import lazily
 
 if TYPE_CHECKING:
-    from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Generator, Method, MethodSettings, WarmStartable
+    from fedunseen.methods.base import LEFT_TO_DATA, Candidates, Method, MethodSettings
 
-__all__ = ["LEFT_TO_DATA", "METHODS", "Candidates", "Generator", "Method", "MethodSettings", "WarmStartable"]
+__all__ = ["LEFT_TO_DATA", "METHODS", "Candidates", "Method", "MethodSettings"]
 
 METHODS = {
     "fedzsl": "fedunseen.methods.fedzsl:FedZSL",
@@ -36,5 +36,5 @@ METHODS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 
-_BASE = ("LEFT_TO_DATA", "Candidates", "Generator", "Method", "MethodSettings", "WarmStartable")
+_BASE = ("LEFT_TO_DATA", "Candidates", "Method", "MethodSettings")
 __getattr__, __dir__ = lazily(__name__, {**METHODS, **{name: f"fedunseen.methods.base:{name}" for name in _BASE}})

@@ -9,15 +9,12 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
-from fedunseen.methods.base import some_weight
 from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
 
 
@@ -31,6 +28,7 @@ class APNSettings(MapSettings):
     """
 
     name: Literal["apn"] = "apn"
+    losses = "sce", "sce_p", "mse", "mse_p"
     lr: float = Field(0.03, gt=0)
     """Learning rate of the clients' SGD."""
     pool: Literal["max", "average"] = "max"
@@ -52,11 +50,6 @@ class APNSettings(MapSettings):
     compactness: float = Field(6.4e-8, ge=0)
     """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
 
-    @model_validator(mode="after")
-    def _check_losses(self) -> "APNSettings":
-        some_weight(self, "sce", "sce_p", "mse", "mse_p")
-        return self
-
 
 class APN(MapMethod):
     """Attribute prototypes on maps.
@@ -67,13 +60,13 @@ class APN(MapMethod):
     Settings = APNSettings
     settings: APNSettings
 
-    def __init__(self, settings: APNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.groups = torch.ones(1, space.attributes)
-        if settings.grouped and (settings.groups_v or settings.groups_p):
-            self.groups = group_matrix(
-                space, "method.grouped", "method.grouped = false, or method.groups_v = method.groups_p = 0"
-            )
+    def prepare(self) -> None:
+        """Lay out the groups (L, attributes)."""
+        super().prepare()
+        self.groups = torch.ones(1, self.space.attributes)
+        if self.settings.grouped and (self.settings.groups_v or self.settings.groups_p):
+            remedy = "method.grouped = false, or method.groups_v = method.groups_p = 0"
+            self.groups = group_matrix(self.space, "method.grouped", remedy)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw V and P (attributes, channels), small and positive as in the official code: 2e-4 U(0, 1)."""

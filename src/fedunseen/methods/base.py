@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -20,14 +20,15 @@ LEFT_TO_DATA = ("lr", "unit")
 """Settings that follow from training samples where they are unset (:meth:`Method.resolve_defaults`)."""
 
 
-def unset(value: object) -> object:
-    """Read the word ``auto`` as a setting that is left to the data (:meth:`Method.resolve_defaults`)."""
-    return None if value == "auto" else value
+AutoRate = Annotated[float | None, Field(gt=0), BeforeValidator(lambda value: None if value == "auto" else value)]
+"""A learning rate that is left to the data where it is unset or the word ``auto``."""
 
 
 class MethodSettings(NamedSettings):
     """Settings that every trained method has: its optimiser (SGD) and batches."""
 
+    losses: ClassVar[tuple[str, ...]] = ()
+    """Weights of losses; at least one must not be 0."""
     lr: float = Field(0.01, gt=0)
     """Learning rate of the clients' SGD."""
     momentum: float = Field(0.9, ge=0, lt=1)
@@ -36,6 +37,13 @@ class MethodSettings(NamedSettings):
     """Weight decay."""
     batch_size: int = Field(64, ge=1, le=100_000)
     """Samples a step (B)."""
+
+    @model_validator(mode="after")
+    def _check_losses(self) -> Self:
+        if self.losses and not any(getattr(self, name) for name in self.losses):
+            names = f"{', '.join(self.losses[:-1])} and {self.losses[-1]}"
+            raise ValueError(f"{names} are all 0, so that there is nothing to learn: give one a weight")
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,27 +63,11 @@ class Candidates:
 
 
 @runtime_checkable
-class Generator(Protocol):
-    """A method that makes features of a class from its semantics; ``fit_heads`` trains classifiers on them."""
-
-    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
-        """Return ``count`` generated samples of class ``c``, as ``represent`` gives real ones."""
-
-
-@runtime_checkable
 class AttributePredictor(Protocol):
     """A method that predicts attributes."""
 
     def attributes(self, params: Params, inputs: Tensor) -> Tensor:
         """Return (n, attributes) of inputs (n, ...)."""
-
-
-@runtime_checkable
-class WarmStartable(Protocol):
-    """A method with the setting ``start``, which may begin with a linear model."""
-
-    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
-        """Return drawn parameters with the linear model ``weight`` (C, d), ``bias`` (C,) in place, up to a constant."""
 
 
 class Method:
@@ -111,7 +103,7 @@ class Method:
 
     Attributes:
         trained: it has :meth:`phases`. Without, it is a :class:`~fedunseen.methods.closed_form.ClosedForm`.
-        generates: it is a :class:`Generator`.
+        generates: it has :meth:`generated`: ``fit_heads`` trains classifiers on features that it makes.
 
     An instance knows too:
 
@@ -141,13 +133,17 @@ class Method:
         """Note what the subclass can do."""
         super().__init_subclass__(**options)
         cls.trained = cls.phases is not Method.phases
-        cls.generates = issubclass(cls, Generator)
+        cls.generates = cls.generated is not Method.generated
 
     def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
         self.settings = settings
         self.space, self.semantics, self.backbone = space, semantics, backbone
         self.batched = self.batched and backbone.batched
         self.width = backbone.shape[0]
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Check the settings against classes and backbone, and compute what follows from them."""
 
     @classmethod
     def on(cls, benchmark: Benchmark, **settings: Any) -> Self:
@@ -167,6 +163,13 @@ class Method:
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the parameters of round 0."""
         raise TypeError(f"{type(self).__name__} must say how it is initialized")
+
+    def warm_start(self, params: Params, weight: Tensor, bias: Tensor) -> Params:
+        """Return drawn parameters with the linear model ``weight`` (C, d), ``bias`` (C,) in place, up to a constant.
+
+        A method with the setting ``start`` has this.
+        """
+        raise TypeError(f"{type(self).__name__} cannot begin with a linear model")
 
     def round_parameters(self, rng: np.random.Generator) -> Params:
         """Draw parameters that a client has for one round only: they are trained with the others and then forgotten."""
@@ -219,6 +222,10 @@ class Method:
         ``real`` are training samples (n, ...) and their labels (n,), where one place has all of them.
         """
         return params
+
+    def generated(self, params: Params, among: Candidates, c: int, count: int, seed: int) -> Tensor:
+        """Return ``count`` generated samples of class ``c``, as :meth:`represent` gives real ones."""
+        raise TypeError(f"{type(self).__name__} generates nothing")
 
     def expand_classes(self, params: Params) -> Params:
         """Return parameters of a class space that had this one's first classes, as this one's; if it ``grows``."""
@@ -276,13 +283,6 @@ class OneLoss(Method):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
         """Return the scalar to minimize and its named parts."""
         raise TypeError(f"{type(self).__name__} must say what it minimizes")
-
-
-def some_weight(settings: NamedSettings, *losses: str) -> None:
-    """Refuse settings that switch all losses off."""
-    if not any(getattr(settings, name) for name in losses):
-        names = f"{', '.join(losses[:-1])} and {losses[-1]}"
-        raise ValueError(f"{names} are all 0, so that there is nothing to learn: give one a weight")
 
 
 def class_mask(choice: str, space: ClassSpace, local: NDArray[np.int64]) -> Tensor:

@@ -4,30 +4,28 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import PositiveInt
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import semantic_cross_entropy
-from fedunseen.methods.base import MethodSettings, OneLoss, unset
-from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
+from fedunseen.methods.base import AutoRate, MethodSettings
+from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 
 
 class ClassifierSettings(MethodSettings):
     """Settings of the attribute-free classifier."""
 
     name: Literal["classifier"] = "classifier"
-    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    lr: AutoRate = None  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
     features; for a trained encoder 0.01 at most."""
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of the layers between the inputs and the class outputs."""
 
-    _auto = field_validator("lr", mode="before")(unset)
 
-
-class Classifier(OneLoss):
+class Classifier(Layered):
     """Softmax over all classes of the space, trained with cross-entropy."""
 
     Settings = ClassifierSettings
@@ -40,15 +38,9 @@ class Classifier(OneLoss):
         layers = mlp_init("f", widths, rng) | linear_layer("head", widths[-1], len(self.space.names), rng)
         return self.backbone.init(rng) | layers
 
-    def rate(self, params: Params, inputs: Tensor) -> float:
-        """Return half of the learning rate from which on training diverges, as :meth:`FedZSL.rate` does."""
-        if not len(inputs):
-            return self.trained_rate
-        with torch.no_grad():
-            incoming = self.backbone(params, inputs)
-        steepness = 1 / len(self.space.names) if self.trains_features else 0.5
-        rate = stable_rate(params, incoming, len(self.settings.hidden), steepness, self.settings.momentum)
-        return min(rate, self.trained_rate) if self.backbone.trained else rate
+    def steepness(self) -> float:
+        """Return the curvature of the cross-entropy: a network can tell any two classes apart."""
+        return 1 / len(self.space.names) if self.trains_features else 0.5
 
     def context(self) -> Context:
         """Every class competes in the softmax."""
@@ -60,11 +52,6 @@ class Classifier(OneLoss):
         logits = linear(params, "head", features)
         loss = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["mask"])
         return loss, {"loss": loss, "representation": features if self.trains_features else logits}
-
-    @property
-    def trains_features(self) -> bool:
-        """Say whether training changes the features, or the class outputs alone."""
-        return self.backbone.trained or bool(self.settings.hidden)
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the features below the class outputs, or the outputs where the features are frozen."""

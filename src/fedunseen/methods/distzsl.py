@@ -6,15 +6,12 @@ loss and mu_2 to the divergence, line 17 of Algorithm 1 the other way round; her
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import consistency, decorrelation
-from fedunseen.methods.base import some_weight
 from fedunseen.methods.fedzsl import AlignmentSettings, FedZSL
 from fedunseen.methods.maps import group_matrix
 from fedunseen.methods.networks import linear
@@ -24,17 +21,13 @@ class DistZSLSettings(AlignmentSettings):
     """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""
 
     name: Literal["distzsl"] = "distzsl"
+    losses = "sce", "kl", "bilateral"
     kl: float = Field(10.0, ge=0)
     """Weight of the cross-device attribute regularizer, DistZSL Eq. 5 to DistZSL Eq. 7."""
     bilateral: float = Field(0.1, ge=0)
     """Weight of the bilateral connection, DistZSL Eq. 8; 0 leaves h out."""
     decorrelation: float = Field(0.3, ge=0)
     """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
-
-    @model_validator(mode="after")
-    def _check_losses(self) -> "DistZSLSettings":
-        some_weight(self, "sce", "kl", "bilateral")
-        return self
 
 
 class DistZSL(FedZSL):
@@ -45,10 +38,11 @@ class DistZSL(FedZSL):
     trained_rate = 0.003  # the divergence's weight of 10 bears little more
     of_h = "bilateral"
 
-    def __init__(self, settings: DistZSLSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        if settings.decorrelation:
-            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
+    def prepare(self) -> None:
+        """Lay out the groups (L, attributes), where the decorrelation is on."""
+        super().prepare()
+        if self.settings.decorrelation:
+            self.groups = group_matrix(self.space, "method.decorrelation", "method.decorrelation = 0")
 
     def context(self) -> Context:
         """FedZSL's context and, where the decorrelation is on, the groups (L, attributes)."""

@@ -16,9 +16,8 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import SGD, Adam, Batch, Context, Optimiser, Plan, Terms
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace, Scaling
+from fedunseen.data import Scaling
 from fedunseen.data.episodes import Episodes, Size, Tasks, draw_episodes, split, turned
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.base import OneLoss
 
 
@@ -61,17 +60,19 @@ class Episodic(OneLoss):
     zero_shot = False
     settings: EpisodicSettings
 
-    def __init__(self, settings: EpisodicSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.answers: NDArray[np.int64] | None = None  # each class's; None: episodes deal them again
-        statistics = [name for name in backbone.init(np.random.default_rng(0)) if is_statistic(name)]
+    answers: NDArray[np.int64] | None = None
+    """Each class's answer; None: episodes deal them again."""
+
+    def prepare(self) -> None:
+        """Refuse running statistics, and rotations of images that are not square."""
+        statistics = [name for name in self.backbone.init(np.random.default_rng(0)) if is_statistic(name)]
         if statistics:  # an episode would leave them changed, and a test episode so the model
             raise ExperimentError(
-                f"method.name = {settings.name!r} has no use for running statistics ({statistics[0]!r}): set "
+                f"method.name = {self.settings.name!r} has no use for running statistics ({statistics[0]!r}): set "
                 "encoder.norm to 'group' or 'batch-statistics', or name an encoder without BatchNorm"
             )
-        shape = backbone.image_shape
-        if settings.rotations and not (shape and turned(shape[1:])):
+        shape = self.backbone.image_shape
+        if self.settings.rotations and not (shape and turned(shape[1:])):
             raise ExperimentError(
                 "method.rotations turns square images, and these samples are none: set method.rotations = false"
             )

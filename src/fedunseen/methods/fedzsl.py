@@ -10,18 +10,16 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from fedunseen.core.class_similarity import class_similarity
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.base import MethodSettings, OneLoss, class_mask, some_weight, unset
+from fedunseen.methods.base import AutoRate, MethodSettings, class_mask
 from fedunseen.methods.maps import weighted_sum
-from fedunseen.methods.networks import linear, mlp, mlp_init, stable_rate
+from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 
 Classes = Literal["seen", "all", "local"]
 
@@ -29,7 +27,7 @@ Classes = Literal["seen", "all", "local"]
 class AlignmentSettings(MethodSettings):
     """Settings that FedZSL and DistZSL share; a weight of 0 switches a loss off."""
 
-    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    lr: AutoRate = None  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
     features and semantics and the weights of the losses; for a trained encoder 0.01 at most, with `distzsl` 0.003."""
     hidden: tuple[PositiveInt, ...] = ()
@@ -52,23 +50,17 @@ class AlignmentSettings(MethodSettings):
     kl_classes: Classes = "seen"
     """Classes in the softmaxes of the distillation; as DistZSL Eq. 6 is printed, it is "all"."""
 
-    _auto = field_validator("lr", mode="before")(unset)
-
 
 class FedZSLSettings(AlignmentSettings):
     """Settings of FedZSL; the defaults of the losses are the paper's."""
 
     name: Literal["fedzsl"] = "fedzsl"
+    losses = "sce", "kl", "consistency"
     consistency: float = Field(1.0, ge=0)
     """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
 
-    @model_validator(mode="after")
-    def _check_losses(self) -> "FedZSLSettings":
-        some_weight(self, "sce", "kl", "consistency")
-        return self
 
-
-class FedZSL(OneLoss):
+class FedZSL(Layered):
     """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
     Settings: ClassVar[type[AlignmentSettings]] = FedZSLSettings
@@ -77,9 +69,9 @@ class FedZSL(OneLoss):
     of_h: ClassVar[str] = "consistency"
     """The loss that trains h."""
 
-    def __init__(self, settings: AlignmentSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.masks = {"sce_mask": settings.sce_classes, "kl_mask": settings.kl_classes}
+    def prepare(self) -> None:
+        """Say which classes are in which softmax."""
+        self.masks = {"sce_mask": self.settings.sce_classes, "kl_mask": self.settings.kl_classes}
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw f, g and, where the consistency loss is on, h."""
@@ -101,23 +93,17 @@ class FedZSL(OneLoss):
         weight, bias = result[:, :-1].to(like).contiguous(), result[:, -1].to(like).contiguous()
         return params | {"g.weight": weight, "g.bias": bias}
 
-    def rate(self, params: Params, inputs: Tensor) -> float:
-        r"""Return half of the learning rate from which on training diverges (:func:`stable_rate`).
+    def steepness(self) -> float:
+        r"""Return the curvature of FedZSL Eq. 3 and FedZSL Eq. 6, each times its weight.
 
-        The curvature of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in any
+        That of FedZSL Eq. 6 is at most lambda, the largest variance of the classes' semantics in any
         direction. That of FedZSL Eq. 3 is at most :math:`r^2 / 4`, r being the largest distance between two classes'
         semantics; for a network, which can tell such classes apart, it is lambda too.
         """
-        if not len(inputs):
-            return self.trained_rate
-        with torch.no_grad():
-            incoming = self.backbone(params, inputs)
         s, c = self.semantics[torch.from_numpy(self.space.seen)].double().cpu(), self.settings
         variance = float(torch.linalg.matrix_norm(s - s.mean(0), 2).square()) / len(s)
         apart = variance if self.trains_features else float(torch.cdist(s, s).max().square()) / 4
-        steepness = c.scale**2 * (c.sce * apart + c.kl * variance)
-        rate = stable_rate(params, incoming, len(c.hidden), steepness, c.momentum)
-        return min(rate, self.trained_rate) if self.backbone.trained or rate == float("inf") else rate
+        return c.scale**2 * (c.sce * apart + c.kl * variance)
 
     def context(self) -> Context:
         """Semantics (C, attributes), the masks that all clients share and, with relation distillation, Gamma (C, C)."""
@@ -165,11 +151,6 @@ class FedZSL(OneLoss):
             return {}
         generated = linear(params, "h", context["semantics"][batch["labels"]])
         return {"consistency": consistency(generated, features, batch["weights"])}
-
-    @property
-    def trains_features(self) -> bool:
-        """Say whether training changes the features f(x), or only what is made of them."""
-        return self.backbone.trained or bool(self.settings.hidden)
 
     def features(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the visual features f(x)."""

@@ -9,15 +9,13 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
-from fedunseen.methods.base import unset
+from fedunseen.methods.base import AutoRate
 from fedunseen.methods.maps import MapMethod, MapSettings, project, weighted_sum
 
 TURN = 6e-4  # the learning rate for a V of length 1
@@ -30,7 +28,7 @@ class GEMSettings(MapSettings):
     """
 
     name: Literal["gem"] = "gem"
-    lr: float | None = Field(None, gt=0)  # type: ignore[assignment]
+    lr: AutoRate = None  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: for frozen maps 6e-4 times the squared length of V as it is
     drawn, which is the product of the numbers of attributes and channels; for a trained encoder 0.01."""
     scale: float = Field(20.0, gt=0)
@@ -47,8 +45,6 @@ class GEMSettings(MapSettings):
     """Word vectors of the attributes: "one-hot" (none), "minilm", a text model's hub name or folder, or a file (.npy,
     or word vectors as .txt or .gz)."""
 
-    _auto = field_validator("lr", mode="before")(unset)
-
 
 class GEM(MapMethod):
     """Scaled cosines, with attention from word vectors as an aid in training."""
@@ -56,9 +52,11 @@ class GEM(MapMethod):
     Settings = GEMSettings
     settings: GEMSettings
 
-    def __init__(self, settings: GEMSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.attends = bool(settings.regression or settings.decorrelation or settings.compactness)
+    def prepare(self) -> None:
+        """Say whether attention takes part."""
+        super().prepare()
+        s = self.settings
+        self.attends = bool(s.regression or s.decorrelation or s.compactness)
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw V (attributes, channels) and, where attention takes part, W (w, channels)."""

@@ -24,8 +24,6 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Adam, Batch, Context, Phase, Plan, Terms, draws_of, weighted_mean
 from fedunseen.core.random import stream
 from fedunseen.core.settings import FolderOrName, NamedSettings
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_classes
 from fedunseen.losses import precise
 from fedunseen.methods.base import Candidates, Method
@@ -139,13 +137,14 @@ class Generative(Method):
     uniform: ClassVar[tuple[str, ...]] = ("critic.mix",)
     """The draws from U(0, 1); the others are standard normal."""
 
-    def __init__(self, settings: GenerativeSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.attribute_count = semantics.shape[1]
-        self.noise = settings.noise or self.attribute_count
-        self.hidden = settings.hidden or min(4096, 2 * self.width)
-        length = torch.linalg.vector_norm(semantics[torch.from_numpy(space.seen)].double(), dim=1).mean()
-        self.condition_scale = settings.condition_scale or self.noise**0.5 / float(length)
+    def prepare(self) -> None:
+        """Put the sizes and the scale of the condition in place where the settings leave them out."""
+        s = self.settings
+        self.attribute_count = self.semantics.shape[1]
+        self.noise = s.noise or self.attribute_count
+        self.hidden = s.hidden or min(4096, 2 * self.width)
+        length = torch.linalg.vector_norm(self.semantics[torch.from_numpy(self.space.seen)].double(), dim=1).mean()
+        self.condition_scale = s.condition_scale or self.noise**0.5 / float(length)
         self._others: tuple[Candidates, Tensor] | None = None  # candidates asked for last, and their text
 
     @cached_property

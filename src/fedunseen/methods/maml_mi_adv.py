@@ -16,9 +16,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Phase, Terms
-from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import kl_divergence
 from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
@@ -43,9 +41,10 @@ class MAMLMIAdv(MAMLMI):
     settings: MAMLMIAdvSettings
     one_draw = True
 
-    def __init__(self, settings: MAMLMIAdvSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        if not backbone.trained:
+    def prepare(self) -> None:
+        """Refuse, too, frozen features."""
+        super().prepare()
+        if not self.backbone.trained:
             raise ExperimentError(
                 "method.name = 'maml-mi-adv' trains features that two classifiers agree on, but these are frozen: name "
                 "a trained encoder, for example conv4"

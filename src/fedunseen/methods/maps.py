@@ -42,11 +42,11 @@ class MapMethod(OneLoss):
     takes = "maps"
     grows = True
 
-    def __init__(self, settings: MapSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.classes = settings.sce_classes
-        if getattr(settings, "decorrelation", 0):
-            self.groups = group_matrix(space, "method.decorrelation", "method.decorrelation = 0")
+    def prepare(self) -> None:
+        """Lay out the groups (L, attributes) where the method has the loss, and divide maps by their unit."""
+        self.classes = self.settings.sce_classes
+        if getattr(self.settings, "decorrelation", 0):
+            self.groups = group_matrix(self.space, "method.decorrelation", "method.decorrelation = 0")
         self._divide()
 
     @cached_property

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import jensen_shannon, self_calibration, semantic_cross_entropy, weighted_l1
 from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
 
@@ -61,9 +59,10 @@ class MSDN(MapMethod):
     Settings = MSDNSettings
     settings: MSDNSettings
 
-    def __init__(self, settings: MSDNSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.calibrates = bool(settings.calibration) and len(space.unseen) > 0
+    def prepare(self) -> None:
+        """Say whether the unseen classes are calibrated."""
+        super().prepare()
+        self.calibrates = bool(self.settings.calibration) and len(self.space.unseen) > 0
 
     def init(self, rng: np.random.Generator) -> Params:
         """Take word vectors (attributes, w); draw the first W (w, channels) from N(0, 1), the others are zero."""

@@ -1,4 +1,4 @@
-"""Fully connected layers: trained on top of features, or as a classifier."""
+"""Fully connected layers on top of features, or as a classifier, and the learning rate that such a network bears."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
+from fedunseen.methods.base import OneLoss
 
 
 def mlp_init(name: str, widths: Sequence[int], rng: np.random.Generator) -> Params:
@@ -33,15 +34,34 @@ def linear(params: Params, name: str, inputs: Tensor) -> Tensor:
     return F.linear(inputs, params[f"{name}.weight"], params[f"{name}.bias"])
 
 
-def stable_rate(params: Params, incoming: Tensor, layers: int, steepness: float, momentum: float) -> float:
-    """Return half of the learning rate from which on gradient descent diverges; infinity on a flat loss.
+class Layered(OneLoss):
+    """A method with trained layers f (``hidden``) between the backbone and its last layer, or none."""
 
-    With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the weights of the last
-    layer, that is the loss's own curvature by the layer's outputs, ``steepness``, times the mean of |f|^2 + 1.
-    """
-    with torch.no_grad():
-        features = mlp(params, "f", incoming.float())
-        # drawn layers make short features, which training lengthens up to those that come in
-        squared = max(float(some.double().square().sum(1).mean()) for some in (incoming, features))
-    curvature = steepness * (squared + 1) * (1 + layers)
-    return (1 + momentum) / curvature if curvature > 0 else float("inf")
+    @property
+    def trains_features(self) -> bool:
+        """Whether training changes the features f(x), or only what is made of them."""
+        return self.backbone.trained or bool(self.settings.hidden)
+
+    def steepness(self) -> float:
+        """Return the largest curvature of the loss by the last layer's outputs."""
+        raise TypeError(f"{type(self).__name__} must say how steep its loss is")
+
+    def rate(self, params: Params, inputs: Tensor) -> float:
+        """Return half of the learning rate from which on gradient descent diverges.
+
+        With momentum rho it diverges where the largest curvature exceeds 2 (1 + rho) / lr. By the weights of the last
+        layer, that is :meth:`steepness` times the mean of |f|^2 + 1. Without inputs, on a flat loss and at most for a
+        trained encoder, it is ``trained_rate``.
+        """
+        if not len(inputs):
+            return self.trained_rate
+        with torch.no_grad():
+            incoming = self.backbone(params, inputs)
+            features = mlp(params, "f", incoming.float())
+            # drawn layers make short features, which training lengthens up to those that come in
+            squared = max(float(some.double().square().sum(1).mean()) for some in (incoming, features))
+        curvature = self.steepness() * (squared + 1) * (1 + len(self.settings.hidden))
+        if not curvature > 0:
+            return self.trained_rate
+        rate: float = (1 + self.settings.momentum) / curvature
+        return min(rate, self.trained_rate) if self.backbone.trained else rate

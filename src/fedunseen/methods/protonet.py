@@ -11,9 +11,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Context, Terms
-from fedunseen.data import ClassSpace
 from fedunseen.data.episodes import Tasks
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, answers_of
 from fedunseen.methods.networks import mlp, mlp_init
 
@@ -32,9 +30,10 @@ class ProtoNet(Episodic):
     Settings = ProtoNetSettings
     settings: ProtoNetSettings
 
-    def __init__(self, settings: ProtoNetSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        if not backbone.trained and not settings.hidden:
+    def prepare(self) -> None:
+        """Refuse, too, to train nothing."""
+        super().prepare()
+        if not self.backbone.trained and not self.settings.hidden:
             raise ExperimentError(
                 "method.name = 'protonet' has nothing to train on frozen features: add layers with method.hidden, or "
                 "name a trained encoder, for example conv4"

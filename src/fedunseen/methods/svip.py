@@ -16,8 +16,6 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.maps import MapMethod, MapSettings, weighted_sum
 from fedunseen.methods.networks import linear
@@ -83,12 +81,13 @@ class SVIP(MapMethod):
     Settings = SVIPSettings
     settings: SVIPSettings
 
-    def __init__(self, settings: SVIPSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        self.count = math.prod(backbone.shape[1:])
-        self.kept = max(1, int(settings.keep * self.count + 0.5))
-        self.encoder = backbone if isinstance(backbone, TokenBackbone) else None
-        self.token_width = self.width if self.encoder else settings.width
+    def prepare(self) -> None:
+        """Count the patches, and take the backbone for the transformer if it is one."""
+        super().prepare()
+        self.count = math.prod(self.backbone.shape[1:])
+        self.kept = max(1, int(self.settings.keep * self.count + 0.5))
+        self.encoder = self.backbone if isinstance(self.backbone, TokenBackbone) else None
+        self.token_width = self.width if self.encoder else self.settings.width
 
     def init(self, rng: np.random.Generator) -> Params:
         """Draw the backbone, the transformer unless the backbone is one, and the heads."""

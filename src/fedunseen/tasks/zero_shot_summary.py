@@ -26,7 +26,7 @@ from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.evaluation.plane import plane, silhouette
 from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.federation import Federation
-from fedunseen.methods import Candidates, Generator
+from fedunseen.methods import Candidates
 from fedunseen.methods.base import AttributePredictor
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
@@ -182,7 +182,6 @@ def _embedding(federation: Federation, params: Params, kind: str) -> dict[str, N
 def _generated(federation: Federation, params: Params, kind: str) -> dict[str, NDArray[Any]]:
     """Lay out real test samples of unseen classes and as many generated ones in one plane."""
     method, space = federation.method, federation.benchmark.space
-    assert isinstance(method, Generator)
     rows = _spread(federation, _EMBEDDED // 2)
     labels = federation.benchmark.labels[rows]
     among = Candidates(space.names, federation.semantics, space.seen, space.unseen)

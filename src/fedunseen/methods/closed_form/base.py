@@ -11,8 +11,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.samples import CodedRows
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace, Quantization, Scaling
-from fedunseen.encoders.backbone import Backbone
+from fedunseen.data import Quantization, Scaling
 from fedunseen.methods.base import Candidates, Method
 from fedunseen.methods.closed_form.statistics import (
     add,
@@ -69,12 +68,8 @@ class ClosedForm(Method):
     scaling: ClassVar[tuple[Scaling, ...]] = ()
     frozen = True
     grows = True
-
-    def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        self.settings, self.space, self.semantics, self.backbone = settings, space, semantics, backbone
-        self.width = backbone.shape[0]
-        self.release: Release | None = None
-        self.quantization: Quantization | None = None
+    release: Release | None = None
+    quantization: Quantization | None = None
 
     @property
     def clip_norm(self) -> float | None:

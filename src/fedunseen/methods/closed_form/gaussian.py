@@ -27,8 +27,6 @@ from torch import Tensor
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
 from fedunseen.core.settings import NamedSettings
-from fedunseen.data import ClassSpace
-from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.closed_form import gaussian_process as gp
 from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 
@@ -92,13 +90,13 @@ class Gaussian(ClosedForm):
     Settings: ClassVar[type[NamedSettings]] = GaussianSettings
     task = "any-shot"
 
-    def __init__(self, settings: NamedSettings, space: ClassSpace, semantics: Tensor, backbone: Backbone) -> None:
-        super().__init__(settings, space, semantics, backbone)
-        if self.settings.prior == "semantics" and semantics.shape[1] != self.width:
+    def prepare(self) -> None:
+        """Refuse descriptions that cannot be prototypes, where prototypes are expected at them."""
+        if self.settings.prior == "semantics" and self.semantics.shape[1] != self.width:
             raise ExperimentError(
-                f"method.prior = 'semantics' expects a class's samples at its description, but descriptions have "
-                f"{semantics.shape[1]} numbers and samples {self.width}: take both from one model of images and texts, "
-                "such as CLIP, or leave method.prior out"
+                "method.prior = 'semantics' expects a class's samples at its description, but descriptions have "
+                f"{self.semantics.shape[1]} numbers and samples {self.width}: take both from one model of images and "
+                "texts, such as CLIP, or leave method.prior out"
             )
 
     def solve(self, sums: Params) -> Params:
