@@ -7,7 +7,7 @@ Everything runs on this machine, in temporary folders, with the real commands: `
   one client at a time.
 - **overhead**: seconds, processor seconds and idle processor time that a round takes beyond the parties' local updates.
 - **faults**: each kind of process is killed (SIGKILL) at each stage of round 3 of 5. A coordinator is started again at
-  once with `--resume`, a party is started again at once, and an engine's own process has to come back by itself.
+  once with `--resume`, a party is started again at once.
 
     python benchmarks/engines.py equality|overhead|faults [--engines nvflare flower websocket] [--json FILE]
 
@@ -25,7 +25,6 @@ import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import statistics
 import subprocess
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 NAMES = ("north", "south", "west")
 LIBRARIES = {"nvflare": "nvflare", "flower": "flwr", "websocket": "websockets"}
 TITLES = {"nvflare": "NVFlare", "flower": "Flower", "websocket": "WebSocket"}
-MODES = {"nvflare": ("simulation", "deployment"), "flower": ("simulation",), "websocket": ("deployment",)}
+MODES = {"nvflare": "simulation", "flower": "simulation", "websocket": "deployment"}
 COMMON = (
     "--set=partition.clients=3",
     "--set=evaluation.selection=last",
@@ -64,14 +63,7 @@ SMALL = ("--set=strategy.rounds=5", "--set=strategy.name=scaffold", "--set=metho
 ROUNDS, STRUCK = 5, 2  # of a run with a fault; the round in which it happens, counted from 0
 STAGES = ("instruct", "train", "reply", "merge", "checkpoint")
 VICTIM = "south"
-KINDS = {
-    "coordinator": "coordinator, started again",
-    "server": "the engine's process at the coordinator",
-    "party": "party, started again",
-    "client": "the engine's process at a party",
-    "server-keeper": "the supervisor of the engine's process at the coordinator",
-    "client-keeper": "the supervisor of the engine's process at a party",
-}
+KINDS = ("coordinator", "party")
 HELD = 120.0  # seconds that a process waits at its stage at most
 
 
@@ -134,11 +126,11 @@ class Machine:
             text = (self.folder / log).read_text(errors="replace")[-3000:]
             raise RuntimeError(f"{log}: {'no end' if status is None else f'exit status {status}'}\n{text}")
 
-    def deal(self, engine: str) -> None:
+    def deal(self) -> None:
         """Make each party's data and all certificates."""
         names = ",".join(NAMES)
         self.run("data", "deal", "digit-pairs", "--set=partition.clients=3", "--parties", names, "--out", "data")
-        self.run("certs", "--engine", engine, "--parties", names, "--out", "kits")
+        self.run("certs", "--parties", names, "--out", "kits")
 
     def join(self, at: str, name: str, orders: Mapping[str, Any] | None = None) -> subprocess.Popen[bytes]:
         """Start a party."""
@@ -225,7 +217,7 @@ def say(line: str) -> None:
 def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """Compare the final weights of the engines with those of the in-process one."""
     modes = ["in-process, auto"]
-    modes += [f"{TITLES[engine]} {mode}" for engine in asked.engines for mode in MODES[engine]]
+    modes += [f"{TITLES[engine]} {MODES[engine]}" for engine in asked.engines]
     head = ["case", *modes]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
@@ -238,8 +230,7 @@ def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
                 "in-process, auto": ("in-process", "auto"),
             }
             for engine in asked.engines:
-                for mode in MODES[engine]:
-                    runs[f"{TITLES[engine]} {mode}"] = (engine, mode)
+                runs[f"{TITLES[engine]} {MODES[engine]}"] = (engine, MODES[engine])
             for name, (engine, mode) in runs.items():
                 say(f"{case}: {name}")
                 place = folder / name.replace(" ", "-").replace(",", "")
@@ -263,7 +254,7 @@ def whole_run(place: Path, engine: str, mode: str, options: Sequence[str]) -> No
             chosen = [f"--set=engine.name={engine}", f"--set=engine.mode={mode}"]
             machine.run("run", "digit-pairs", *options, *chosen, "--out", "run")
             return
-        machine.deal(engine)
+        machine.deal()
         at = f"127.0.0.1:{free_port()}"
         words = ["host", "digit-pairs", *options, "--kit", "kits/coordinator", "--address", at, "--out", "run"]
         coordinator = machine.start("host.log", *words)
@@ -296,7 +287,7 @@ def overhead(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
         "slowest local update, s", "local updates, CPU-s", "load",
     ]  # fmt: skip
     chosen: list[tuple[str, str]] = [("in-process", "one-at-a-time"), ("in-process", "batched")]
-    chosen += [(engine, mode) for engine in asked.engines for mode in MODES[engine]]
+    chosen += [(engine, MODES[engine]) for engine in asked.engines]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
     for engine, mode in chosen:
@@ -332,7 +323,7 @@ def measure(asked: argparse.Namespace) -> None:
     import torch
 
     from fedunseen.core.parameters import size_in_bytes
-    from fedunseen.engines.carriers import carrier
+    from fedunseen.engines.carriers import carrier, websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host, Simulate
     from fedunseen.experiment import Experiment
@@ -362,21 +353,20 @@ def measure(asked: argparse.Namespace) -> None:
         if engine == "in-process":
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
         else:
-            adapter = carrier(engine)
             link: Link
             if deployed:
                 machine = stack.enter_context(Machine(folder))
-                machine.deal(engine)
+                machine.deal()
                 port = free_port()
                 place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
-                link = stack.enter_context(adapter.host(place))
+                link = stack.enter_context(websocket.host(place))
                 for name in NAMES:
                     machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
                 members = [PartyStatus(name) for name in NAMES]
             else:
                 factory = f"{Path(__file__).stem}:simulated"
                 simulation = Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events))
-                link = stack.enter_context(adapter.simulate(simulation))
+                link = stack.enter_context(carrier(engine).simulate(simulation))
                 members = [PartyStatus(str(client)) for client in range(len(NAMES))]
             federation.engine.connect(Session(link, members, "0" * 16))
             numbers = rounds_of(federation, asked.rounds, events, asked.pause)
@@ -434,40 +424,32 @@ def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[
 def faults(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
     """Kill each kind of process at each stage of a round."""
     head = [
-        "engine", "killed", "at", "rounds begun again", "local updates begun again", "s to the next full round",
+        "killed", "at", "rounds begun again", "local updates begun again", "s to the next full round",
         "of these, until the new process was up", "final weights",
     ]  # fmt: skip
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
-    for engine in (engine for engine in asked.engines if "deployment" in MODES[engine]):
-        with workplace(None, f"faults {engine}") as folder:
-            say(f"{engine}: undisturbed")
-            reference = folder / "reference"
-            reference.mkdir()
-            whole_run(reference, "in-process", "one-at-a-time", [*COMMON, *SMALL])
-            made = folder / "made"
-            made.mkdir()
-            with Machine(made) as machine:
-                machine.deal(engine)
-            chosen = [(kind, stage) for kind in asked.kinds for stage in asked.stages]
-            if engine == "websocket":  # whose server and client run inside our two processes
-                chosen = [(kind, stage) for kind, stage in chosen if kind in ("coordinator", "party")]
-            for kind, stage in [("nobody", ""), *chosen]:
-                say(f"{engine}: {kind} {stage}")
-                row: dict[str, Any] = {"engine": TITLES[engine], "killed": kind, "at": stage}
-                name = f"faults {engine} {kind} {stage}".strip()
-                with workplace(asked.keep, name) as place:
-                    try:
-                        row |= fault(place, made, kind, stage)
-                        row["final weights"] = difference(reference / "run", place / "run")
-                    except RuntimeError as error:
-                        say(str(error))
-                        row["failed"] = str(error).splitlines()[0]
-                rows.append(row | {"load": os.getloadavg()[0]})
-                row["killed"] = KINDS.get(kind, kind)
-                if "failed" in row:
+    with workplace(None, "faults") as folder:
+        say("undisturbed")
+        reference, made = folder / "reference", folder / "made"
+        reference.mkdir()
+        whole_run(reference, "in-process", "one-at-a-time", [*COMMON, *SMALL])
+        made.mkdir()
+        with Machine(made) as machine:
+            machine.deal()
+        for kind, stage in [("nobody", ""), *((kind, stage) for kind in asked.kinds for stage in asked.stages)]:
+            say(f"{kind} {stage}")
+            row: dict[str, Any] = {"killed": kind, "at": stage}
+            with workplace(asked.keep, f"faults {kind} {stage}".strip()) as place:
+                try:
+                    row |= fault(place, made, kind, stage)
+                    row["final weights"] = difference(reference / "run", place / "run")
+                except RuntimeError as error:
+                    say(str(error))
+                    row["failed"] = str(error).splitlines()[0]
                     row["final weights"] = f"failed: {row['failed']}"
-                print(line_of([row.get(key, "") for key in head]), flush=True)
+            rows.append(row | {"load": os.getloadavg()[0]})
+            print(line_of([row.get(key, "") for key in head]), flush=True)
     return head, rows
 
 
@@ -494,11 +476,12 @@ def fault(place: Path, made: Path, kind: str, stage: str) -> dict[str, Any]:
         killed = 0.0
         if kind != "nobody":
             await_event(events, "arrived", [coordinator, *parties.values()])
-            owner = coordinator if kind.startswith(("coordinator", "server")) else parties[VICTIM]
-            killed = kill(owner, kind)
+            owner, killed = coordinator if kind == "coordinator" else parties[VICTIM], time.monotonic()
+            owner.kill()
+            owner.wait()
             if kind == "coordinator":
                 coordinator = machine.start("host.log", *words, "--resume", orders=plain)
-            elif kind == "party":
+            else:
                 parties[VICTIM] = machine.join(at, VICTIM, plain)
             go.touch()
         machine.ended(coordinator, "host.log")
@@ -526,27 +509,6 @@ def cost(events: Sequence[Mapping[str, Any]], kind: str, killed: float) -> dict[
     row["s to the next full round"] = round(full[0] - killed, 1)
     row["of these, until the new process was up"] = round(up[0] - killed, 1) if up else ""
     return row
-
-
-def kill(owner: subprocess.Popen[bytes], kind: str) -> float:
-    """Kill a process, the engine's process that it has started, or the supervisor between the two; return when.
-
-    Raises:
-        RuntimeError: there is no such process.
-    """
-    if kind in ("coordinator", "party"):
-        killed = time.monotonic()
-        owner.kill()
-        owner.wait()
-        return killed
-    # A supervisor has the engine's command among its own arguments; processes of jobs run other modules.
-    found = [one for one in below(owner.pid)[1:] if f"{kind.removesuffix('-keeper')}_train" in command_of(one)]
-    chosen = [one for one in found if ("supervisor.py" in command_of(one)) == kind.endswith("keeper")]
-    if len(chosen) != 1:
-        raise RuntimeError(f"{len(chosen)} processes of the engine, one is expected")
-    killed = time.monotonic()
-    os.kill(chosen[0], signal.SIGKILL)
-    return killed
 
 
 def await_event(events: Path, what: str, needed: Sequence[subprocess.Popen[bytes]], seconds: float = 180) -> None:

@@ -93,9 +93,8 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
     if way.engine in ("flower", "nvflare", "in-process"):
         return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks, **engine))["sums_sha256"])
     names = NAMES[: way.clients]
-    credentials = "websocket" if way.engine == "deployment" else "offline"
     call("data", "deal", preset, "--parties", ",".join(names), "--out", "data", **facts)
-    call("certs", "--engine", credentials, "--parties", ",".join(names), "--out", "kits")
+    call("certs", "--parties", ",".join(names), "--out", "kits")
     about = {key: value for key, value in facts.items() if not key.startswith("partition") and "selection" not in key}
     if way.engine == "deployment":
         _deployment(way, folder, preset, {**about, **masks, "partition.clients": len(names), "engine.timeout": 600})

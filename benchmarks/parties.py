@@ -57,7 +57,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
 def measure(count: int, rounds: int) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds of a round."""
     from fedunseen import Experiment
-    from fedunseen.engines.carriers.websocket import certificates
+    from fedunseen.engines.carriers.websocket.kit import make
     from fedunseen.tools.deal import deal
 
     names = [f"party{k}" for k in range(count)]
@@ -65,7 +65,7 @@ def measure(count: int, rounds: int) -> tuple[int, int, float]:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         deal(Experiment.load("digit-pairs", settings), folder / "data", names)
-        certificates(folder / "kits", "127.0.0.1", names, 1)
+        make(folder / "kits", "127.0.0.1", names, 1)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

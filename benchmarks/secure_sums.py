@@ -4,7 +4,7 @@
     python benchmarks/secure_sums.py error [--parties 3 10 30] [--numbers 40000]
     python benchmarks/secure_sums.py classes [--root FOLDER_WITH_XLSA17]
     python benchmarks/secure_sums.py malicious [--rounds 20]
-    python benchmarks/secure_sums.py carriers [--engines websocket nvflare] [--parties 3] [--gone 0]
+    python benchmarks/secure_sums.py carriers [--parties 3] [--gone 0]
 
 ``cost``: a sum in one process, the parties one after the other, without training. **coordinator** is the processor time
 of the coordinator's side; **party** that of one party, the mean; **up** and **down** the bytes of one party, where an
@@ -253,7 +253,7 @@ SERVER.set_forkserver_preload(
     [
         "torch", "cryptography.x509", "fedunseen.cli.main", "fedunseen.data.benchmarks.folder",
         "fedunseen.engines.remote.party", "fedunseen.engines.carriers.websocket.server",
-        "fedunseen.engines.carriers.nvflare", "fedunseen.methods.fedzsl", "fedunseen.secagg.masks",
+        "fedunseen.methods.fedzsl", "fedunseen.secagg.masks",
         "fedunseen.experiment.running", "fedunseen.strategies.scaffold",
     ]
 )  # fmt: skip
@@ -313,11 +313,9 @@ def waited(processes: Sequence[ForkServerProcess], host: ForkServerProcess) -> i
 
 def carriers(args: argparse.Namespace) -> None:
     """Print what masks cost between machines."""
-    heads = (
-        "carrier | parties | numbers | masks | killed | round, s | up, MB | down, MB | memory, GB | weights differ by"
-    )
+    heads = "parties | numbers | masks | killed | round, s | up, MB | down, MB | memory, GB | weights differ by"
     print(f"| {heads} |")
-    print("|---|--:|--:|---|--:|--:|--:|--:|--:|--:|")
+    print("|--:|--:|---|--:|--:|--:|--:|--:|--:|")
     program = [sys.executable, "-m", "fedunseen"]
     for parties in args.parties:
         names = [f"party{k}" for k in range(parties)]
@@ -326,17 +324,16 @@ def carriers(args: argparse.Namespace) -> None:
             folder = Path(made)
             deal = [*program, "data", "deal", "digit-pairs", *dealt, "--parties", ",".join(names), "--out", "data"]
             subprocess.run(deal, cwd=folder, check=True, capture_output=True)
-            for engine in args.engines:
-                kits = [*program, "certs", "--engine", engine, "--parties", ",".join(names), "--out", f"kits-{engine}"]
-                subprocess.run(kits, cwd=folder, check=True, capture_output=True)
-                for numbers in args.numbers:
-                    plain: Params = {}
-                    for masks, gone in ((False, 0), *((True, gone) for gone in args.gone)):
-                        plain = _carried(folder, engine, names, numbers, masks, gone, args.rounds, dealt, plain)
+            kits = [*program, "certs", "--parties", ",".join(names), "--out", "kits"]
+            subprocess.run(kits, cwd=folder, check=True, capture_output=True)
+            for numbers in args.numbers:
+                plain: Params = {}
+                for masks, gone in ((False, 0), *((True, gone) for gone in args.gone)):
+                    plain = _carried(folder, names, numbers, masks, gone, args.rounds, dealt, plain)
 
 
 def _carried(
-    folder: Path, engine: str, names: Sequence[str], numbers: int, masks: bool, gone: int, rounds: int,
+    folder: Path, names: Sequence[str], numbers: int, masks: bool, gone: int, rounds: int,
     dealt: Sequence[str], plain: Params,
 ) -> Params:  # fmt: skip
     """Run a federation between processes, print its row, and return the weights of the run without masks."""
@@ -347,14 +344,14 @@ def _carried(
     }  # fmt: skip
     chosen = [*dealt, *(f"--set={key}={json.dumps(value)}" for key, value in settings.items())]
     more = ["--set=privacy.aggregation=masked", "--set=privacy.dropouts=allow"] if masks else []
-    out = f"{engine}-{len(names)}-{numbers}-{masks}-{gone}"
+    out = f"{len(names)}-{numbers}-{masks}-{gone}"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         at = f"127.0.0.1:{probe.getsockname()[1]}"
     host = ["host", "digit-pairs", *chosen, *more, "--address", at, "--out", out]
     last, log = rounds - 1, folder / f"{out}.log"
     stage = "masked"
-    running = [SERVER.Process(target=be, args=([*host, "--kit", f"kits-{engine}/coordinator"], folder, log, None))]
+    running = [SERVER.Process(target=be, args=([*host, "--kit", "kits/coordinator"], folder, log, None))]
     for k, name in enumerate(names):
         join = [
             "join",
@@ -362,7 +359,7 @@ def _carried(
             "--data",
             f"data/{name}",
             "--kit",
-            f"kits-{engine}/{name}",
+            f"kits/{name}",
             "--state",
             f"state-{out}-{name}",
             "--consent",
@@ -385,8 +382,7 @@ def _carried(
         f"{sum(v.numel() for v in model.values()):,} | {'yes' if masks else 'no'} | {f'{gone}, {stage}' if gone else 0}"
     )
     print(
-        f"| {engine} | {len(names)} | {result} | {seconds:.2f} | {up:.3f} | {down:.3f} | {most / 1e9:.1f} | {differ} |",
-        flush=True,
+        f"| {len(names)} | {result} | {seconds:.2f} | {up:.3f} | {down:.3f} | {most / 1e9:.1f} | {differ} |", flush=True
     )
     return plain or model
 
@@ -395,7 +391,7 @@ ALL = {"cost": cost, "error": error, "classes": classes, "malicious": malicious,
 
 SMALL: dict[str, dict[str, Any]] = {
     "malicious": {"rounds": 2},
-    "carriers": {"engines": ["websocket"], "parties": [4], "numbers": [500], "gone": [1], "rounds": 2},
+    "carriers": {"parties": [4], "numbers": [500], "gone": [1], "rounds": 2},
 }
 """What --smallest sets for tables of their own."""
 
@@ -408,7 +404,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--numbers", type=int, nargs="+", default=[40_000, 600_000])
     parser.add_argument("--root", type=Path, help="classes: folder with AWA1_LAMPERT and CIFAR100_MBV2")
     parser.add_argument("--rounds", type=int, default=20, help="malicious: the last of which is attacked")
-    parser.add_argument("--engines", nargs="+", default=["websocket", "nvflare"])
     parser.add_argument("--gone", type=int, nargs="+", default=[0], help="carriers: how many parties are killed")
     parser.add_argument("--smallest", action="store_true", help="a run of a few seconds that shows that this works")
     args = parser.parse_args(arguments)

@@ -9,7 +9,7 @@ mkdir "$out"
 
 # Data and credentials; each party gets its own folder of both.
 fedunseen data deal digit-pairs --set partition.clients=3 --parties north,south,west --out "$out/data"
-fedunseen certs --parties north,south,west --out "$out/credentials" --engine offline
+fedunseen certs --parties north,south,west --out "$out/credentials"
 
 # The coordinator writes a plan, each party answers it, and the coordinator adds up.
 fedunseen offline plan digit-pairs-gaussian --credentials "$out/credentials/coordinator" --parties north,south,west \

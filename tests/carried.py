@@ -3,15 +3,14 @@
 import contextlib
 import datetime
 import threading
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.carriers import carrier
+from fedunseen.engines.carriers import websocket
 from fedunseen.engines.remote.link import Host, Join
-from processes import GUARD, free_port, until
+from processes import GUARD, command, free_port, until
 
 HERE = "127.0.0.1"
 
@@ -19,9 +18,9 @@ HERE = "127.0.0.1"
 class Joined:
     """A party in a thread; it ends when it is sent ``b"last"``, or by an error."""
 
-    def __init__(self, engine, place, answer=None):
+    def __init__(self, place, answer=None):
         self.done, self.error, self.said = threading.Event(), None, answer or self.named
-        self.engine, self.place = engine, place
+        self.place = place
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
 
@@ -32,7 +31,7 @@ class Joined:
 
     def _work(self):
         try:
-            carrier(self.engine).join(self.place, lambda message: self.said(message), self.done)
+            websocket.join(self.place, lambda message: self.said(message), self.done)
         except FedUnseenError as error:
             self.error = error
 
@@ -46,16 +45,17 @@ class Joined:
 class Place:
     """Where a coordinator listens, and the credentials of its parties."""
 
-    def __init__(self, engine, folder, names, secure=True, **certificates):
-        self.engine, self.folder, self.names, self.port, self.kit = engine, folder, names, free_port(), None
+    def __init__(self, folder, names, secure=True, authority=None):
+        self.folder, self.names, self.port, self.kit = folder, names, free_port(), None
         self.joined = []
         if secure:
             self.kit = folder / "kit"
-            carrier(engine).certificates(self.kit, HERE, names, 2, **certificates)
+            kept = [] if authority is None else ["--authority", authority]
+            command("certs", "--parties", ",".join(names), "--days", 2, "--out", self.kit, *kept)
 
     def host(self, folder="host", address=HERE, names=None):
         kit = self.kit and self.kit / "coordinator"
-        return carrier(self.engine).host(Host(self.folder / folder, address, self.port, kit, names or self.names))
+        return websocket.host(Host(self.folder / folder, address, self.port, kit, names or self.names))
 
     def at(self, name, kit="", folder="", address=HERE, patience=GUARD):
         if kit == "":
@@ -63,7 +63,7 @@ class Place:
         return Join(self.folder / (folder or name), address, self.port, kit, name, patience)
 
     def join(self, name, answer=None, **how):
-        self.joined.append(Joined(self.engine, self.at(name, **how), answer))
+        self.joined.append(Joined(self.at(name, **how), answer))
         return self.joined[-1]
 
     @contextlib.contextmanager
@@ -83,7 +83,7 @@ class Place:
     def refused(self, name, patience=0.5, **how):
         """Return why a party cannot join."""
         with pytest.raises(FedUnseenError) as error:
-            carrier(self.engine).join(self.at(name, patience=patience, **how), bytes, threading.Event())
+            websocket.join(self.at(name, patience=patience, **how), bytes, threading.Event())
         return f"{type(error.value).__name__}: {error.value}"
 
 
@@ -91,15 +91,3 @@ def days_ago(days):
     """Return what a carrier needs of ``datetime``, on a machine whose clock is behind."""
     past = SimpleNamespace(now=lambda zone: datetime.datetime.now(zone) - datetime.timedelta(days=days))
     return SimpleNamespace(**{**vars(datetime), "datetime": past})
-
-
-def working(folder, module=""):
-    """Return the processes of a carrier, without their keepers, that work in a folder and run a module."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError, IndexError):
-            command = entry.read_bytes().split(b"\0")
-            words = [word for word in command[1:] if word != b"-u"]  # after the interpreter
-            if str(folder).encode() in b" ".join(words) and words[0] == b"-m" and module.encode() in words[1]:
-                found.append(int(entry.parent.name))
-    return found

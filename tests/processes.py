@@ -1,7 +1,6 @@
 """Real processes in tests: start them, wait for what they do however busy the machine is, and leave none behind."""
 
 import contextlib
-import importlib.util
 import io
 import json
 import multiprocessing
@@ -22,12 +21,6 @@ from fedunseen.cli.main import app
 
 GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
-
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"no {library}"))
-    for name, library in (("nvflare", "nvflare"), ("websocket", "websockets"))
-]
-"""What carries messages between machines."""
 
 
 def fedunseen(*words):
@@ -140,7 +133,7 @@ SERVER.set_forkserver_preload(
     [
         "pytest", "torch", "sklearn.covariance", "sklearn.datasets", "cryptography.x509", "fedunseen.cli.main",
         "fedunseen.data.benchmarks.digit_pairs", "fedunseen.data.benchmarks.folder",
-        "fedunseen.engines.carriers.websocket.server", "fedunseen.engines.carriers.nvflare", "fedunseen.secagg.masks",
+        "fedunseen.engines.carriers.websocket.server", "fedunseen.secagg.masks",
         "fedunseen.engines.remote.party", "fedunseen.experiment.running", "fedunseen.methods.fedzsl",
         "fedunseen.methods.closed_form.gaussian", "fedunseen.report", "fedunseen.strategies.scaffold",
     ]
@@ -240,12 +233,13 @@ class Machine:
 class Deployment:
     """A coordinator and its parties in one folder, each a process; with credentials or, ``insecure``, in plain text."""
 
-    def __init__(self, machine, engine, names, data, *host, join=(), insecure=False):
+    def __init__(self, machine, names, data, *host, join=(), insecure=False):
+        pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
         self.machine, self.names, self.data, self.more = machine, names, data, join
-        self.port, self.insecure = free_port(), ["--insecure", "--engine", engine] if insecure else []
-        who = ["--insecure", "--parties", ",".join(names), f"--set=engine.name={engine}"]
+        self.port, self.insecure = free_port(), ["--insecure"] if insecure else []
+        who = ["--insecure", "--parties", ",".join(names)]
         if not insecure:
-            command("certs", "--engine", engine, "--parties", ",".join(names), "--out", machine.folder / "kits")
+            command("certs", "--parties", ",".join(names), "--out", machine.folder / "kits")
             who = ["--kit", "kits/coordinator"]
         self.words = ["host", *host, *who, "--address", f"127.0.0.1:{self.port}", "--out", "run"]
 

@@ -1,21 +1,20 @@
 """``fedunseen certs``: what it makes and changes later, what it refuses. At work: tests/engines/test_websocket.py."""
 
-import json
 import stat
 
 import pytest
 
-from fedunseen.engines.remote.authority import Authority, revoked
 from fedunseen.secagg.enrolment import Credentials, Enrolment
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
+
+from fedunseen.engines.carriers.websocket.kit import Authority, revoked
 
 
 def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, refused, tmp_path):
     signer, kits, new = tmp_path / "authority", tmp_path / "kits", ("--out", tmp_path / "new")
     done = works("certs", "--parties", "a,b", "--out", kits, "--authority", signer)
     assert f"authority (for no one who runs the coordinator): {signer}" in done.err
-    assert json.loads((signer / "authority.json").read_text())["engine"] == "websocket"
     said = refused("certs", "--renew", "c", "--authority", signer, *new)
     assert said == f"{signer} has signed nothing for 'c': it knows a, b"
     said = refused("certs", "--renew", "a", "--authority", kits, *new)

@@ -11,7 +11,7 @@ import pytest
 from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
-from processes import ENGINES, TRAINED, Deployment, command, sets
+from processes import TRAINED, Deployment, command, sets
 from same import same
 
 pytestmark = pytest.mark.slow
@@ -36,10 +36,9 @@ def undisturbed(tmp_path_factory):
     return run(experiment, tmp_path_factory.mktemp("here") / "run")
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data, undisturbed, tmp_path):
+def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, undisturbed, tmp_path):
     """A party dies when it has trained for round 2, the coordinator when it has merged round 3."""
-    deployment = Deployment(machine, engine, NAMES, data, "digit-pairs", *SET)
+    deployment = Deployment(machine, NAMES, data, "digit-pairs", *SET)
     coordinator = deployment.host(killed_in=2)
     parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL
@@ -60,11 +59,10 @@ def test_a_party_and_the_coordinator_killed_change_nothing(engine, machine, data
     assert all(f"note: {note}\n" in machine.said("host.log") for note in result["notes"])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_late_reply_counts(engine, machine, data, tmp_path):
+def test_a_late_reply_counts(machine, data, tmp_path):
     """Of two parties one is held until two merges are done without it; its update of the first model counts then."""
     words = sets({**SMALL, "strategy.name": "fedavg", "partition.clients": 2, "engine.buffer": 1})
-    deployment = Deployment(machine, engine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
+    deployment = Deployment(machine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
     coordinator = deployment.host()
     lines = tmp_path / "run" / "metrics.jsonl"
 
@@ -92,10 +90,9 @@ def running(process):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_signal_ends_host_and_join_and_all_that_they_started(engine, number, status, word, machine, data, tmp_path):
+def test_a_signal_ends_host_and_join_and_all_that_they_started(number, status, word, machine, data, tmp_path):
     words = *SET, "--set=partition.clients=2"
-    deployment = Deployment(machine, engine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
+    deployment = Deployment(machine, NAMES[:2], data, "digit-pairs", *words, insecure=True)
     host, party = deployment.host(), deployment.join("north")
     machine.until(lambda: "north has joined" in machine.said("host.log"), host, party)  # and south never comes
     for process, log in ((party, "north.log"), (host, "host.log")):

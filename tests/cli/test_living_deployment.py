@@ -15,7 +15,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.forget import forget
-from processes import ENGINES, Deployment
+from processes import Deployment
 from same import same
 
 pytestmark = pytest.mark.slow
@@ -28,21 +28,10 @@ METHODS = {
     "gaussian": {"name": "gaussian", "shrinkage": 0.1},
     "fedzsl": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0},
 }
-NVFLARE, WEBSOCKET = ENGINES
-STORIES = [
-    pytest.param(("nvflare", "gaussian"), marks=NVFLARE.marks, id="nvflare-gaussian"),
-    pytest.param(("websocket", "fedzsl"), marks=WEBSOCKET.marks, id="websocket-fedzsl"),
-]
 
 
-@pytest.fixture(scope="module", params=STORIES)
-def story(request):
-    """What carries the messages, and the method: one in closed form, one that is trained."""
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def tree(story, make_folder, tmp_path_factory):
+@pytest.fixture(scope="module", params=METHODS)
+def tree(request, make_folder, tmp_path_factory):
     """The story's experiment: west joins in round 3 with two classes of its own, south leaves after round 4."""
     folder = make_folder(tmp_path_factory.mktemp("story") / "data")
     holders = folder / "holders.csv"
@@ -53,7 +42,7 @@ def tree(story, make_folder, tmp_path_factory):
         "data": {"name": "folder", "root": str(folder), "features": ["l2"]},
         "partition": {"kind": "file", "file": str(holders), "clients": 3, "join": {"2": 2}, "leave": {"1": 4}},
         "growth": {"name": "unknown"},
-        "method": METHODS[story[1]],
+        "method": METHODS[request.param],
         "strategy": {"name": "fedavg", "rounds": 5, "local_epochs": 60},  # enough to learn a class in three rounds
         "evaluation": {"selection": "last", "embedding": False, "theory": False},
         "run": {"device": "cpu"},
@@ -91,10 +80,10 @@ def toml(tree, path, root):
     path.write_text(toml_text(sections), "utf-8")
 
 
-def test_the_story_ends_with_the_bits_of_one_process(machine, story, tree, undisturbed, tmp_path):
+def test_the_story_ends_with_the_bits_of_one_process(machine, tree, undisturbed, tmp_path):
     deal(tree, tmp_path / "data")
     toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
-    deployment = Deployment(machine, story[0], PARTIES, tmp_path / "data", "story.toml", insecure=True)
+    deployment = Deployment(machine, PARTIES, tmp_path / "data", "story.toml", insecure=True)
     coordinator = deployment.host(killed_in=2)  # in round 3, which west's classes came for
     parties = {name: deployment.join(name) for name in PARTIES}
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL, machine.said("host.log")

@@ -8,7 +8,7 @@ import pytest
 
 from fedunseen.experiment import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
-from processes import ADAPTING, ENGINES, TRAINED, Deployment, command, sets
+from processes import ADAPTING, TRAINED, Deployment, command, sets
 from same import same, tensors
 
 pytestmark = pytest.mark.slow
@@ -19,12 +19,11 @@ MASKED = ["--set=privacy.aggregation=masked"]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machine, tmp_path):
+def test_three_processes_killed_at_random_open_each_sum_once(seed, machine, tmp_path):
     """The coordinator dies with a sum in its hands, a party at some message; both come back."""
-    rng, words, folder = random.Random(f"{engine} {seed}"), sets(SMALL), tmp_path / "data"
+    rng, words, folder = random.Random(f"websocket {seed}"), sets(SMALL), tmp_path / "data"
     command("data", "deal", "digit-pairs", *words, "--parties", ",".join(NAMES), "--out", folder)
-    deployment = Deployment(machine, engine, NAMES, folder, "digit-pairs", *words, *MASKED, join=["--masked"])
+    deployment = Deployment(machine, NAMES, folder, "digit-pairs", *words, *MASKED, join=["--masked"])
     host, victim = deployment.host(killed_in=rng.randrange(2)), rng.choice(NAMES)
     kill_party = f"{rng.randrange(2)}:{rng.choice(['shares', 'masked', 'open'])}"
     parties = {name: deployment.join(name, kill_party if name == victim else None) for name in NAMES}
@@ -48,15 +47,14 @@ def test_three_processes_killed_at_random_open_each_sum_once(engine, seed, machi
     assert max(float((one[name].double() - other[name].double()).abs().max()) for name in one) < 2e-7
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_samples_are_removed_in_one_masked_sum_by_real_processes(engine, machine, tmp_path):
+def test_samples_are_removed_in_one_masked_sum_by_real_processes(machine, tmp_path):
     """All three remove some samples from a finished run; south dies before it opens the sum."""
     chosen = range(0, 40, 2)
     settings = {key: value for key, value in SMALL.items() if not key.startswith(("method", "strategy"))}
     folder = tmp_path / "data"
     command("data", "deal", "digit-pairs-gaussian", *sets(settings), "--parties", ",".join(NAMES), "--out", folder)
     host = ["digit-pairs-gaussian", *sets(settings), *MASKED]
-    deployment = Deployment(machine, engine, NAMES, folder, *host, join=["--masked"])
+    deployment = Deployment(machine, NAMES, folder, *host, join=["--masked"])
     deployment.end(deployment.host(), {name: deployment.join(name) for name in NAMES})
     deployment.more = ["--masked", "--removal", "--consent", "removal", *(f"--samples={sample}" for sample in chosen)]
     where = "--kit", "kits/coordinator", "--address", f"127.0.0.1:{deployment.port}"
@@ -76,12 +74,11 @@ def test_samples_are_removed_in_one_masked_sum_by_real_processes(engine, machine
 
 
 @pytest.mark.parametrize("aggregation", ["masked", "plain"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_killed_processes_adapt_to_the_bits_of_one_process(engine, aggregation, machine, adapting, tmp_path):
+def test_killed_processes_adapt_to_the_bits_of_one_process(aggregation, machine, adapting, tmp_path):
     """South dies in the second iteration, the coordinator after it has merged it."""
     settings = {"data.root": str(adapting / "data" / "coordinator"), "data.part": True}
     settings = {**ADAPTING, **settings, "privacy.aggregation": aggregation}
-    deployment = Deployment(machine, engine, NAMES, adapting / "data", adapting / "mine.toml", *sets(settings))
+    deployment = Deployment(machine, NAMES, adapting / "data", adapting / "mine.toml", *sets(settings))
     coordinator = deployment.host(killed_in=1)
     parties = {name: deployment.join(name, 1 if name == "south" else None) for name in NAMES}
     assert machine.ended(parties["south"], coordinator) == -signal.SIGKILL

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fedunseen.experiment import Experiment, run
-from processes import ENGINES, TRAINED, Deployment, command, sets
+from processes import TRAINED, Deployment, command, sets
 from same import same
 
 pytestmark = pytest.mark.slow
@@ -90,11 +90,10 @@ class Proxy:
         waiting.put_nowait(None)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_bad_network_and_a_cut_change_nothing(engine, machine, tmp_path):
+def test_a_bad_network_and_a_cut_change_nothing(machine, tmp_path):
     """Everything that parties send and receive goes through the proxy, which is cut when the first round is merged."""
     command("data", "deal", "digit-pairs", *sets(SMALL), "--parties", ",".join(NAMES), "--out", tmp_path / "data")
-    given = machine, engine, NAMES, tmp_path / "data", "digit-pairs", *sets(SMALL)
+    given = machine, NAMES, tmp_path / "data", "digit-pairs", *sets(SMALL)
     deployment = Deployment(*given, join=["--patience", 600])
     proxy = Proxy(deployment.port)
     try:

@@ -8,23 +8,22 @@ import time
 
 import pytest
 
-from carried import Place, working
+from carried import Place
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.carriers import carrier
+from fedunseen.engines.carriers import carrier, websocket
 from fedunseen.engines.remote.link import Simulate, exchange
 from fedunseen.engines.remote.supervisor import descendants
-from processes import ENGINES, GUARD, Forked, until
+from processes import GUARD, Forked, until
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc"),
 ]
-carriers = pytest.mark.parametrize("engine", ENGINES)
 NAMES = ("north", "south", "west")
 
 
-def be_party(engine, place):
+def be_party(place):
     """Be a party's process."""
 
     def answer(message):
@@ -32,7 +31,7 @@ def be_party(engine, place):
             time.sleep(3600)
         return place.name.encode() + b":" + message
 
-    carrier(engine).join(place, answer, threading.Event())
+    websocket.join(place, answer, threading.Event())
 
 
 def sent(body, names=NAMES):
@@ -44,9 +43,8 @@ def answers(body):
 
 
 @pytest.mark.parametrize("secure", [True, False], ids=["tls", "plain"])
-@carriers
-def test_messages_of_any_size_arrive(engine, secure, tmp_path):
-    place = Place(engine, tmp_path, NAMES, secure)
+def test_messages_of_any_size_arrive(secure, tmp_path):
+    place = Place(tmp_path, NAMES, secure)
     with place.host() as link:
         parties = [place.join(name) for name in NAMES]
         until(lambda: len(link.present()) == 3)
@@ -59,12 +57,11 @@ def test_messages_of_any_size_arrive(engine, secure, tmp_path):
         until(lambda: not link.present())
 
 
-@carriers
-def test_a_killed_party_is_left_out_and_comes_back(engine, machine, tmp_path):
-    place = Place(engine, tmp_path, NAMES)
+def test_a_killed_party_is_left_out_and_comes_back(machine, tmp_path):
+    place = Place(tmp_path, NAMES)
 
     def start(name):
-        machine.running.append(Forked([engine, place.at(name)], be_party, tmp_path, f"{name}.log"))
+        machine.running.append(Forked([place.at(name)], be_party, tmp_path, f"{name}.log"))
         return machine.running[-1]
 
     with place.host() as link:
@@ -84,8 +81,6 @@ def test_a_killed_party_is_left_out_and_comes_back(engine, machine, tmp_path):
         assert link.present()["south"] == first["south"]
         assert link.present()["north"] != first["north"]
         assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
-    machine.stop()
-    until(lambda: not working(tmp_path))
 
 
 FACTORY = """
@@ -127,15 +122,16 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
     until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
 
 
-@carriers
-def test_credentials_of_each_party_are_its_own(engine, tmp_path):
-    kit, make = tmp_path / "kit", carrier(engine).certificates
+def test_credentials_of_each_party_are_its_own(tmp_path):
+    from fedunseen.engines.carriers.websocket.kit import make
+
+    kit = tmp_path / "kit"
     make(kit, "hospital.example", ["a", "b"], 1)
     assert sorted(path.name for path in kit.iterdir()) == ["a", "b", "coordinator"]
     keys = list(kit.rglob("*.key"))
     assert sorted(path.parent.name for path in keys) == ["a", "b", "coordinator"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
-    assert parse_json((kit / "a/party.json").read_bytes()) == {"engine": engine, "name": "a"}
-    assert parse_json((kit / "coordinator/parties.json").read_bytes()) == {"engine": engine, "parties": ["a", "b"]}
+    assert parse_json((kit / "a/party.json").read_bytes()) == {"name": "a"}
+    assert parse_json((kit / "coordinator/parties.json").read_bytes()) == {"parties": ["a", "b"]}
     with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
         make(kit, "localhost", ["a"], 1)

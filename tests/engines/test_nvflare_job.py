@@ -4,22 +4,21 @@ import contextlib
 import json
 import shutil
 import sys
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError, FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from processes import command, environment, sets, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
-from fedunseen.engines.carriers.nvflare import kit
+
+from fedunseen.engines.carriers.nvflare import simulate
 from fedunseen.engines.carriers.nvflare.job import Place
-from fedunseen.engines.carriers.nvflare.workspace import MODULES
+from fedunseen.engines.remote.link import Simulate
 from fedunseen.engines.remote.supervisor import Child
 from fedunseen.tools.nvflare_job import Party
 
@@ -35,7 +34,7 @@ def dealt(tmp_path_factory):
     """The data of each party, and credentials for masked sums; the coordinator's are the server's."""
     folder = tmp_path_factory.mktemp("dealt")
     command("data", "deal", "digit-pairs-gaussian", *sets(FEW), "--parties", ",".join(SITES), "--out", folder / "data")
-    command("certs", "--parties", ",".join(SITES), "--engine", "offline", "--out", folder / "kits")
+    command("certs", "--parties", ",".join(SITES), "--out", folder / "kits")
     (folder / "kits" / "coordinator").rename(folder / "kits" / "server")
     return folder
 
@@ -102,9 +101,10 @@ def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
         Place.of(context)
 
 
-def test_nvflare_has_what_start_up_kits_run_and_the_tools_that_make_certificates():
-    """What is not in its published interfaces; a new release that moves one fails here."""
-    assert [module for module in MODULES.values() if find_spec(module) is None] == []
-    for name in ("Identity", "generate_cert", "generate_keys", "serialize_cert", "serialize_pri_key"):
-        assert name in Path(kit.__file__).read_text("utf-8")
-        assert hasattr(import_module("nvflare.lighter.utils"), name)
+def test_without_nvflare_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedunseen.engines.carriers.nvflare.find_spec", lambda name: None)
+    with (
+        pytest.raises(MissingDependencyError, match=r"pip install 'fedunseen\[nvflare\]'"),
+        simulate(Simulate(tmp_path, 1, 1, "", "")),
+    ):
+        pass

@@ -3,12 +3,13 @@
 import contextlib
 import threading
 import time
+from concurrent.futures import Future
 from importlib import import_module
 
 import pytest
 
-from fedunseen.engines.remote.link import exchange
-from fedunseen.engines.remote.relay import ENDED, Port, RelayServer, dial
+from fedunseen.engines.remote.link import PartyGone, exchange
+from fedunseen.engines.remote.relay import ENDED, Port, RelayServer, dial, forward
 from processes import GUARD, until
 
 
@@ -49,6 +50,25 @@ def test_the_relay_hears_of_messages_that_are_given_up(board):
     answers.close()  # without waiting for the other one
     assert heard(channel)[0] == {"id": numbers["b"], "drop": True}
     assert not board.open
+
+
+def test_a_relay_passes_on_answers_losses_and_what_is_given_up(board):
+    board, channel = board
+    asked = {}
+
+    def ask(name, message):
+        asked[message] = Future()
+        return asked[message]
+
+    threading.Thread(target=forward, args=(channel, ask), daemon=True).start()
+    futures = {message: board.ask("a", message) for message in (b"answered", b"lost", b"dropped")}
+    until(lambda: len(asked) == 3)
+    asked[b"lost"].set_exception(PartyGone("a"))
+    futures[b"dropped"].cancel()
+    until(asked[b"dropped"].cancelled)
+    asked[b"answered"].set_result(b"yes")
+    assert futures[b"answered"].result(GUARD) == b"yes"
+    assert isinstance(futures[b"lost"].exception(GUARD), PartyGone)
 
 
 def test_a_frame_is_sent_whole_or_not_at_all_and_a_wire_ends_with_what_serves_it(board, monkeypatch):
@@ -107,43 +127,41 @@ class Engine:
 
 
 @pytest.fixture
-def coordinator(board):
+def coordinator():
     pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
-    board, channel = board
-    made = import_module("fedunseen.engines.carriers.nvflare.job").Coordinator()
-    made.engine, made.channel = Engine(), channel
+    job = import_module("fedunseen.engines.carriers.nvflare.job")
+    made = type("Silent", (job.Coordinator,), {"coordinate": None})()
+    made.engine = Engine()
     made._now("a", "token")
-    until(lambda: board.present() == {"a": "token"})
-
-    def listen():
-        with contextlib.suppress(*ENDED):
-            while True:
-                made._take(*channel.receive())
-
-    threading.Thread(target=listen, daemon=True).start()
-    return board, made
+    return made
 
 
 def test_nvflare_sends_nothing_that_the_coordinator_has_given_up(coordinator):
-    board, made = coordinator
-    answers = exchange(board, {"a": b"message", "b": b""}, GUARD)
+    answers = exchange(coordinator, {"a": b"message", "b": b""}, GUARD)
     assert next(answers) == ("b", None)  # no one is there of that name
-    until(lambda: made.engine.asked)
+    until(lambda: coordinator.engine.asked)
     answers.close()  # the question to the other is given up
-    until(lambda: not made.open)
+    until(lambda: not coordinator.open)
     time.sleep(0.3)  # what was on its way
-    asked = len(made.engine.asked)
+    asked = len(coordinator.engine.asked)
     time.sleep(0.5)
-    assert len(made.engine.asked) == asked
+    assert len(coordinator.engine.asked) == asked
+
+
+def test_nvflare_gives_up_what_a_process_was_asked_that_another_one_replaces(coordinator):
+    waiting = coordinator.ask("a", b"message")
+    until(lambda: coordinator.engine.asked)
+    coordinator._now("a", "another token")
+    assert isinstance(waiting.exception(GUARD), PartyGone)
+    assert coordinator.present() == {"a": "another token"}
 
 
 @pytest.mark.parametrize("body", ["text", 7, None, b"too large"])
 def test_nvflare_takes_a_strange_or_too_large_answer_for_lost(coordinator, monkeypatch, body):
     for name, value in (("ALLOWED", 4), ("TIMES", 2)):
         monkeypatch.setattr(f"fedunseen.engines.carriers.nvflare.job.{name}", value)
-    board, made = coordinator
     for content, expected in ((body, None), (b"12345678", b"12345678")):
-        made.engine = Engine(known=True, body=content)
+        coordinator.engine = Engine(known=True, body=content)
         begun = time.monotonic()
-        assert dict(exchange(board, {"a": b"1234"}, GUARD)) == {"a": expected}
+        assert dict(exchange(coordinator, {"a": b"1234"}, GUARD)) == {"a": expected}
         assert time.monotonic() - begun < GUARD  # a lost answer is known to be lost

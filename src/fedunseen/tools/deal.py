@@ -11,7 +11,7 @@ from fedunseen.core.files import free_folder, whole_folder
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.folder import write_folder
-from fedunseen.engines.remote.authority import COORDINATOR, party_names
+from fedunseen.engines.remote.names import COORDINATOR, party_names
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
 

@@ -77,7 +77,7 @@ def _serve(config: Mapping[str, Any]) -> None:
 
 def _names(config: Mapping[str, Any]) -> list[str]:
     """Return the names of the parties; none: a simulation."""
-    from fedunseen.engines.remote.authority import party_names
+    from fedunseen.engines.remote.names import party_names
 
     if given := str(config.get("parties") or ""):
         return party_names(given.split(","))

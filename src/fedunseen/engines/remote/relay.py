@@ -16,7 +16,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from functools import partial
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -128,6 +129,28 @@ def answering(answer: Callable[[bytes], bytes]) -> Callable[[Channel], None]:
             channel.send({}, reply)
 
     return serve
+
+
+def forward(channel: Channel, ask: Callable[[str, bytes], Future[bytes]]) -> None:
+    """Be the relay of a :class:`RelayServer`: pass its messages on by ``ask``, and answers back, until it ends."""
+    waiting: dict[int, Future[bytes]] = {}
+
+    def resolve(number: int, done: Future[bytes]) -> None:
+        waiting.pop(number, None)
+        with contextlib.suppress(CancelledError, *ENDED):
+            if done.exception() is None:
+                channel.send({"id": number}, done.result())
+            else:
+                channel.send({"id": number, "lost": True})
+
+    with contextlib.suppress(*ENDED):
+        while True:
+            head, body = channel.receive()
+            if not head.get("drop"):
+                waiting[head["id"]] = future = ask(head["to"], body)
+                future.add_done_callback(partial(resolve, head["id"]))
+            elif (given_up := waiting.get(head["id"])) is not None:
+                given_up.cancel()
 
 
 class RelayServer:

@@ -5,7 +5,6 @@ nothing but bytes.
 """
 
 import contextlib
-import functools
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.remote.link import Link, Simulate
-from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial
+from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial, forward
 from fedunseen.engines.remote.supervisor import Child, Kept
 
 if TYPE_CHECKING:
@@ -84,21 +83,19 @@ def _carry(channel: Channel, grid: "Grid", parties: int) -> None:
 
     names = [str(party) for party in range(parties)]
 
-    def resolve(number: int, done: Future[bytes]) -> None:
-        error = done.exception()
-        if error is None:
-            channel.send({"id": number}, done.result())
-            return
-        print(error, flush=True)
-        channel.send({"id": number, "lost": True})
-        if "ray.exceptions" in str(error):  # Flower never replaces a worker process that ended
-            os._exit(1)  # our process starts this one again
+    def watched(done: Future[bytes]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            print(error, flush=True)
+            if "ray.exceptions" in str(error):  # Flower never replaces a worker process that ended
+                os._exit(1)  # our process starts this one again
+
+    def ask(name: str, message: bytes) -> Future[bytes]:
+        future = link.ask(name, message)
+        future.add_done_callback(watched)
+        return future
 
     with GridLink(grid, simulated=parties, poll=POLL).carried() as link, contextlib.suppress(*ENDED):
         while not link.present():  # until Ray is up
             time.sleep(POLL)
         channel.send({"parties": dict.fromkeys(names, os.urandom(8).hex())})
-        while True:
-            head, body = channel.receive()
-            if "to" in head:  # Flower takes nothing back, and keeps an answer until it is fetched
-                link.ask(head["to"], body).add_done_callback(functools.partial(resolve, head["id"]))
+        forward(channel, ask)

@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers.websocket import kit
+from fedunseen.engines.carriers.websocket.kit import REMEDY
 from fedunseen.engines.carriers.websocket.messages import (
     CALL,
     CHUNK,
@@ -38,7 +39,6 @@ from fedunseen.engines.carriers.websocket.messages import (
     read_head,
     statement,
 )
-from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen

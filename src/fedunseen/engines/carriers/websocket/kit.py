@@ -1,41 +1,39 @@
-"""The folders of certificates and keys of a federation over WebSockets: one for the coordinator, one for each party.
+"""The folders of certificates and keys of a federation: one for the coordinator, one for each party.
 
 A party trusts the coordinator's certificate, since ``ca.crt`` signed it; the coordinator trusts a party's key, whose
-public half lies in its folder under the party's name. The authority's key is not kept unless it is asked for.
+public half lies in its folder under the party's name.
+
+The authority's key is not kept unless it is asked for. It gives a party another key, or shuts one out. Anyone who has
+it can make himself any party, so it belongs with someone who neither runs the coordinator nor wants to read updates.
+Revoked certificates are in an X.509 revocation list (RFC 5280) that holds for good, and no one fetches a newer one.
 """
 
 import contextlib
 import datetime
 import hashlib
 import ipaddress
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as form
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_ssh_private_key,
-    load_ssh_public_key,
-)
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedunseen.core.errors import FedUnseenError, RefusedError
-from fedunseen.core.files import free_folder, parse_json, write_json
-from fedunseen.engines.remote.authority import (
-    REMEDY,
-    REVOKED,
-    Authority,
-    check_today,
-    keep,
-    read_certificate,
-    revoked,
-    write_secret,
-)
+from fedunseen.core.errors import DataError, FedUnseenError, RefusedError
+from fedunseen.core.files import free_folder, parse_json, replacing, write_json
+
+REVOKED = "revoked.pem"
+"""The name of the list of revoked certificates, in a kit and in the authority's folder."""
+
+REMEDY = "make a new kit with `fedunseen certs`"
+
+_ABOUT, _CERTIFICATE, _KEY = "authority.json", "authority.crt", "authority.key"
+_PEM, _PLAIN = form.Encoding.PEM, form.NoEncryption()
 
 
 def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
@@ -46,20 +44,19 @@ def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Pat
     root, certificate, key = _certificates(top, host, days)
     _public(coordinator / "ca.crt", root)
     _public(coordinator / "server.crt", certificate)
-    write_secret(coordinator / "server.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    write_json(coordinator / "parties.json", {"engine": "websocket", "parties": list(parties)})
-    issued = {name: _party(out, name, root, top) for name in parties}
+    _secret(coordinator / "server.key", key.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
+    write_json(coordinator / "parties.json", {"parties": list(parties)})
+    issued = {name: [_party(out, name, root, top)] for name in parties}
     if authority is not None:
-        keep(authority, "websocket", root, top, issued)
+        authority.mkdir(parents=True, exist_ok=True)
+        authority.chmod(0o700)
+        _secret(authority / _KEY, top.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
+        _public(authority / _CERTIFICATE, root)
+        Authority(authority, root, top, issued).write()
 
 
-def renew(authority: Authority, name: str, out: Path) -> x509.Certificate:
-    """Write a party's folder with a new key, and ``out/coordinator/NAME.pub``; return its certificate."""
-    (out / "coordinator").mkdir(parents=True, exist_ok=True)
-    return _party(out, name, authority.certificate, authority.key)
-
-
-def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePrivateKey) -> int:
+    """Write a party's folder, and what the coordinator needs of it; return the serial number of its certificate."""
     folder, coordinator = _folder(out / name), out / "coordinator"
     own = ec.generate_private_key(ec.SECP384R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -67,26 +64,98 @@ def _party(out: Path, name: str, root: x509.Certificate, top: ec.EllipticCurvePr
         subject, own.public_key(), root.subject, top, root.not_valid_before_utc, root.not_valid_after_utc
     )
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
-    certificate = builder.sign(top, hashes.SHA256())
-    public = own.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    certificate = builder.sign(top, SHA256())
+    public = own.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
     _public(folder / "ca.crt", root)
     for path in (folder / "node.crt", coordinator / f"{name}.crt"):
         _public(path, certificate)
-    write_secret(folder / "node.key", own.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    write_json(folder / "party.json", {"engine": "websocket", "name": name})
+    _secret(folder / "node.key", own.private_bytes(_PEM, form.PrivateFormat.OpenSSH, _PLAIN))
+    write_json(folder / "party.json", {"name": name})
     (coordinator / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
-    return certificate
+    return certificate.serial_number
+
+
+@dataclass(frozen=True)
+class Authority:
+    """An authority that someone has kept; ``issued``: party -> serial numbers of the certificates that it was given."""
+
+    folder: Path
+    certificate: x509.Certificate
+    key: Any
+    issued: Mapping[str, Sequence[int]]
+
+    @classmethod
+    def load(cls, folder: Path) -> "Authority":
+        """Read an authority's folder."""
+        try:
+            about = parse_json((folder / _ABOUT).read_bytes())
+            certificate = x509.load_pem_x509_certificate((folder / _CERTIFICATE).read_bytes())
+            key = form.load_pem_private_key((folder / _KEY).read_bytes(), None)
+            issued = {str(name): [int(one, 16) for one in serials] for name, serials in about["issued"].items()}
+            return cls(folder, certificate, key, issued)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise DataError(
+                f"{folder} is not an authority's folder ({error}): name the one that `fedunseen certs --parties ... "
+                "--authority FOLDER` has made"
+            ) from None
+
+    def write(self) -> None:
+        """Write down what was signed for whom."""
+        serials = {name: [format(serial, "x") for serial in given] for name, given in self.issued.items()}
+        write_json(self.folder / _ABOUT, {"issued": serials})
+
+    def check(self, names: Sequence[str]) -> None:
+        """Refuse names of parties for which this authority has signed nothing."""
+        if stray := [name for name in names if name not in self.issued]:
+            raise DataError(f"{self.folder} has signed nothing for {stray[0]!r}: it knows {', '.join(self.issued)}")
+
+    def renew(self, name: str, out: Path) -> "Authority":
+        """Write a party's folder with a new key, and ``out/coordinator/NAME.pub``; return the authority that knows."""
+        (out / "coordinator").mkdir(parents=True, exist_ok=True)
+        serial = _party(out, name, self.certificate, self.key)
+        now = replace(self, issued={**self.issued, name: [*self.issued[name], serial]})
+        now.write()
+        return now
+
+    def revoke(self, names: Sequence[str]) -> bytes:
+        """Return the list of revoked certificates with all that these parties have been given so far added to it."""
+        self.check(names)
+        serials = set(revoked(self.folder, self.certificate)) | {one for name in names for one in self.issued[name]}
+        now = datetime.datetime.now(datetime.UTC)
+        builder = x509.CertificateRevocationListBuilder().issuer_name(self.certificate.subject).last_update(now)
+        builder = builder.next_update(self.certificate.not_valid_after_utc)
+        for serial in sorted(serials):
+            one = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(one)
+        content = builder.sign(self.key, SHA256()).public_bytes(_PEM)
+        with replacing(self.folder / REVOKED) as beside:
+            beside.write_bytes(content)
+        return content
+
+
+def revoked(kit: Path, authority: x509.Certificate) -> frozenset[int]:
+    """Return the serial numbers of the certificates that a kit's list says are revoked; none if it has no list."""
+    path = kit / REVOKED
+    try:
+        found = x509.load_pem_x509_crl(path.read_bytes())
+    except FileNotFoundError:
+        return frozenset()
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no list of revoked certificates ({error}); copy it again") from None
+    public: Any = authority.public_key()
+    if found.issuer != authority.subject or not found.is_signature_valid(public):
+        raise RefusedError(f"{path} is not signed by this federation's authority; copy the one that it has made")
+    return frozenset(one.serial_number for one in found)
 
 
 def registered(kit: Path, parties: Sequence[str]) -> dict[str, ec.EllipticCurvePublicKey]:
     """Read the public keys of parties from a coordinator's folder: name -> key. Keys that are revoked are left out."""
-    _check_engine(kit / "parties.json")
-    gone = revoked(kit, read_certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
+    gone = revoked(kit, _certificate(kit / "ca.crt")) if (kit / REVOKED).exists() else frozenset()
     keys: dict[str, ec.EllipticCurvePublicKey] = {}
     for name in parties:
         path = kit / f"{name}.pub"
         try:
-            key = load_ssh_public_key(path.read_bytes())
+            key = form.load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
             raise RefusedError(f"{path}: no public key of party {name!r} ({error}); {REMEDY}") from error
         if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -104,7 +173,7 @@ def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str
     for name, key in keys.items():
         path = kit / f"{name}.crt"
         if path.exists():
-            certificate = read_certificate(path)
+            certificate = _certificate(path)
             if certificate.public_key() != key:
                 raise RefusedError(f"{path}: not the certificate of {kit / f'{name}.pub'}: copy both from one kit")
             ends[name] = certificate.not_valid_after_utc
@@ -113,26 +182,23 @@ def expiry(kit: Path, keys: Mapping[str, ec.EllipticCurvePublicKey]) -> dict[str
 
 def _serial(public: ec.EllipticCurvePublicKey) -> int:
     """Return the serial number of a key's certificate: a digest, since the coordinator has the keys alone."""
-    text = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    text = public.public_bytes(form.Encoding.DER, form.PublicFormat.SubjectPublicKeyInfo)
     return int.from_bytes(hashlib.sha256(text).digest()[:19], "big")
 
 
 def server_files(kit: Path) -> tuple[Path, Path]:
     """Return a coordinator's certificate, which has to be valid today, and its key."""
-    check_today(kit / "server.crt")
+    _check_today(kit / "server.crt")
     return kit / "server.crt", kit / "server.key"
 
 
 def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     """Read a party's private key from its folder."""
-    about = _check_engine(kit / "party.json")
-    if about.get("name", name) != name:
-        raise RefusedError(f"{kit} is the folder of party {about['name']!r}, not of {name!r}: take the right one")
     if (kit / "node.crt").exists():
-        check_today(kit / "node.crt")
+        _check_today(kit / "node.crt")
     path = kit / "node.key"
     try:
-        key = load_ssh_private_key(path.read_bytes(), None)
+        key = form.load_ssh_private_key(path.read_bytes(), None)
     except (OSError, ValueError) as error:
         raise RefusedError(f"{path}: no private key of party {name!r} ({error}); {REMEDY}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -140,17 +206,19 @@ def party_key(kit: Path, name: str) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def _check_engine(path: Path) -> dict[str, object]:
+def _certificate(path: Path) -> x509.Certificate:
     try:
-        about = parse_json(path.read_text())
-        engine = about.get("engine")
-    except FileNotFoundError:
-        return {}  # keys and certificates of one's own
-    except (OSError, ValueError, AttributeError) as error:
-        raise RefusedError(f"{path}: cannot be read ({error}); {REMEDY}") from error
-    if engine != "websocket":
-        raise RefusedError(f"{path}: made for engine {engine!r}, not for 'websocket'; {REMEDY}")
-    return dict(about)
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{path}: no certificate ({error}); {REMEDY}") from error
+
+
+def _check_today(path: Path) -> None:
+    """Raise RefusedError if a kit's certificate is missing, damaged or not valid today."""
+    certificate, now = _certificate(path), datetime.datetime.now(datetime.UTC)
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not first <= now <= last:
+        raise RefusedError(f"{path}: valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}, not today; {REMEDY}")
 
 
 def _certificates(
@@ -167,7 +235,7 @@ def _certificates(
     own = own.add_extension(x509.SubjectAlternativeName(names), False)
     own = own.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
     root = _builder(issuer, top.public_key(), issuer, top, start, end, authority=True)
-    return root.sign(top, hashes.SHA256()), own.sign(top, hashes.SHA256()), key
+    return root.sign(top, SHA256()), own.sign(top, SHA256()), key
 
 
 def _builder(
@@ -204,4 +272,10 @@ def _folder(path: Path) -> Path:
 
 
 def _public(path: Path, certificate: x509.Certificate) -> None:
-    path.write_bytes(certificate.public_bytes(Encoding.PEM))
+    path.write_bytes(certificate.public_bytes(_PEM))
+
+
+def _secret(path: Path, content: bytes) -> None:
+    """Write a new file that its owner alone may read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)

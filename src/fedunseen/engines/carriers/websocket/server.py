@@ -28,6 +28,7 @@ from websockets.protocol import State
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers.websocket import kit
+from fedunseen.engines.carriers.websocket.kit import REMEDY
 from fedunseen.engines.carriers.websocket.messages import (
     CALL,
     CHUNK,
@@ -41,7 +42,6 @@ from fedunseen.engines.carriers.websocket.messages import (
     read_head,
     statement,
 )
-from fedunseen.engines.remote.authority import REMEDY
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
