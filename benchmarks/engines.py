@@ -326,8 +326,8 @@ def measure(asked: argparse.Namespace) -> None:
     from fedunseen.engines.carriers import carrier, websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host, Simulate
-    from fedunseen.experiment import Experiment
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
+    from fedunseen.experiment.schema import Experiment
 
     torch.set_num_threads(1)
     engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"
@@ -597,7 +597,7 @@ def drive(orders: Mapping[str, Any], words: Sequence[str]) -> None:
     from fedunseen.cli.main import main as command
     from fedunseen.engines.remote import party
     from fedunseen.engines.remote.coordinator import Distributed, Session
-    from fedunseen.federation import State
+    from fedunseen.federation.federation import State
     from fedunseen.federation.run_directory import RunDirectory
 
     events = Path(orders["events"])

@@ -40,7 +40,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.forget import forget
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import Partition
 from fedunseen.metrics import accuracies, group_accuracies
 

@@ -22,8 +22,7 @@ from typer.main import get_command
 import processes
 from fedunseen import Experiment
 from fedunseen.cli.main import app
-from fedunseen.core.presets import sweep_names
-from fedunseen.experiment import preset_names
+from fedunseen.core.presets import preset_names, sweep_names
 from fedunseen.experiment.parsing import parse_override
 from fedunseen.experiment.sweep import read_sweep
 

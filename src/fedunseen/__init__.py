@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from fedunseen.core.registry import register
     from fedunseen.data import Benchmark, ClassSpace
     from fedunseen.estimator import ZeroShotClassifier
-    from fedunseen.experiment import Experiment, Prediction, Run, load_run
+    from fedunseen.experiment.result.run import Run, load_run
     from fedunseen.experiment.running import run
-    from fedunseen.federation import Callback, Federation, fit
+    from fedunseen.experiment.schema import Experiment
+    from fedunseen.federation.federation import Federation
+    from fedunseen.federation.loop import Callback, fit
     from fedunseen.federation.partition import Partition
+    from fedunseen.tasks.base import Prediction
 
 __all__ = [
     "Benchmark",
@@ -51,26 +54,29 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Benchmark": "data",
-    "Callback": "federation",
-    "ClassSpace": "data",
-    "FedUnseenError": "core.errors",
-    "Federation": "federation",
-    "fit": "federation",
-    "Partition": "federation",
-    "register": "core.registry",
-    "ZeroShotClassifier": "estimator",
+    "core.errors": ["FedUnseenError"],
+    "core.registry": ["register"],
+    "data": ["Benchmark", "ClassSpace"],
+    "estimator": ["ZeroShotClassifier"],
+    "experiment.result.run": ["Run", "load_run"],
+    "experiment.running": ["run"],
+    "experiment.schema": ["Experiment"],
+    "federation.federation": ["Federation"],
+    "federation.loop": ["Callback", "fit"],
+    "federation.partition": ["Partition"],
+    "tasks.base": ["Prediction"],
 }
-_MODULES = ("losses", "methods", "metrics", "partitions", "strategies")
+"""Module -> what can be imported from here; all other names of ``__all__`` are modules."""
 
 
 def __getattr__(name: str) -> object:
     """Import what is asked for: the command answers ``--help`` without waiting for PyTorch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name in _MODULES:
-        return importlib.import_module(f"fedunseen.{name}")
-    return getattr(importlib.import_module(f"fedunseen.{_HOMES.get(name, 'experiment')}"), name)
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"fedunseen.{module}"), name)
+    return importlib.import_module(f"fedunseen.{name}")
 
 
 def __dir__() -> list[str]:

@@ -37,8 +37,7 @@ from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.changed import adaptation_note
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation, State
-from fedunseen.federation.federation import mean_losses
+from fedunseen.federation.federation import Federation, State, mean_losses
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form import ClosedForm

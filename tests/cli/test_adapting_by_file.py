@@ -7,7 +7,7 @@ import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.engines.offline import files
-from fedunseen.experiment import load_run
+from fedunseen.experiment.result.run import load_run
 from fedunseen.secagg.enrolment import enrol
 from processes import sets
 from same import same

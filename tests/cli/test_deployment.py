@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedunseen.engines.remote.supervisor import descendants
-from fedunseen.experiment import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
+from fedunseen.experiment.running import run
+from fedunseen.experiment.schema import Experiment
 from processes import TRAINED, Deployment, command, sets
 from same import same
 

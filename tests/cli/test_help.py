@@ -13,8 +13,8 @@ from typer.main import get_command
 from fedunseen import __version__
 from fedunseen.cli.main import PANELS, app
 from fedunseen.cli.options import presets, settings, sweeps
+from fedunseen.core.presets import preset_names
 from fedunseen.core.registry import names
-from fedunseen.experiment import preset_names
 from processes import environment, sets
 from published_layouts import write_miniimagenet
 

@@ -13,7 +13,9 @@ import torch
 from fedunseen import __version__
 from fedunseen.engines.offline import files
 from fedunseen.engines.offline.party import facts_of
-from fedunseen.experiment import Experiment, load_run, run
+from fedunseen.experiment.result.run import load_run
+from fedunseen.experiment.running import run
+from fedunseen.experiment.schema import Experiment
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, Enrolment, enrol
 from fedunseen.tools.deal import deal

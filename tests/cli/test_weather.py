@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from fedunseen.experiment import Experiment, run
+from fedunseen.experiment.running import run
+from fedunseen.experiment.schema import Experiment
 from processes import TRAINED, Deployment, command, sets
 from same import same
 

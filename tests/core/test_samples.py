@@ -12,8 +12,7 @@ from fedunseen.data import Quantization, Scaler
 from fedunseen.engines import InProcess
 from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
-from fedunseen.federation import Federation
-from fedunseen.federation.federation import Parts
+from fedunseen.federation.federation import Federation, Parts
 from same import same
 
 META, CPU = torch.device("meta"), torch.device("cpu")

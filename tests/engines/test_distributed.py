@@ -12,7 +12,7 @@ from fedunseen.engines.remote import coordinator
 from fedunseen.engines.remote.coordinator import needed
 from fedunseen.engines.remote.link import complete
 from fedunseen.engines.remote.wire import failure, pack, unpack
-from fedunseen.experiment import run
+from fedunseen.experiment.running import run
 from links import Inline, KilledError, disturbed, elsewhere, experiment, kill
 from same import same, tensors
 

@@ -21,7 +21,7 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.link import PartyGone, Simulate
 from fedunseen.engines.remote.supervisor import descendants
-from fedunseen.experiment import run
+from fedunseen.experiment.running import run
 from fedunseen.tools.deal import deal
 from links import CLOSED, experiment
 from processes import Machine, command, environment, free_port, until

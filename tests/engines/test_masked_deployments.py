@@ -16,10 +16,11 @@ from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
-from fedunseen.experiment import load_run, run
 from fedunseen.experiment.by_file import Removing
 from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
+from fedunseen.experiment.result.run import load_run
+from fedunseen.experiment.running import run
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
 from links import KilledError, disturbed, kill

@@ -13,7 +13,7 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import MOST, calibration_folds
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import PartitionSettings, make_partition
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian

@@ -14,7 +14,7 @@ from fedunseen import Experiment, load_run, run
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import holding
 from fedunseen.core.tensor_store import TensorStore, read_records
-from fedunseen.federation import State
+from fedunseen.federation.federation import State
 from fedunseen.federation.run_directory import RunDirectory, load_params, parts_of
 from refusals import message_of
 from same import content

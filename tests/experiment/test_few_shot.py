@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from fedunseen import Experiment
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.experiment import run
+from fedunseen.experiment.running import run
 from fedunseen.federation.run_directory import load_params
 from known_names import DIGITS_MAML
 from same import same

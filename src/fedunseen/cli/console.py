@@ -14,7 +14,8 @@ from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.files import holding
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Experiment, Run
+    from fedunseen.experiment.result.run import Run
+    from fedunseen.experiment.schema import Experiment
 
 
 def say(*lines: str) -> None:
@@ -52,7 +53,7 @@ def finish(run: Run, report: Path, as_json: bool, *lines: str) -> None:
 
 def open_run(path: Path, client: int | None, **options: Any) -> Run:
     """Return a finished run, or the model of one of its clients."""
-    from fedunseen.experiment import load_run
+    from fedunseen.experiment.result.run import load_run
 
     run = load_run(path, **options)
     return run if client is None else run.of_client(client)
@@ -94,7 +95,7 @@ def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
 
     replaced = overrides_of(overrides)
     glance(experiment, replaced)
-    from fedunseen.experiment import Experiment
+    from fedunseen.experiment.schema import Experiment
 
     return Experiment.load(experiment, replaced)
 

@@ -19,7 +19,8 @@ from fedunseen.cli.logs import Format, LogFormat, speak, subscribed
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Experiment, Progress
+    from fedunseen.experiment.schema import Experiment
+    from fedunseen.federation.callbacks import Progress
     from fedunseen.serve.run_monitor import Monitor, RunMonitor
 
 

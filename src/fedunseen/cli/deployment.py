@@ -23,7 +23,7 @@ from fedunseen.core.files import existing_folder, free_folder, parse_json
 from fedunseen.engines.remote.names import party_names
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Run
+    from fedunseen.experiment.result.run import Run
     from fedunseen.serve.run_monitor import SiteMonitor
 
 PORT, ENGINE = 8850, "websocket"
@@ -131,10 +131,10 @@ def host(
     from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
     from fedunseen.engines.remote.link import Host
-    from fedunseen.experiment import Experiment
-    from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.deployed import deployed, notes
     from fedunseen.experiment.manifest import free_directory
+    from fedunseen.experiment.running import run as run_experiment
+    from fedunseen.experiment.schema import Experiment
     from fedunseen.experiment.tracking import tracked
 
     chosen = deployed(Experiment.load(experiment, {**given, **fixed}), given)

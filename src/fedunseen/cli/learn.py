@@ -12,7 +12,7 @@ from fedunseen.cli.console import check_named, filled, open_run, print_json, say
 from fedunseen.core.errors import ArgumentError, ExperimentError
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Run
+    from fedunseen.experiment.result.run import Run
 
 New = Annotated[Path, typer.Option("--out", metavar="NEW", help="The new run directory.")]
 
@@ -97,8 +97,8 @@ def sums(
     as_json: opt.Json = False,
 ) -> None:
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
-    from fedunseen.experiment import load_run
     from fedunseen.experiment.changed import write_class_sums
+    from fedunseen.experiment.result.run import load_run
 
     run = load_run(path)
     if removal:
@@ -133,8 +133,8 @@ def forget(
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
     if bool(party) == bool(removing):
         raise ArgumentError("give --party NAME, or --removing a,b with --kit, and one of them alone")
-    from fedunseen.experiment import load_run
     from fedunseen.experiment.forget import forget as forget_party
+    from fedunseen.experiment.result.run import load_run
 
     if removing:
         from fedunseen.cli.deployment import host_removal

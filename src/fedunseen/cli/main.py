@@ -101,8 +101,8 @@ def run(
     """Run an experiment."""
     plan = chosen(experiment, overrides)
     from fedunseen.cli.progress import live_progress
-    from fedunseen.experiment import run as run_experiment
     from fedunseen.experiment.manifest import free_directory
+    from fedunseen.experiment.running import run as run_experiment
     from fedunseen.experiment.tracking import tracked
 
     if out is None and not resume:
@@ -129,7 +129,7 @@ def run(
 @app.command()
 def report(path: opt.RunPath, as_json: opt.Json = False) -> None:
     """Write a run's report.html again."""
-    from fedunseen.experiment import load_run
+    from fedunseen.experiment.result.run import load_run
     from fedunseen.report import write_report
 
     written = write_report(load_run(path))
@@ -145,7 +145,7 @@ def compare(
 ) -> None:
     """Say by how much runs differ from the first, with 95 % intervals: by seed, or by test episode or sample."""
     from fedunseen.evaluation.measures import SHORT
-    from fedunseen.experiment import load_run
+    from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.tables import compare as compare_runs
 
     found = [compare_runs(load_run(other), load_run(path)) for other in others]

@@ -21,8 +21,8 @@ from fedunseen.engines.remote.names import party_names
 if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline
     from fedunseen.engines.offline.files import Signed
-    from fedunseen.experiment import Experiment
     from fedunseen.experiment.by_file import ByFile
+    from fedunseen.experiment.schema import Experiment
     from fedunseen.secagg.enrolment import Credentials, Enrolment
     from fedunseen.secagg.ledger import Ledger
 
@@ -75,8 +75,8 @@ def plan_(
     }  # fmt: skip
     glance(experiment, {**settings, **fixed})
     from fedunseen.engines.offline import coordinator
-    from fedunseen.experiment import Experiment
     from fedunseen.experiment.deployed import deployed, notes
+    from fedunseen.experiment.schema import Experiment
 
     enrolment, key, left = _federation(credentials, names, not plain, withdrawals or ())
     chosen = deployed(Experiment.load(experiment, {**settings, **fixed}), settings)
@@ -104,8 +104,8 @@ def _plan_run(
 
 def _asking(kept: Mapping[str, Any], names: Sequence[str], masked: bool) -> ByFile:
     """Return what asks parties to change a finished run, from what the coordinator keeps of the plan."""
-    from fedunseen.experiment import load_run
     from fedunseen.experiment.by_file import Adapting, Removing
+    from fedunseen.experiment.result.run import load_run
 
     run = load_run(kept["run"], overrides=kept["settings"])
     removing = kept["removing"]
@@ -279,8 +279,8 @@ def merge(
         _merge_round(plan, asked, given, kept, out, credentials, as_json)
         return
     from fedunseen.engines.remote.coordinator import PartyStatus
-    from fedunseen.experiment import Experiment
-    from fedunseen.experiment import run as run_experiment
+    from fedunseen.experiment.running import run as run_experiment
+    from fedunseen.experiment.schema import Experiment
     from fedunseen.strategies import Instruction
 
     experiment = Experiment.from_dict(tree)

@@ -14,7 +14,7 @@ from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.core.runs import check_question, check_where
 
 if TYPE_CHECKING:
-    from fedunseen.tasks import Prediction
+    from fedunseen.tasks.base import Prediction
 
 
 def predict(
@@ -51,7 +51,7 @@ def predict(
 ) -> None:
     """Rank classes for new inputs, also classes that the model was never trained on."""
     _check(path, classes, named, table, among, top)
-    from fedunseen.tasks import shares
+    from fedunseen.tasks.base import shares
 
     settings = overrides_of(overrides)
     check_where(list(settings))

@@ -17,8 +17,8 @@ from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
 from fedunseen.core.array_cache import shown
 from fedunseen.engines.remote.coordinator import PartyStatus
-from fedunseen.experiment import Progress
 from fedunseen.experiment.tracking import scalars
+from fedunseen.federation.callbacks import Progress
 
 EVERY = 20.0  # seconds between two lines
 

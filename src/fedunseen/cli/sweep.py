@@ -108,7 +108,7 @@ def _free(read: Sweep, data: list[str]) -> Path:
 
 def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:
     """Run, and write what there is, also after an interrupt."""
-    from fedunseen.experiment import load_run
+    from fedunseen.experiment.result.run import load_run
     from fedunseen.experiment.sweep import rows, run_sweep
     from fedunseen.report import write_report
     from fedunseen.report.sweep_page import write_sweep_report

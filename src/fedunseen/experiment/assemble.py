@@ -33,8 +33,7 @@ from fedunseen.experiment.parsing import in_closed_form
 from fedunseen.experiment.rules import DataFacts, ModelFacts, PresenceFacts
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.threats import Scene, make_attack, make_screening
-from fedunseen.federation import Federation
-from fedunseen.federation.federation import Parts, Sampling, one_place, suited
+from fedunseen.federation.federation import Federation, Parts, Sampling, one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
 from fedunseen.methods.closed_form import ClosedForm

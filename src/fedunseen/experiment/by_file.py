@@ -20,7 +20,7 @@ from fedunseen.experiment.forget import check_removable, client_of, parties_of, 
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.rules import OFFLINE, StartFacts, check
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import State
+from fedunseen.federation.federation import State
 from fedunseen.federation.partition import elsewhere
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.soft_statistics import added

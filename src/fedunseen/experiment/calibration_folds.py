@@ -17,7 +17,7 @@ from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedForm
 from fedunseen.metrics import best_factor

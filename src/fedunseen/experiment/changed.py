@@ -33,12 +33,12 @@ from fedunseen.experiment.assemble import assemble, load_data
 from fedunseen.experiment.client_data import PartyData
 from fedunseen.experiment.deployed import dealt
 from fedunseen.experiment.growth import growth_of
-from fedunseen.federation import Federation
+from fedunseen.federation.evaluator import Evaluator
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.unlabelled import Adapted, adapt, adaptable
 from fedunseen.metrics import Answers, accuracies, per_class
-from fedunseen.tasks import Evaluator
 from fedunseen.tasks.any_shot import summed
 from fedunseen.tasks.base import ClassSum, Inputs, Learnt
 

@@ -31,7 +31,7 @@ from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.partition import Partition
 from fedunseen.methods.closed_form import ClosedFormSettings

@@ -30,8 +30,8 @@ from fedunseen.experiment.client_data import PartyData, named_samples
 from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run as train_run
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import State
 from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.federation import State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
 from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings

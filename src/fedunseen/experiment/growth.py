@@ -19,7 +19,8 @@ from fedunseen.engines.remote.coordinator import Deployment, Session
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation, State
+from fedunseen.federation.evaluator import Evaluator
+from fedunseen.federation.federation import Federation, State
 from fedunseen.federation.growth import (
     Timeline,
     Version,
@@ -32,7 +33,6 @@ from fedunseen.federation.growth import (
 )
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.tasks import Evaluator
 
 
 class Growth:

@@ -24,7 +24,7 @@ from fedunseen.encoders import Encoder
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment.encoding import copy_weights, make_encoder, record_weights
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 
 
 def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:

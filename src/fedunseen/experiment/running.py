@@ -22,8 +22,8 @@ from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.rules import StartFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup, Stage
-from fedunseen.federation import Callback
 from fedunseen.federation.callbacks import Progress
+from fedunseen.federation.loop import Callback
 
 STAGES: tuple[Stage, ...] = (
     stages.select, stages.warm_start, stages.train, stages.adapt_unlabelled, stages.report,

@@ -14,6 +14,7 @@ from fedunseen.data import DataSettings
 from fedunseen.defences import DefenceSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
+from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated, with_defaults
 from fedunseen.experiment.rules import ConfigFacts, check
 from fedunseen.federation.growth import GrowthSettings
@@ -21,7 +22,7 @@ from fedunseen.federation.partition import PartitionSettings
 from fedunseen.privacy.client_level import PrivacySettings
 from fedunseen.strategies import StrategySettings
 from fedunseen.strategies.compression import CompressionSettings
-from fedunseen.tasks import EvaluationSettings, Task
+from fedunseen.tasks.base import Task
 
 
 class RunSettings(Settings):

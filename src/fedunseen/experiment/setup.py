@@ -20,12 +20,12 @@ from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.growth import Growth, growth_of, initial_benchmark
 from fedunseen.experiment.manifest import fingerprint_of, manifest
 from fedunseen.experiment.schema import Experiment
-from fedunseen.federation import Callback, Federation
 from fedunseen.federation.callbacks import Progress
-from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.evaluator import Choice, Evaluator
+from fedunseen.federation.federation import Federation
+from fedunseen.federation.loop import Callback
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
-from fedunseen.tasks import Evaluator
 
 Stage = Callable[["Setup"], "Setup"]
 

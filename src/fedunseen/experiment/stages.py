@@ -32,7 +32,6 @@ from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
-from fedunseen.federation import Callback, Federation, Loop, fit
 from fedunseen.federation.callbacks import (
     Checkpoint,
     EarlyStop,
@@ -44,6 +43,8 @@ from fedunseen.federation.callbacks import (
     ShowProgress,
 )  # fmt: skip
 from fedunseen.federation.evaluator import Choice
+from fedunseen.federation.federation import Federation
+from fedunseen.federation.loop import Callback, Loop, fit
 from fedunseen.federation.partition import NEVER
 from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.methods.closed_form.unlabelled import Adaptation, SoftSums

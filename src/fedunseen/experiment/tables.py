@@ -4,11 +4,13 @@ A table is a dictionary of columns, as ``pandas.DataFrame`` takes it; what was n
 every table has all of them, with a column ``seed``. A run without a merged model has no classes and confusions.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,10 @@ from fedunseen.core.latex import tabular
 from fedunseen.data import ClassSpace
 from fedunseen.data.io.csv_io import write_csv
 from fedunseen.evaluation.measures import FEW_SHOT, ZERO_SHOT
-from fedunseen.experiment import Run
 from fedunseen.metrics import class_difference, episode_confusion, harmonic_difference, paired_difference
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 Table = dict[str, list[Any]]
 """Name of a column -> its values, all columns of one length."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedunseen.core.errors import ExperimentError, FedUnseenError, unknown
 from fedunseen.core.files import write_json
 from fedunseen.core.runs import read_json
-from fedunseen.experiment import Run
+from fedunseen.experiment.result.run import Run
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.sweep import Cell, Sweep, read_sweep

@@ -18,10 +18,10 @@ from fedunseen.core.random import stream
 from fedunseen.data import Benchmark
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.answers import answer
-from fedunseen.experiment import Run
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.changed import judged
-from fedunseen.federation import Federation
+from fedunseen.experiment.result.run import Run
+from fedunseen.federation.federation import Federation
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.unlabelled import adapt
 from fedunseen.metrics import Answers, per_class

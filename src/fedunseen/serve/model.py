@@ -18,8 +18,8 @@ from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
-from fedunseen.experiment import Run
 from fedunseen.experiment.class_descriptions import semantics_of_names
+from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form.gaussian import Gaussian

@@ -17,7 +17,7 @@ from fedunseen.engines import DistributedSettings
 from fedunseen.engines.remote.coordinator import PartyStatus, needed
 from fedunseen.engines.remote.releases import Site
 from fedunseen.evaluation.measures import SHORT
-from fedunseen.experiment import Experiment
+from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory
 
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from fedunseen.engines.remote.coordinator import Session
     from fedunseen.engines.remote.party import Party
-    from fedunseen.experiment import Run
+    from fedunseen.experiment.result.run import Run
 
 log = logging.getLogger("fedunseen.federation")
 
@@ -43,8 +43,9 @@ def coordinated(
     file: Path | None = None,
 ) -> Run:
     """Run an experiment with the parties of a link, or continue it; ``file`` gets the log."""
-    from fedunseen.experiment import Experiment, run
     from fedunseen.experiment.deployed import deployed, notes
+    from fedunseen.experiment.running import run
+    from fedunseen.experiment.schema import Experiment
 
     settings = {**settings, "engine.mode": "deployment"}
     experiment = Experiment.load(source, {**settings, "partition.clients": len(session.parties)})

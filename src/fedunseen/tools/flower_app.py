@@ -21,7 +21,7 @@ from fedunseen.engines.carriers.flower.app import GridLink, client_app, serve_pa
 from fedunseen.tools.existing_federation import answering, coordinated, log, logged_to
 
 if TYPE_CHECKING:
-    from fedunseen.experiment import Run
+    from fedunseen.experiment.result.run import Run
 
 
 def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
@@ -41,7 +41,8 @@ def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
         if names:
             session = Session(link, [PartyStatus(name) for name in names], kit=kit, greeting=120.0)
             return coordinated(session, source, settings, out, _progress, out / "engine" / "federation.log")
-        from fedunseen.experiment import Experiment, run
+        from fedunseen.experiment.running import run
+        from fedunseen.experiment.schema import Experiment
 
         experiment = Experiment.load(source, {**settings, "engine.mode": "simulation"})
         link.simulated = experiment.partition.clients

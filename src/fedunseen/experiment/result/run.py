@@ -27,8 +27,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
 from fedunseen.methods.closed_form import ClosedForm
-from fedunseen.tasks import Prediction, Question
-from fedunseen.tasks.base import Classes, Examples, Inputs, Shown
+from fedunseen.tasks.base import Classes, Examples, Inputs, Prediction, Question, Shown
 
 if TYPE_CHECKING:
     from fedunseen.experiment.tables import Table

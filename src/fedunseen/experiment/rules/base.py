@@ -22,7 +22,7 @@ from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
 from fedunseen.strategies import Strategy
-from fedunseen.tasks import Task
+from fedunseen.tasks.base import Task
 
 if TYPE_CHECKING:
     from fedunseen.experiment.schema import Experiment

@@ -21,9 +21,9 @@ from fedunseen.core.files import write_json
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
 from fedunseen.engines import RoundResult
-from fedunseen.experiment import Run, load_run
+from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.setup import Setup
-from fedunseen.federation import Federation
+from fedunseen.federation.federation import Federation
 from fedunseen.methods.base import AttributePredictor
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.tasks.zero_shot_summary import model_outputs, semantics_correlation, some
