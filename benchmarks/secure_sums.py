@@ -58,9 +58,9 @@ from fedunseen.engines.remote.masking import PartySession
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.privacy.client_level import Private
-from fedunseen.secagg.driver import in_one_process
+from fedunseen.secagg.driver import Answer, InOneProcess, Stage
 from fedunseen.secagg.masks import Masks
-from fedunseen.secagg.party import SecAggClient
+from fedunseen.secagg.party import Message, SecAggClient
 from fedunseen.secagg.primitives import Elements
 from fedunseen.secagg.server import MaskedTotal, SecAggServer
 from fedunseen.strategies import FedAvg, Reply
@@ -128,10 +128,11 @@ def _cost(parties: int, numbers: int, gone: int) -> str:
     spent = {"party": time.process_time() - began, "server": 0.0}
     lost, dead = {str(k) for k in range(gone)}, set[str]()
 
-    def drops(stage: str, name: str) -> bool:
-        if stage == "masked":
-            dead.update(lost)
-        return name in dead
+    class Leaving(InOneProcess):
+        def answer(self, stage: Stage, name: str, request: Message) -> Answer:
+            if stage == "masked":
+                dead.update(lost)
+            return None if name in dead else super().answer(stage, name, request)
 
     def encode(name: str, rho: bytes, extra: Sequence[str]) -> Elements:
         return encoded[name]  # the check, which rho changes, does not count here
@@ -139,7 +140,7 @@ def _cost(parties: int, numbers: int, gone: int) -> str:
     undo = [timed(SecAggClient, STAGES, spent, "party"), timed(SecAggServer, TAKES, spent, "server")]
     undo.append(timed(MaskedTotal, ("take_open", "sum"), spent, "server"))
     try:
-        done = in_one_process(clients, plan, 0, "00" * 32, encode, drops=drops)
+        done = Leaving(clients, encode).sum(plan, 0, "00" * 32)
     finally:
         for one in undo:
             one()

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.secagg.driver import InOneProcess
 from fedunseen.secagg.enrolment import in_memory
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient
@@ -68,6 +69,15 @@ class Parties:
 
     def total(self, roster):
         return {key: sum(self.values[name][key] for name in roster) for key in ("total", "w")}
+
+    def sum(self, drops=lambda stage, name: False, change=lambda stage, name, answer: answer):
+        """Run a sum, some of whose answers are dropped or changed."""
+        carried = InOneProcess(self.clients, self.encode)
+        honest = carried.answer
+        carried.answer = lambda stage, name, request: (
+            None if drops(stage, name) else change(stage, name, honest(stage, name, request))
+        )
+        return carried.sum(self.plan, 0, ZERO)
 
     # Requests
 

@@ -10,7 +10,6 @@ from masked_parties import ZERO, Parties, refusal
 
 from fedunseen.core.errors import RefusedError
 from fedunseen.experiment.client_data import _raw
-from fedunseen.secagg.driver import in_one_process
 from fedunseen.secagg.enrolment import Credentials, Enrolment, change, enrol, in_memory
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient, _signed_text
@@ -112,10 +111,6 @@ def test_f4_parties_with_different_experiments_or_models_are_in_no_sum_together(
 # F10: parties that lie
 
 
-def run(parties, **lies):
-    return in_one_process(parties.clients, parties.plan, 0, ZERO, parties.encode, **lies)
-
-
 def lie(name, stage, change):
     return lambda at, who, message: change(message) if (at, who) == (stage, name) else message
 
@@ -138,7 +133,7 @@ def other_text(texts, name="p1"):
     ],
 )
 def test_f10_a_party_that_lies_is_named_and_the_honest_ones_are_in_the_sum(stage, change, why, parties):
-    done = run(parties, change=lie("p0", stage, change))
+    done = parties.sum(change=lie("p0", stage, change))
     assert (done.roster, [*done.left_out]) == (["p1", "p2", "p3"], ["p0"])
     assert why in done.left_out["p0"]
     sums = parties.layout.decode(done.elements, 3, bytes.fromhex(done.rho))
@@ -157,33 +152,33 @@ def test_f10_a_zero_key_that_is_signed_is_named_by_the_coordinator_and_by_partie
 def test_f10_a_complaint_about_a_good_share_names_who_complains(parties):
     client = parties.clients["p2"]
     change = lie("p2", "masked", lambda m: {"complaint": "p1", "seal_secret": client._attempt.seal.hex()})
-    assert run(parties, change=change).left_out == {"p2": "it complains about the share of p1, which is good"}
+    assert parties.sum(change=change).left_out == {"p2": "it complains about the share of p1, which is good"}
 
 
 @pytest.mark.parametrize(("times", "roster"), [(1, ["p0", "p1", "p2", "p3"]), (2, ["p1", "p2", "p3"])])
 def test_a_party_that_is_late_once_is_asked_again_and_twice_is_left_out(times, roster, parties):
     late = ["p0"] * times
-    done = run(parties, drops=lambda stage, name: stage == "shares" and name in late and late.pop() == name)
+    done = parties.sum(drops=lambda stage, name: stage == "shares" and name in late and late.pop() == name)
     assert (done.roster, [*done.left_out], late) == (roster, [name for name in parties.names if name not in roster], [])
 
 
 def test_shares_that_do_not_restore_a_seed_name_the_dealer(monkeypatch):
     parties = Parties(3)
     monkeypatch.setattr("fedunseen.secagg.party.split", lambda seed, t, n: [key_stream(bytes(32), 2).tobytes()] * n)
-    assert "that p0 has dealt do not restore its seed: keep it out" in refusal(run, parties)
+    assert "that p0 has dealt do not restore its seed: keep it out" in refusal(parties.sum)
 
 
 def test_a_wrong_share_at_the_opening_is_refused_and_others_suffice(parties):
     wrong = lie("p0", "open", lambda m: {**m, "shares": other_text(m["shares"])})
-    assert run(parties, change=wrong).roster == parties.names
+    assert parties.sum(change=wrong).roster == parties.names
     why = "2 parties have opened the sum, and 3 must; p0: p0 has sent another share of p1"
-    assert why in refusal(run, Parties(3), change=wrong)
+    assert why in refusal(Parties(3).sum, change=wrong)
 
 
 def test_elements_of_another_sum_are_noticed():
     parties = Parties(3)
     other = parties.up_to_masked(0, 0)[1]["p0"]
-    done = run(parties, change=lie("p0", "masked", lambda m: other))
+    done = parties.sum(change=lie("p0", "masked", lambda m: other))
     assert "the masks have not cancelled" in refusal(parties.layout.decode, done.elements, 3, bytes.fromhex(done.rho))
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from masked_parties import ZERO, Parties
 
-from fedunseen.secagg.driver import in_one_process
 from fedunseen.secagg.party import SecAggClient
 from fedunseen.secagg.primitives import SecAggError
 
@@ -149,7 +148,7 @@ def honest(seed):
         return message[:-1] if isinstance(message, np.ndarray) else {**message, rng.choice(sorted(message)): ZERO}
 
     try:
-        done = in_one_process(parties.clients, parties.plan, 0, ZERO, parties.encode, drops=drops, change=change)
+        done = parties.sum(drops, change)
     except SecAggError as error:
         why = str(error)
         assert any(name in why for name in parties.names), why

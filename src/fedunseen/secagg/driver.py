@@ -4,7 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +21,8 @@ Answer = Message | Elements | None
 Exchange = Callable[[Stage, Mapping[str, Message]], Iterable[tuple[str, Answer]]]
 """Sends each party its request, and yields each party's answer once: None if none will come. A refusal is a message
 with the key ``error``."""
+
+_WHAT = {"keys": "its keys", "shares": "its shares", "masked": "its masked elements"}
 
 ATTEMPTS = 5
 """How often a sum is tried before it is given up."""
@@ -55,14 +57,14 @@ def _ask(
 ) -> None:
     for name, answer in exchange(stage, requests) if requests else ():
         if answer is None:
-            server.miss(name, f"it has not answered when it was asked for {_WHAT[stage]}")
+            server.absent[name] = f"it has not answered when it was asked for {_WHAT[stage]}"
         elif isinstance(answer, dict) and "error" in answer:
-            server.miss(name, str(answer["error"]))
+            server.absent[name] = str(answer["error"])
         else:
             try:
                 take(name, answer)
             except SecAggError as error:
-                server.blame(name, str(error))
+                server.faulty[name] = str(error)
 
 
 def gather(
@@ -98,14 +100,6 @@ def gather(
     raise AssertionError("unreachable")
 
 
-_WHAT = {
-    "keys": "its keys",
-    "shares": "its shares",
-    "masked": "its masked elements",
-    "open": "the shares of the others",
-}
-
-
 def open_total(total: MaskedTotal, exchange: Exchange) -> Elements:
     """Open a masked total that has been stored. May be repeated, also after a restart, until enough parties answer."""
     why: dict[str, str] = {}
@@ -124,16 +118,16 @@ def open_total(total: MaskedTotal, exchange: Exchange) -> Elements:
         raise SecAggError("".join([f"sum {total.k + 1}: {error}", *grouped(why)])) from None
 
 
-def agree_on(plan: Plan, clients: Mapping[str, SecAggClient], samples: Mapping[str, Iterable[bytes]] = {}) -> None:
+def agree_on(plan: Plan, clients: Mapping[str, SecAggClient]) -> None:
     """Let all parties of one process sign and accept a plan."""
-    signatures = {name: one.sign(plan, samples.get(name, ())) for name, one in clients.items()}
+    signatures = {name: one.sign(plan) for name, one in clients.items()}
     for one in clients.values():
         one.accept(plan, signatures)
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A sum of ring elements."""
+    """A sum of ring elements, who is in it, and the bytes of all messages."""
 
     elements: Elements
     rho: str
@@ -141,67 +135,49 @@ class Opened:
     left_out: Mapping[str, str]
     bytes_down: int
     bytes_up: int
-    received: Sequence[tuple[Stage, str, Any]]
-    """What the coordinator received: (stage, party, answer)."""
 
 
-@dataclass(eq=False)
-class _Wire:
-    """Carries messages to clients of this process, counts bytes, and injects drops and lies."""
+class InOneProcess:
+    """Carries the messages of parties that are all in this process, and counts their bytes."""
 
-    clients: Mapping[str, SecAggClient]
-    encode: Callable[[str, bytes, Sequence[str]], Elements]
-    drops: Callable[[Stage, str], bool]
-    change: Callable[[Stage, str, Any], Any]
-    down: int = 0
-    up: int = 0
-    received: list[tuple[Stage, str, Any]] = field(default_factory=list)
+    def __init__(
+        self, clients: Mapping[str, SecAggClient], encode: Callable[[str, bytes, Sequence[str]], Elements]
+    ) -> None:
+        self.clients, self.encode, self.down, self.up = clients, encode, 0, 0
 
-    def exchange(self, stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Answer]]:
-        for name, request in requests.items():
-            self.down += len(json.dumps(request))
-            if self.drops(stage, name):
-                yield name, None
-                continue
-            try:
-                answer = self.change(stage, name, self._answer(stage, self.clients[name], request))
-            except SecAggError as error:
-                answer = {"error": str(error)}
-            self.up += answer.nbytes if isinstance(answer, np.ndarray) else len(json.dumps(answer))
-            self.received.append((stage, name, answer))
-            yield name, answer
-
-    def _answer(self, stage: Stage, client: SecAggClient, request: Message) -> Answer:
+    def answer(self, stage: Stage, name: str, request: Message) -> Answer:
+        """Return a party's answer, None if none will come."""
+        client = self.clients[name]
         if stage == "keys":
             return client.keys(**request)
         if stage == "shares":
             return client.shares(request)
         if stage == "masked":
-            return client.masked(request, self.encode(client.name, bytes.fromhex(client.rho), client.extra))
+            return client.masked(request, self.encode(name, bytes.fromhex(client.rho), client.extra))
         return client.open(request)
 
+    def exchange(self, stage: Stage, requests: Mapping[str, Message]) -> Iterable[tuple[str, Answer]]:
+        """Send each party its request, and yield its answer."""
+        for name, request in requests.items():
+            self.down += len(json.dumps(request))
+            try:
+                answer = self.answer(stage, name, request)
+            except SecAggError as error:
+                answer = {"error": str(error)}
+            if answer is not None:
+                self.up += answer.nbytes if isinstance(answer, np.ndarray) else len(json.dumps(answer))
+            yield name, answer
 
-def in_one_process(
-    clients: Mapping[str, SecAggClient],
-    plan: Plan,
-    k: int,
-    instruction: str,
-    encode: Callable[[str, bytes, Sequence[str]], Elements],
-    *,
-    drops: Callable[[Stage, str], bool] = lambda stage, name: False,
-    change: Callable[[Stage, str, Any], Any] = lambda stage, name, message: message,
-) -> Opened:
-    """Run a sum among parties that are all in this process, with as many attempts as it takes."""
-    wire = _Wire(clients, encode, drops, change)
-    enrolment = next(iter(clients.values())).enrolment
+    def sum(self, plan: Plan, k: int, instruction: str) -> Opened:
+        """Run a sum, with as many attempts as it takes."""
+        first, left_out = next(iter(self.clients.values())), dict[str, str]()
 
-    def length(names: Sequence[str]) -> int:
-        return len(encode(next(iter(clients)), b"", names))
+        def start(attempt: int) -> SecAggServer:
+            return SecAggServer(first.enrolment, plan.digest, k, attempt, instruction)
 
-    def start(attempt: int) -> SecAggServer:
-        return SecAggServer(enrolment, plan.digest, k, attempt, instruction)
+        def length(names: Sequence[str]) -> int:
+            return len(self.encode(first.name, b"", names))
 
-    left_out: dict[str, str] = {}
-    total = gather(start, list(clients), wire.exchange, length, left_out)
-    elements = open_total(total, wire.exchange)
-    return Opened(elements, total.rho, total.roster, left_out, wire.down, wire.up, wire.received)
+        total = gather(start, list(self.clients), self.exchange, length, left_out)
+        elements = open_total(total, self.exchange)
+        return Opened(elements, total.rho, total.roster, left_out, self.down, self.up)

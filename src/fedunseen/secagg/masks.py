@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fedunseen.core.parameters import Params
-from fedunseen.secagg.driver import Opened, agree_on, in_one_process
+from fedunseen.secagg.driver import InOneProcess, Opened, agree_on
 from fedunseen.secagg.enrolment import colluders, in_memory, threshold
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.party import SecAggClient
@@ -170,7 +170,7 @@ class Masks:
         for name in by_name:
             encode(name, b"", ())  # before anything is sent
         taking = {name: clients[name] for name in by_name}
-        return in_one_process(taking, plan, next(sums), digest(str(round).encode()).hex(), encode)
+        return InOneProcess(taking, encode).sum(plan, next(sums), digest(str(round).encode()).hex())
 
     def sum(self, strategy: Strategy, replies: Sequence[Reply], expected: Params, round: int = 0) -> MaskedSum:
         """Return the sum of replies that are all in this process."""

@@ -140,8 +140,8 @@ class SecAggServer:
         self.keys: dict[str, Message] = {}
         self.shares: dict[str, Message] = {}
         self.sent: set[str] = set()
-        self.faulty: dict[str, str] = {}
-        self.absent: dict[str, str] = {}
+        self.faulty: dict[str, str] = {}  # party -> what it did wrong
+        self.absent: dict[str, str] = {}  # party -> why it did not answer, or refused
         self.rho = ""
         self._total: Elements | None = None
 
@@ -149,14 +149,6 @@ class SecAggServer:
         """Return the error that ends the attempt and names who is at fault or absent, and why."""
         said = "".join([f"an attempt at sum {self.k + 1} is over: {why}", *grouped({**self.absent, **self.faulty})])
         return AttemptError(said, self.faulty)
-
-    def blame(self, name: str, why: str) -> None:
-        """Keep what a party did wrong."""
-        self.faulty[name] = why
-
-    def miss(self, name: str, why: str) -> None:
-        """Keep that a party did not answer, or refused."""
-        self.absent[name] = why
 
     # 1. Keys
 
@@ -235,7 +227,7 @@ class SecAggServer:
         """Find out who lies when a holder says that a dealer's share is bad: the holder reveals its sealing key."""
         dealer = message.get("complaint")
         if not isinstance(dealer, str) or dealer not in self.shares or dealer == name:
-            self.blame(name, "it complains about a party that has dealt it nothing")
+            self.faulty[name] = "it complains about a party that has dealt it nothing"
             return
         try:
             secret = from_hex(message.get("seal_secret"), 32)
@@ -243,7 +235,7 @@ class SecAggServer:
         except SecAggError:
             public = ""
         if public != self.keys[name]["seal"]:
-            self.blame(name, f"it complains about {dealer} and reveals another key than its own")
+            self.faulty[name] = f"it complains about {dealer} and reveals another key than its own"
             return
         try:
             key = exchanged(secret, self.keys[dealer], "seal", SEALING)
@@ -253,9 +245,9 @@ class SecAggServer:
         except SecAggError:
             good = False
         if good:
-            self.blame(name, f"it complains about the share of {dealer}, which is good")
+            self.faulty[name] = f"it complains about the share of {dealer}, which is good"
         else:
-            self.blame(dealer, f"the share that it has dealt to {name} is bad")
+            self.faulty[dealer] = f"the share that it has dealt to {name} is bad"
 
     def total(self) -> MaskedTotal:
         """Return the masked total, to be stored before it is opened."""
