@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -109,7 +109,7 @@ class Trainer:
             return self._batch(chosen, self._tensor(plan.weight[step][keep]), kept)
 
         samples = torch.from_numpy(task.samples).to(self.inputs.device)
-        log, steps = _Log(), 0
+        log, steps = _Log(1), 0
         for name, phases in self._turns():
             plan = task.plans[name]
             run = [_Running(p, params, self.correct(_by_autograd(self._objective(p)))) for p in phases]
@@ -120,7 +120,7 @@ class Trainer:
                 running.apply(grads)
                 log.add(terms)
             steps += plan.steps
-        return LocalResult(params, log.means(), steps, self._step_lengths(task))
+        return LocalResult(params, log.means()[0], steps, self._step_lengths(task))
 
     def together(self, tasks: Sequence[Task]) -> list[LocalResult]:
         """Train several clients at once. Clients with fewer batches rest while the others continue."""
@@ -153,7 +153,7 @@ class Trainer:
                 running.apply(grads, active)
                 log.add(terms, active)
         results: dict[int, LocalResult] = {}
-        means = log.means_of_each()
+        means = log.means()
         lengths: dict[tuple[int, ...], dict[str, float]] = {}  # clients with as many steps share theirs
         for place, i in enumerate(order):
             steps_of_each = tuple(plan.steps for plan in tasks[i].plans.values())
@@ -166,9 +166,10 @@ class Trainer:
         self, plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]]
     ) -> Callable[[int], tuple[slice, dict[str, Tensor]]]:
         """Return a function that gives a step's clients, the front of the stack, and their batch."""
-        padded = _padded(plans, samples, max(_places(plan) for plan in plans))
-        index, weight = (torch.from_numpy(array).to(self.inputs.device) for array in padded)
-        more = {k: self._tensor(_pad_steps([plan.extras[k] for plan in plans])) for k in plans[0].extras}
+        width = max(_places(plan) for plan in plans)
+        index = self._tensor(_padded([own[plan.index[:, :width]] for plan, own in zip(plans, samples, strict=True)]))
+        weight = self._tensor(_padded([plan.weight[:, :width] for plan in plans]))
+        more = {k: self._tensor(_padded([plan.extras[k] for plan in plans])) for k in plans[0].extras}
 
         def batch_of(step: int) -> tuple[slice, dict[str, Tensor]]:
             active = slice(0, sum(plan.steps > step for plan in plans))
@@ -208,7 +209,7 @@ class Trainer:
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast(self.inputs.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
-    def _tensor(self, array: NDArray[np.float32]) -> Tensor:
+    def _tensor(self, array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.inputs.device)
 
 
@@ -241,27 +242,23 @@ def _in_turn(run: Sequence[_Running], steps: int, batch_of: Callable[[int], T]) 
 
 
 class _Log:
-    """Means of loss terms, for one client or for each of several, summed on the device so that no step waits."""
+    """Means of loss terms for each of some clients, summed on the device so that no step waits."""
 
-    def __init__(self, clients: int | None = None) -> None:
-        self.shape = () if clients is None else (clients,)
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
         self.sums: dict[str, Tensor] = {}
         self.counts: dict[str, Tensor] = {}
 
-    def add(self, terms: Terms, active: slice | None = None) -> None:
-        where = ... if active is None else active
+    def add(self, terms: Terms, active: slice = slice(None)) -> None:
         for name, value in terms.items():
             if name not in self.sums:
-                self.sums[name], self.counts[name] = torch.zeros((2, *self.shape), device=value.device)
-            self.sums[name][where] += value
-            self.counts[name][where] += 1
+                self.sums[name], self.counts[name] = torch.zeros((2, self.clients), device=value.device)
+            self.sums[name][active] += value
+            self.counts[name][active] += 1
 
-    def means(self) -> dict[str, float]:
-        return {name: float(self.sums[name] / self.counts[name]) for name in self.sums}
-
-    def means_of_each(self) -> list[dict[str, float]]:
+    def means(self) -> list[dict[str, float]]:
         columns = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
-        return [{name: column[place] for name, column in columns.items()} for place in range(*self.shape)]
+        return [{name: column[place] for name, column in columns.items()} for place in range(self.clients)]
 
 
 def _by_autograd(loss: Loss) -> GradientFunction:
@@ -308,12 +305,7 @@ def _by_transform(loss: Loss) -> GradientFunction:
         value, terms = loss({**step.fixed, **params}, step.batch, {**step.context, **step.extras})
         return value, _logged(terms)
 
-    transformed = torch.func.grad(of_group, has_aux=True)
-
-    def gradient(params: Params, step: Step) -> tuple[Params, Terms]:
-        grads, terms = transformed(params, step)
-        return grads, terms
-
+    gradient: GradientFunction = torch.func.grad(of_group, has_aux=True)
     return gradient
 
 
@@ -351,24 +343,10 @@ def _places(plan: Plan) -> int:
     return 1 + int(used[-1]) if len(used) else 0
 
 
-def _padded(
-    plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]], width: int
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Bring plans to one shape: (steps, clients, width) positions in the trainer's inputs, and their weights."""
-    steps = max(plan.steps for plan in plans)
-    index = np.zeros((steps, len(plans), width), dtype=np.int64)
-    weight = np.zeros((steps, len(plans), width), dtype=np.float32)
-    for k, (plan, own) in enumerate(zip(plans, samples, strict=True)):
-        cut = min(width, plan.index.shape[1])
-        index[: plan.steps, k, :cut] = own[plan.index[:, :cut]]
-        weight[: plan.steps, k, :cut] = plan.weight[:, :cut]
-    return index, weight
-
-
-def _pad_steps(arrays: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Stack per-client extras (steps, ...) to (steps, clients, ...), zeros where a client rests."""
-    steps = max(len(array) for array in arrays)
-    out = np.zeros((steps, len(arrays), *arrays[0].shape[1:]), dtype=np.float32)
+def _padded(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Stack arrays (steps, ...) of clients to (steps, clients, ...), zeros where a client rests or has fewer places."""
+    steps, *shape = (max(sizes) for sizes in zip(*(array.shape for array in arrays), strict=True))
+    out = np.zeros((steps, len(arrays), *shape), dtype=arrays[0].dtype)
     for k, array in enumerate(arrays):
-        out[: len(array), k] = array
+        out[:, k][tuple(map(slice, array.shape))] = array
     return out
