@@ -195,9 +195,6 @@ def test_who_holds_what_is_counted(few, tmp_path):
     made = few("dirichlet")
     page, text = page_of(made, tmp_path)
     counts = load_params(made.path / "evaluation.safetensors")["client_counts"].numpy()
-    drawing = re.search(r'<svg[^>]*aria-label="5 clients and 10 classes.*?</svg>', text, re.DOTALL)[0]
-    written = sorted(int(n) for n in re.findall(r'<text class="cell[^>]*>(\d+)<', drawing))
-    assert written == sorted(counts[counts > 0].tolist())
     for k, row in enumerate(counts):
         listed = re.search(rf"<dt>client {k} .*?<dd>(.*?)</dd>", text, re.DOTALL)[1]
         assert listed == ", ".join(f"{c} ({row[c]})" for c in np.flatnonzero(row))

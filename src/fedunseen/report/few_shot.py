@@ -299,7 +299,7 @@ def data_distribution(facts: Facts) -> Content:
     """Return who holds which classes and how many samples; parties keep that to themselves."""
     if facts.parties:
         return None
-    held = holders(facts, f"{IDLE}: no one holds them", True, f"no one: {IDLE}")
+    held = holders(facts, f"{IDLE}: no one holds them", f"no one: {IDLE}")
     return {"title": "Who holds what", "holdings": held, "coverage": None, "words": _words(facts)["dealt"]}
 
 

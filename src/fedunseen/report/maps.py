@@ -169,21 +169,13 @@ def _client_grid(
 
 
 def holdings_map(
-    counts: Ids,
-    names: Sequence[str],
-    held: int,
-    idle: int,
-    clients: Sequence[str],
-    idle_words: str = "not trained on",
-    counted: bool = False,
+    counts: Ids, names: Sequence[str], held: int, idle: int, clients: Sequence[str], idle_words: str = "not trained on"
 ) -> str:
     """Draw how much of each class each client holds."""
     rows, columns = counts.shape
     css = ["tick" if j < held else "tick none" for j in range(columns)]
     marks, (across, down), top = _client_grid(np.sqrt(counts / max(counts.max(), 1)), names, css, clients, 30)
     right, below, every = _LEFT + _WIDE, top + rows * down, max(1, math.ceil(12 / down))
-    if counted:
-        marks += _cell_counts(counts, _LEFT, top, (across, down))
     totals, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
     largest = max(int(totals.max()), 1)
     for i in range(rows):
@@ -214,21 +206,6 @@ def holdings_map(
 def _bracket(x: float, y: float, width: float, css: str, title: str = "") -> str:
     """Return a bracket below columns."""
     return path(f"M{x + 1:.2f} {y + 5:.2f}v5h{max(width - 2, 0):.2f}v-5", f"bracket {css}", title)
-
-
-def _cell_counts(counts: Ids, x: float, y: float, cell: tuple[float, float]) -> list[str]:
-    """Return the numbers that stand in the cells of a map of counts; none where cells are too small for them."""
-    across, down = cell
-    highest = int(counts.max(initial=0))
-    size = min(11.0, down * 0.62, across / (0.66 * len(str(highest))))
-    if size < 7:
-        return []
-    dark = np.sqrt(counts / max(highest, 1)) > 0.72
-    return [
-        text(x + (j + 0.5) * across, y + (i + 0.5) * down + size * 0.36, str(int(counts[i, j])),
-             "cell strong" if dark[i, j] else "cell", size)
-        for i, j in zip(*np.nonzero(counts), strict=True)
-    ]  # fmt: skip
 
 
 def coverage_map(cover: Floats, names: Sequence[str], groups: Sequence[tuple[str, int]], clients: Sequence[str]) -> str:

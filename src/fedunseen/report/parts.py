@@ -232,7 +232,7 @@ def most_confused(table: NDArray[np.float64], names: Sequence[str]) -> list[dict
 
 
 def holders(
-    facts: Facts, idle: str = "not trained on", counted: bool = False, idle_listed: str = "no one, though not unseen"
+    facts: Facts, idle: str = "not trained on", idle_listed: str = "no one, though not unseen"
 ) -> dict[str, Any]:
     """Draw and list who holds which classes."""
     counts = facts.tensors["client_counts"]
@@ -242,12 +242,12 @@ def holders(
     clients, of, counts = client_names(facts)[drawn], len(counts), counts[drawn]
     listed = []
     for client, row in zip(clients, counts, strict=True):
-        own = [f"{facts.names[c]} ({row[c]:,})" if counted else facts.names[c] for c in np.flatnonzero(row).tolist()]
+        own = [f"{facts.names[c]} ({row[c]:,})" for c in np.flatnonzero(row).tolist()]
         listed.append({"client": client, "classes": len(own), "samples": int(row.sum()), "names": own[:NAMED_HOLDINGS],
                        "more": max(len(own) - NAMED_HOLDINGS, 0)})  # fmt: skip
     spread = int(per_client.min()), int(per_client.max())
     return {
-        "map": holdings_map(counts[:, order], facts.of_classes(order), held, idling, clients, idle, counted),
+        "map": holdings_map(counts[:, order], facts.of_classes(order), held, idling, clients, idle),
         "listed": listed,
         "of": of,
         "range": spread[:1] if spread[0] == spread[1] else spread,

@@ -14,7 +14,7 @@ from fedunseen.core.toml import toml_text, toml_value
 from fedunseen.experiment.result.run import Run
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
-from fedunseen.report.parts import LINES, Content, Facts, axis, rounds_tried, stopped, upper_end
+from fedunseen.report.parts import Content, Facts, axis, rounds_tried, stopped, upper_end
 
 
 def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | None = None) -> tuple[str, bool]:
@@ -115,35 +115,22 @@ def chosen(facts: Facts) -> Content:
         for one in found.get("tried", [])
     ]
     last = found["round"] == rounds_tried(run.result) > 1
-    chart = _selection_chart(run, keys)
+    chart = _selection_chart(run)
     return {"chosen": {**found, "keys": keys, "tried": tried, "chart": chart, "last": last, "ended": stopped(found)}}
 
 
-def _selection_chart(run: Run, keys: Sequence[str]) -> str | None:
-    """Draw how each candidate did on validation classes, round by round; of one round each there is no curve."""
+def _selection_chart(run: Run) -> str | None:
+    """Draw how the chosen candidate did on validation classes, round by round; of one round there is no curve."""
     from fedunseen.federation.run_directory import RunDirectory
 
     chosen = run.result["chosen_on_validation"]
     criterion = run.manifest["experiment"]["evaluation"]["criterion"]
     name = "zsl" if criterion == "zsl" else "gzsl_harmonic"
-    tried = chosen.get("tried", [])
-    folders = [str(i) for i in range(len(tried))] if tried else [""]
-    lines = {
-        i: statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
-        for i, folder in enumerate(folders)
-    }
-    settings = [candidate["settings"] for candidate in tried] or [{}]
-    best = settings.index(chosen["settings"]) if tried else 0
-    # The chosen one is in front and carries the mark; of many others, those that came nearest to it.
-    others = sorted((i for i in lines if i != best), key=lambda i: -tried[i][name])[: len(LINES) - 1]
-    shown = [i for i in (best, *others) if lines[i]]
-    if best not in shown or max(len(lines[i]) for i in shown) == 1:
+    settings = [candidate["settings"] for candidate in chosen.get("tried", [])]
+    folder = str(settings.index(chosen["settings"])) if settings else ""
+    lines = statistics.measured(RunDirectory(run.path / "selection" / folder).metrics(), name)
+    if len(lines) < 2:
         return None
-    curves = []
-    for color, i in zip(LINES, shown, strict=False):
-        label = ", ".join(f"{key.partition('.')[2]} {settings[i][key]}" for key in keys) or "chosen"
-        curves.append(Curve(statistics.curve(lines[i], name), label, color))
+    curve = Curve(statistics.curve(lines, name), "chosen")
     title = f"{'ZSL' if name == 'zsl' else 'H'} on validation classes"
-    return line_chart(
-        curves, title, axis(lines[best]), Scale(upper_end(curves), "%"), mark=chosen["round"], legend=len(curves) > 1
-    )
+    return line_chart([curve], title, axis(lines), Scale(upper_end([curve]), "%"), mark=chosen["round"])
