@@ -69,7 +69,7 @@ def travel(facts: Facts) -> Content:
     largest = max((module.parameters for module in listed), default=1)
     private = [m.name for m in listed if any(matches(f"{m.name}.x", [p]) for p in facts.private)]
     written = {name: written_bytes(measured[name]) if measured else None for name in ("down", "up", "total")}
-    section = {
+    return {
         "modules": [{"one": module, "share": 100 * module.parameters / max(largest, 1)} for module in listed],
         "all": total,
         "shared": travels,
@@ -85,7 +85,6 @@ def travel(facts: Facts) -> Content:
         "bits": experiment["data"].get("quantization"),
         "text": bool(experiment["method"].get("text")),
     }
-    return {"travel": section}
 
 
 def written_bytes(count: float) -> str:

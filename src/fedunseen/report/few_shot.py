@@ -176,7 +176,7 @@ def _episode(facts: Facts) -> Content:
         for n, name in enumerate(names)
     ]
     right = answers == np.arange(len(answers))[:, None]
-    return {"episode": {"rows": rows, "right": int(right.sum()), "count": right.size}}
+    return {"rows": rows, "right": int(right.sum()), "count": right.size}
 
 
 def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def _picture(image: NDArray[np.float32]) -> dict[str, Any]:
 def classes(facts: Facts) -> dict[str, Any]:
     """Rank test classes by accuracy, and say which are taken for which."""
     if "labels" not in facts.tensors:
-        return {"classes": None}
+        return {"bars": None}
     ways, episodes = facts.experiment["method"]["ways"], facts.run.result["test_episodes"]
     labels, answers = (
         facts.tensors[name].astype(np.int64).reshape(episodes, ways, -1) for name in ("labels", "answers")
@@ -204,7 +204,7 @@ def classes(facts: Facts) -> dict[str, Any]:
     words = _words(facts)
     confusion = words["confusion"] + (f" {words['sorted']}" if (order != np.arange(len(ids))).any() else "")
     written = [names[i] for i in order]
-    content = {
+    return {
         "bars": bars[: parts.LISTED],
         "more_bars": bars[parts.LISTED :],
         "kinds": ("one",),
@@ -217,7 +217,6 @@ def classes(facts: Facts) -> dict[str, Any]:
         "confusion_words": confusion,
         "confused": most_confused(np.where(together >= min(SHARED, episodes), table, 0.0), names),
     }
-    return {"classes": content}
 
 
 def plane(facts: Facts) -> Content:
@@ -242,15 +241,16 @@ def plane(facts: Facts) -> Content:
             f"Round {round}: {count} samples of {len(names)} classes, {accuracy:.1f} % right",
         )
         maps.append({"round": round, "accuracy": accuracy, "drawn": drawn})
-    content = {
+    return {
         "maps": maps,
         "count": count,
         "classes": [
             {"name": name, "number": n + 1 if numbered else None, "color": class_color(n)}
             for n, name in enumerate(names)
         ],
+        "model": "trained" if facts.pools else "merged",
+        "examples": _words(facts)["examples"],
     }
-    return {"plane": content, "model": "trained" if facts.pools else "merged", "examples": _words(facts)["examples"]}
 
 
 def header(facts: Facts) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def chosen(facts: Facts) -> Content:
     ]
     last = found["round"] == rounds_tried(run.result) > 1
     chart = _selection_chart(run)
-    return {"chosen": {**found, "keys": keys, "tried": tried, "chart": chart, "last": last, "ended": stopped(found)}}
+    return {**found, "keys": keys, "tried": tried, "chart": chart, "last": last, "ended": stopped(found)}
 
 
 def _selection_chart(run: Run) -> str | None:

@@ -62,7 +62,7 @@ def own_models(facts: Facts) -> Content:
     ]
     known = [[value for value in column if value is not None] for column in columns]
     means = [float(np.mean(values)) if values else None for values in known]
-    return {"own": {"columns": heads, "rows": rows, "means": means, "epochs": personal.get("epochs")}}
+    return {"columns": heads, "rows": rows, "means": means, "epochs": personal.get("epochs")}
 
 
 def shots(facts: Facts) -> Content:
@@ -139,7 +139,7 @@ def growing(facts: Facts) -> Content:
     spaces = [(i, lines[i]["space"]) for i in changed]
     events = [{"round": i + 1, "words": _changes(space, i), **{k: space[k] for k in ("known", "unseen")}}
               for i, space in spaces]  # fmt: skip
-    return {"growing": {"charts": charts, "rounds": [i + 1 for i in columns], "rows": rows, "events": events}}
+    return {"charts": charts, "rounds": [i + 1 for i in columns], "rows": rows, "events": events}
 
 
 def _changes(space: dict[str, Any], round: int) -> str:
@@ -173,7 +173,7 @@ def learnt(facts: Facts) -> Content:
         words = "agreement unknown" if np.isnan(agreement) else f"agreement {agreement:.2f}"
         maps.append(small_map(statistics.row_scaled(values)[block], f"round {round}", words))
     maps.append(small_map(semantics[block], "Γ", "the classes' semantics"))
-    return {"learnt": {"maps": maps}}
+    return {"maps": maps}
 
 
 def embedding(facts: Facts) -> Content:
@@ -190,7 +190,7 @@ def embedding(facts: Facts) -> Content:
     if np.array_equal(planes["inputs"], planes["model"]):  # a method on the features themselves
         del planes["model"]
     charts = [class_map(plane, positions, written, titles[name]) for name, plane in planes.items()]
-    content = {
+    return {
         "charts": charts,
         "before": before,
         "after": after,
@@ -198,7 +198,6 @@ def embedding(facts: Facts) -> Content:
         "kind": _projection(facts),
         "numbered": list(enumerate(names, 1)) if numbered else [],
     }
-    return {"embedding": content}
 
 
 def _projection(facts: Facts) -> str:
@@ -219,7 +218,7 @@ def generated(facts: Facts) -> Content:
     accuracies = dict(zip(facts.unseen.tolist(), tensors["generated_accuracy"].astype(np.float64), strict=True))
     own = [float(accuracies.get(c, np.nan)) for c in classes.tolist()]
     plane = tensors["generated_plane"].astype(np.float64)
-    content = {
+    return {
         "chart": class_map(plane, positions, written, "Generated and real features", made),
         "kind": _projection(facts),
         "made": int(made.sum()),
@@ -231,13 +230,11 @@ def generated(facts: Facts) -> Content:
             for i, (name, accuracy) in enumerate(zip(names, own, strict=True))
         ],
     }  # fmt: skip
-    return {"generated": content}
 
 
 def merging(facts: Facts) -> Content:
     """Return what the page says of merging; None for a run without defence, private merging or lost replies."""
-    content = merging_section(facts.run.metrics, client_names(facts))
-    return {"merging": content} if content else None
+    return merging_section(facts.run.metrics, client_names(facts))
 
 
 def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) -> dict[str, Any] | None:

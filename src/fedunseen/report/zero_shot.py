@@ -142,7 +142,7 @@ def seeds(facts: Facts) -> Content:
 def classes(facts: Facts) -> dict[str, Any]:
     """Rank classes by accuracy, and say which unseen classes are taken for which."""
     if "labels" not in facts.tensors:
-        return {"classes": None}
+        return {"bars": None}
     tensors, count, unseen = facts.tensors, len(facts.names), facts.unseen
     labels, zsl_answers, gzsl_answers = (
         tensors[name].astype(np.int64) for name in ("labels", "zsl_answers", "gzsl_answers")
@@ -169,7 +169,7 @@ def classes(facts: Facts) -> dict[str, Any]:
     order = tested[statistics.leaf_order(tensors["similarity"][np.ix_(tested, tested)])]
     table = metrics.confusion(labels, zsl_answers, order)
     words = parts.passages("classes", {"lost": lost})
-    content = {
+    return {
         "bars": bars[: parts.LISTED],
         "more_bars": bars[parts.LISTED :],
         "kinds": ("zsl", "gzsl"),
@@ -182,7 +182,6 @@ def classes(facts: Facts) -> dict[str, Any]:
         "confusion_words": words["confused"],
         "confused": parts.most_confused(table, facts.of_classes(order)),
     }
-    return {"classes": content}
 
 
 def _images(facts: Facts) -> Content:
@@ -198,7 +197,7 @@ def _images(facts: Facts) -> Content:
         }
         for pixels, label, best in zip(images, labels.tolist(), answers.tolist(), strict=True)
     ]  # fmt: skip
-    return {"images": {"cards": cards, "right": sum(card["right"] for card in cards)}}
+    return {"cards": cards, "right": sum(card["right"] for card in cards)}
 
 
 def data_distribution(facts: Facts) -> Content:
