@@ -46,7 +46,7 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders import Backbone
 from fedunseen.evaluation.answers import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.left_out import estimates

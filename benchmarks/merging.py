@@ -92,7 +92,7 @@ def strategy_of(rule: str, clients: int) -> Strategy:
     import torch
 
     from fedunseen.core.registry import find
-    from fedunseen.defences import Robust, Scores
+    from fedunseen.defences.base import Robust, Scores
     from fedunseen.privacy.client_level import PrivacySettings, Private
     from fedunseen.strategies import Pipeline
     from fedunseen.strategies.fedavg import FedAvg

@@ -26,7 +26,7 @@ from fedunseen import metrics
 from fedunseen.core.errors import ArgumentError, DataError, unknown
 from fedunseen.core.files import parse_json, write_tensors
 from fedunseen.core.memory import keep_pages
-from fedunseen.core.parameters import Params, under
+from fedunseen.core.parameters import Params, of_each_client, under
 from fedunseen.core.registry import find
 from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
@@ -40,11 +40,11 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation, State, mean_losses
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Candidates, Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.methods.closed_form.statistics import add
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, adaptable
-from fedunseen.strategies.summed import forget, kept_sums
+from fedunseen.strategies.summed import forget
 
 __all__ = ["ZeroShotClassifier"]
 
@@ -292,7 +292,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             )
         if len(self._clients) == 1:
             raise ArgumentError("there is one party: without it nothing is left")
-        if not kept_sums(self._sums):
+        if not of_each_client(self._sums):
             raise ArgumentError(
                 "no sums of single parties are here: call forget after fit, before learn, adapt and save, and leave "
                 "method_params['retention'] at 'each'"
@@ -491,7 +491,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         part = partition.restricted_to(selection.train)
         chosen = assemble(self._experiment, selection, part, scaler=federation.scaler)
         first, self.curve_ = self._train(chosen)
-        kept, fitted = kept_sums(first.server), (federation.benchmark.space, method.quantization)
+        kept, fitted = of_each_client(first.server), (federation.benchmark.space, method.quantization)
         total, server = dict(first.params), dict[str, torch.Tensor]()
         for k, rows in enumerate(partition.clients):
             rest = torch.from_numpy(np.setdiff1d(rows, selection.train)).to(federation.device)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen.defences import Robust, Scores
+from fedunseen.defences.base import Robust, Scores
 from fedunseen.defences.class_probes import ClassProbes, class_inputs, pull, standing_out
 from fedunseen.strategies import FedAvg, Pipeline, Reply
 

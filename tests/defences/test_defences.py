@@ -9,8 +9,8 @@ import torch
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import length
 from fedunseen.core.registry import find
-from fedunseen.defences import DEFENCES, Robust
-from fedunseen.defences.base import add_noise
+from fedunseen.defences import DEFENCES
+from fedunseen.defences.base import Robust, add_noise
 from fedunseen.defences.rules import krum_scores, scalar_products, squared_distances
 from fedunseen.strategies import FedAvg, Pipeline, Reply
 from same import same

@@ -15,7 +15,7 @@ from fedunseen.experiment.assemble import assemble, load_data, partition_of, res
 from fedunseen.experiment.calibration_folds import MOST, calibration_folds
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import PartitionSettings, make_partition
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.metrics import accuracies, best_factor
 from fedunseen.strategies import FedAvg

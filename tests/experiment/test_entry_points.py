@@ -6,7 +6,7 @@ import pytest
 
 from fedunseen import run
 from fedunseen.core.registry import find
-from fedunseen.defences import Defence, DefenceSettings
+from fedunseen.defences.base import Defence, DefenceSettings
 from fedunseen.strategies import FilterResult
 from known_names import refuses
 

@@ -12,7 +12,7 @@ from fedunseen.core.trainer import Task, Trainer
 from fedunseen.data import ClassSpace
 from fedunseen.methods import METHODS, Candidates, FedZSL, Method
 from fedunseen.methods.base import AttributePredictor
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.generative import Generative
 from refusals import message_of
 

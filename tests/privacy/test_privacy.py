@@ -14,7 +14,7 @@ from scipy import optimize, special
 from scipy.stats import norm as normal
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
-from fedunseen.defences import Robust
+from fedunseen.defences.base import Robust
 from fedunseen.defences.rules import NormClip
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment

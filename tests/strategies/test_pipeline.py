@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedunseen.core.trainer import LocalResult
-from fedunseen.defences import Defence, Robust
+from fedunseen.defences.base import Defence, Robust
 from fedunseen.defences.rules import NormClip
 from fedunseen.privacy import client_level as privacy
 from fedunseen.strategies import FedAvg, FedNova, Filter, FilterResult, Instruction, Pipeline, Reply, Scaffold, Strategy

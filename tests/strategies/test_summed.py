@@ -5,13 +5,14 @@ import pytest
 import torch
 
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.parameters import of_each_client
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.encoders import Backbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.methods import Ridge
 from fedunseen.strategies import FedAvg, Reply, Scaffold
-from fedunseen.strategies.summed import Summed, forget, kept_sums
+from fedunseen.strategies.summed import Summed, forget
 from known_names import refuses
 
 SPACE = torch.tensor([1, 2], dtype=torch.uint8)
@@ -58,7 +59,7 @@ def test_who_sends_again_counts_once_and_a_forgotten_client_was_never_there():
     left, total = forget(state, 1)
     never, wanted = merged(strategy, {}, [0, 2])
     assert torch.equal(total["total"], wanted["total"])
-    assert list(kept_sums(left)) == list(kept_sums(never)) == [0, 2]
+    assert list(of_each_client(left)) == list(of_each_client(never)) == [0, 2]
 
 
 def test_what_cannot_be_is_refused():

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -48,9 +48,15 @@ def _at(place: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def lazily(package: str, table: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562), so that one class does not load all others."""
+def lazily(
+    package: str, table: Mapping[str, str], **modules: Sequence[str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562), so that one class does not load all others.
+
+    It has the classes of ``table``, and what is named of its modules.
+    """
     places = {place.partition(":")[2]: place for place in table.values()}
+    places |= {name: f"{package}.{module}:{name}" for module, own in modules.items() for name in own}
 
     def find(name: str) -> Any:
         if name not in places:

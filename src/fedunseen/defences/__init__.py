@@ -1,16 +1,5 @@
 """Defences: rules of the server for which replies are merged, and screening of samples at the clients."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from fedunseen.core.registry import lazily
-
-if TYPE_CHECKING:
-    from fedunseen.defences.base import Defence, DefenceSettings, Robust, Scores
-
-__all__ = ["DEFENCES", "SCREENINGS", "Defence", "DefenceSettings", "Robust", "Scores"]
-
 DEFENCES = {
     "none": "fedunseen.defences.base:Defence",
     "norm-clip": "fedunseen.defences.rules:NormClip",
@@ -28,6 +17,3 @@ DEFENCES = {
 
 SCREENINGS = {"none": "fedunseen.core.settings:Nothing", "magnitude": "fedunseen.defences.screening:Magnitude"}
 """What a client does about bad samples: name -> class. Entry-point group ``fedunseen.screenings``."""
-
-_BASE = ("Defence", "DefenceSettings", "Robust", "Scores")
-__getattr__, __dir__ = lazily(__name__, {name: f"fedunseen.defences.base:{name}" for name in _BASE})

@@ -20,7 +20,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.samples import Inputs, Samples, ScaledSamples, slice_of
 from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semantics
 from fedunseen.data.scaling import FITTED
-from fedunseen.defences import Defence, Robust, Scores
+from fedunseen.defences.base import Defence, Robust, Scores
 from fedunseen.defences.screening import COUNTS, ScreenedTrainer
 from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
@@ -36,7 +36,7 @@ from fedunseen.experiment.threats import Scene, make_attack, make_screening
 from fedunseen.federation.federation import Federation, Parts, Sampling, one_place, suited
 from fedunseen.federation.partition import Partition, make_partition
 from fedunseen.methods import LEFT_TO_DATA, Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.unlabelled import SoftSums
 from fedunseen.privacy.client_level import Private
 from fedunseen.privacy.private_sums import PrivateSums, release_of

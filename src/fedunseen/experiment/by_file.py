@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.engines.offline.coordinator import Offline
 from fedunseen.engines.offline.files import Signed
 from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Session
@@ -27,7 +27,6 @@ from fedunseen.methods.closed_form.soft_statistics import added
 from fedunseen.methods.closed_form.unlabelled import SoftSums, adaptable
 from fedunseen.secagg.masks import ALL
 from fedunseen.strategies import Instruction, Reply
-from fedunseen.strategies.summed import kept_sums
 
 
 class ByFile:
@@ -176,7 +175,7 @@ class Removing(ByFile):
         if checkpoint is None:
             raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds the sums: run it again")
         server, params = checkpoint.server, checkpoint.params
-        if masked and ALL not in kept_sums(server):
+        if masked and ALL not in of_each_client(server):
             server = {}  # which party's sums are smaller now is not known
         for reply, name in zip(replies, names[:1] if masked else names, strict=True):
             client = ALL if masked else client_of(run, name)

@@ -19,7 +19,7 @@ from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import Partition
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.metrics import best_factor
 
 FEW = 5  # validation classes from which on one turn says enough

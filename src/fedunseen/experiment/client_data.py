@@ -34,7 +34,7 @@ from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.growth import check_new_name, described_as, read_space, seen_through
 from fedunseen.federation.partition import Partition
-from fedunseen.methods.closed_form import ClosedFormSettings
+from fedunseen.methods.closed_form.base import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")

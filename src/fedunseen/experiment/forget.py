@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError, RunDirectoryError, unknown
 from fedunseen.core.files import free_folder, parse_json, whole_folder, write_json, write_tensors
-from fedunseen.core.parameters import Params
+from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, Quantization
 from fedunseen.engines import RoundResult
@@ -34,11 +34,10 @@ from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import State
 from fedunseen.federation.loop import Loop, round_metrics
 from fedunseen.federation.run_directory import RunDirectory, parts_of
-from fedunseen.methods.closed_form import ClosedForm, ClosedFormSettings
+from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import check, statistics, subtract, validate_statistics
 from fedunseen.strategies import Reply
 from fedunseen.strategies.summed import forget as without_party
-from fedunseen.strategies.summed import kept_sums
 
 _MADE_ANEW = ("checkpoints", "selection", "engine", "report.html", "README.md", "result.json", "metrics.jsonl")
 
@@ -79,7 +78,7 @@ def forget(
     checkpoint = RunDirectory(run.path).newest_checkpoint(torch.device("cpu"))
     if checkpoint is None:
         raise RunDirectoryError(f"{run.path} has lost its checkpoint, which holds each party's sums: run it again")
-    kept = kept_sums(checkpoint.server)
+    kept = of_each_client(checkpoint.server)
     record = record_removal(run, party, client, samples, removal, client in kept)
     if client in kept and not samples and removal is None:
         server, params = without_party(checkpoint.server, client)
@@ -105,7 +104,7 @@ def write_left(
 ) -> None:
     """Write the run whose state is that without ``gone`` samples of a client, measured again."""
     federation, task, space = judged(run, benchmark, state.round, state.params)
-    kept, lines = kept_sums(state.server), [dict(line) for line in run.metrics]
+    kept, lines = of_each_client(state.server), [dict(line) for line in run.metrics]
     replies = [Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum())) for k, sums in kept.items()]
     result = RoundResult(
         state.server, state.params, replies, lambda place: dict(replies[place].update), {}, 0, 0
@@ -268,7 +267,7 @@ def without(run: Run, server: Params, params: Params, client: int, part: Params)
     left = subtract(params, part, space, quantization)
     if why := validate_statistics(left, None, quantization):
         raise DataError(f"what is to be removed was never a part of the sums: without it {why}")
-    kept = kept_sums(server)
+    kept = of_each_client(server)
     if client in kept:
         rest = subtract(kept[client], part, space, quantization)
         if not bool(rest["count"].any()):

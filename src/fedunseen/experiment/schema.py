@@ -11,7 +11,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.registry import find
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
-from fedunseen.defences import DefenceSettings
+from fedunseen.defences.base import DefenceSettings
 from fedunseen.encoders import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.evaluation.settings import EvaluationSettings

@@ -18,7 +18,7 @@ from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
 from fedunseen.evaluation.answers import answer
 from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.metrics import Answers
 from fedunseen.strategies import Filter, Pipeline, Strategy
 from fedunseen.strategies.peers import Peers

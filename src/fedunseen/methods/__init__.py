@@ -36,5 +36,4 @@ METHODS = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.methods``."""
 
-_BASE = ("LEFT_TO_DATA", "Candidates", "Method", "MethodSettings")
-__getattr__, __dir__ = lazily(__name__, {**METHODS, **{name: f"fedunseen.methods.base:{name}" for name in _BASE}})
+__getattr__, __dir__ = lazily(__name__, METHODS, base=["LEFT_TO_DATA", "Candidates", "Method", "MethodSettings"])

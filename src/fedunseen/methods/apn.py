@@ -15,7 +15,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
-from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_sum
+from fedunseen.methods.maps import MapMethod, MapSettings, group_matrix, project, weighted_loss
 
 
 class APNSettings(MapSettings):
@@ -104,8 +104,7 @@ class APN(MapMethod):
             terms["groups_p"] = group_norms(params["p"].square().sum(-1), context["groups"]).sum()
         if s.compactness:
             terms["compactness"] = compactness(local.sigmoid(), weights)
-        total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": self.representation(maps, attributes)}
+        return weighted_loss(s, terms, self.representation(maps, attributes))
 
     def _pooled(self, params: Params, maps: Tensor) -> Tensor:
         """Return the attributes (n, attributes) that V sees in maps."""

@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import consistency, relation_distillation, semantic_cross_entropy
 from fedunseen.methods.base import AutoRate, MethodSettings, class_mask
-from fedunseen.methods.maps import weighted_sum
+from fedunseen.methods.maps import weighted_loss
 from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 
 Classes = Literal["seen", "all", "local"]
@@ -141,9 +141,8 @@ class FedZSL(Layered):
             rows = context["gamma"][labels]
             terms["kl"] = relation_distillation(logits, rows, weights, context["kl_mask"], s.temperature)
         terms |= self.more_terms(params, features, attributes, batch, context)
-        total = weighted_sum(s, terms)
         representation = features if self.trains_features else attributes
-        return total, {"loss": total, **terms, "representation": representation}
+        return weighted_loss(s, terms, representation)
 
     def more_terms(self, params: Params, features: Tensor, attributes: Tensor, batch: Batch, context: Context) -> Terms:
         """Return FedZSL Eq. 7, from the samples' ``features`` and predicted ``attributes``."""

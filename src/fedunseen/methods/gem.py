@@ -16,7 +16,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import attribute_error, compactness, group_norms, semantic_cross_entropy
 from fedunseen.methods.base import AutoRate
-from fedunseen.methods.maps import MapMethod, MapSettings, project, weighted_sum
+from fedunseen.methods.maps import MapMethod, MapSettings, project, weighted_loss
 
 TURN = 6e-4  # the learning rate for a V of length 1
 
@@ -96,8 +96,7 @@ class GEM(MapMethod):
             if s.compactness:
                 cells = attention[0].numel()  # the official code takes the mean over attributes and cells
                 terms["compactness"] = compactness(attention, weights) / cells
-        total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": self.representation(maps, attributes)}
+        return weighted_loss(s, terms, self.representation(maps, attributes))
 
     def _cosines(self, attributes: Tensor, semantics: Tensor) -> Tensor:
         return self.settings.scale * (attributes @ F.normalize(semantics, dim=-1).T)

@@ -101,9 +101,10 @@ class _Divided(Backbone):
         return super().__call__(params, inputs, training) / self.unit
 
 
-def weighted_sum(settings: MethodSettings, terms: Terms) -> Tensor:
-    """Add up ``terms``, each weighted by the setting of its name."""
-    return torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum()
+def weighted_loss(settings: MethodSettings, terms: Terms, representation: Tensor) -> tuple[Tensor, Terms]:
+    """Return the sum of ``terms``, each weighted by the setting of its name, and what a loss reports."""
+    total = torch.stack([getattr(settings, name) * term for name, term in terms.items()]).sum()
+    return total, {"loss": total, **terms, "representation": representation}
 
 
 def group_matrix(space: ClassSpace, loss: str, remedy: str) -> Tensor:

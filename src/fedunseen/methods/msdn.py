@@ -15,7 +15,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import jensen_shannon, self_calibration, semantic_cross_entropy, weighted_l1
-from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_sum, word_vectors
+from fedunseen.methods.maps import Classes, MapMethod, MapSettings, weighted_loss, word_vectors
 
 
 class MSDNSettings(MapSettings):
@@ -99,8 +99,7 @@ class MSDN(MapMethod):
             terms["calibration"] = torch.stack(parts).sum()
         if s.distillation:
             terms["distillation"] = jensen_shannon(*both, weights, mask) + weighted_l1(*both, weights, mask)
-        total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": self.representation(maps, self._fused(first, second))}
+        return weighted_loss(s, terms, self.representation(maps, self._fused(first, second)))
 
     def _both(self, params: Params, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Return the attributes (n, attributes) of both sub-networks."""

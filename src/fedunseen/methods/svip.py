@@ -17,7 +17,7 @@ from torch import Tensor
 from fedunseen.core.parameters import Params, linear_layer
 from fedunseen.core.phases import Batch, Context, Terms
 from fedunseen.losses import decorrelation, patch_cross_entropy, relation_distillation, semantic_cross_entropy
-from fedunseen.methods.maps import MapMethod, MapSettings, weighted_sum
+from fedunseen.methods.maps import MapMethod, MapSettings, weighted_loss
 from fedunseen.methods.networks import linear
 
 _HIDDEN = 512  # units of the patch classifier
@@ -134,8 +134,7 @@ class SVIP(MapMethod):
             terms["decorrelation"] = decorrelation(attributes, context["groups"], weights) / len(context["groups"])
         if s.patches:
             terms["patches"] = patch_cross_entropy(self._judge(params, patches), 1 - matters, weights)
-        total = weighted_sum(s, terms)
-        return total, {"loss": total, **terms, "representation": seen[:, 1:].mean(1)}
+        return weighted_loss(s, terms, seen[:, 1:].mean(1))
 
     def _tokens(self, params: Params, inputs: Tensor, training: bool = False) -> Tensor:
         """Return the tokens (n, 1 + P, width) before the first layer, the one of the whole picture first."""

@@ -245,10 +245,11 @@ class Private(Filter):
                 f"privacy.epsilon = {budget:g} is spent: round {round + 1} would raise it to "
                 f"{self.cost(round + 1):.4g}; resume the run with the settings that it was started with"
             )
-        if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and added noise
-            mean = self._of_sum(replies[0], int(replies[0].notes[MASKED]))
-            return FilterResult([Reply(0, mean, 1, 1)], state=state)
         expected = self.rate * sum(self.weights.values())
+        if len(replies) == 1 and MASKED in replies[0].notes:  # clients have clipped and added noise
+            factor = (replies[0].notes[MASKED] if self.uniform else replies[0].classes) / expected
+            mean = {name: value * factor for name, value in replies[0].update.items()}
+            return FilterResult([Reply(0, mean, 1, 1)], state=state)
         mean = {name: torch.zeros_like(value) for name, value in view.params.items()}
         clipped = 0
         for reply in replies:
@@ -270,18 +271,9 @@ class Private(Filter):
         norm = length(reply.update)
         factor = min(1.0, self.clip / norm if norm else 1.0) if norm <= _LONGEST else 0.0
         update = {name: value * factor if factor else torch.zeros_like(value) for name, value in reply.update.items()}
-        most, own = max(self.weights.values()), self._weight(reply)
+        most, own = max(self.weights.values()), 1.0 if self.uniform else float(reply.classes)
         deviation = self.noise * self.clip * most / own / math.sqrt(parties)
         return replace(reply, update=add_noise(update, deviation, self._noise_stream(round, reply.client)))
-
-    def _weight(self, reply: Reply) -> float:
-        return 1.0 if self.uniform else float(reply.classes)
-
-    def _of_sum(self, reply: Reply, clients: int) -> Params:
-        """Return the mean that a round releases, from the noisy sum over the weight of those in it."""
-        weight = float(clients) if self.uniform else float(reply.classes)
-        factor = weight / (self.rate * sum(self.weights.values()))
-        return {name: value * factor for name, value in reply.update.items()}
 
     def _noise_stream(self, round: int, client: int | None = None) -> np.random.Generator:
         if self.privacy.noise_from == "system":

@@ -69,8 +69,8 @@ STRATEGIES = {
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.strategies``."""
 
-_BASE = {name: f"fedunseen.strategies.base:{name}" for name in ("Instruction", "Reply", "Strategy", "StrategySettings")}
-_PIPELINE = {
-    name: f"fedunseen.strategies.pipeline:{name}" for name in ("Filter", "FilterResult", "Pipeline", "RoundView")
-}
-__getattr__, __dir__ = lazily(__name__, {**STRATEGIES, **_BASE, **_PIPELINE})
+__getattr__, __dir__ = lazily(
+    __name__, STRATEGIES,
+    base=["Instruction", "Reply", "Strategy", "StrategySettings"],
+    pipeline=["Filter", "FilterResult", "Pipeline", "RoundView"],
+)  # fmt: skip

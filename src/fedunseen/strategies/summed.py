@@ -54,7 +54,7 @@ class Summed(Strategy):
     def expand_classes(self, state: Params, expand: Callable[[Params], Params]) -> Params:
         """Give every client's sums the rows of the new classes, so that none has to send them again."""
         result: Params = {}
-        for client, sums in kept_sums(state).items():
+        for client, sums in of_each_client(state).items():
             result |= under(f"client/{client}/", expand(sums))
         return result
 
@@ -85,7 +85,7 @@ class Summed(Strategy):
                 state |= under(f"client/{reply.client}/", sums)
             else:
                 _add(brought, sums)
-        return (state, _total(self.nothing, kept_sums(state).values())) if self.each else ({}, brought)
+        return (state, _total(self.nothing, of_each_client(state).values())) if self.each else ({}, brought)
 
 
 def is_sum(value: Tensor) -> bool:
@@ -93,14 +93,9 @@ def is_sum(value: Tensor) -> bool:
     return value.dtype != torch.uint8
 
 
-def kept_sums(state: Params) -> dict[int, Params]:
-    """Return what each client has sent, in client order, from the server's state of :class:`Summed`."""
-    return of_each_client(state)
-
-
 def forget(state: Params, client: int) -> tuple[Params, Params]:
     """Return the server's state without a client, and the sums of all others: those of a run that never had it."""
-    parts = kept_sums(state)
+    parts = of_each_client(state)
     if client not in parts:
         kept = ", ".join(map(str, parts)) or "none"
         raise FedUnseenError(f"no sums of client {client} are kept, so it cannot be forgotten (kept are: {kept})")

@@ -22,7 +22,7 @@ from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator, ModelsOf
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks import zero_shot_summary

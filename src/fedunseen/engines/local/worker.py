@@ -16,7 +16,7 @@ from fedunseen.core.samples import CodedRows, Inputs, ScaledSamples
 from fedunseen.core.trainer import AUGMENT, LocalResult, Task, Trainer, batching_pays, chunk_size
 from fedunseen.encoders.images import DRAWS, Augmentation, augment
 from fedunseen.methods import Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.soft_statistics import Scorer, soft_statistics
 from fedunseen.methods.closed_form.unlabelled import features_of
 from fedunseen.strategies import Instruction, Reply, Strategy

@@ -26,7 +26,7 @@ from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
-from fedunseen.methods.closed_form import ClosedForm
+from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.tasks.base import Classes, Examples, Inputs, Prediction, Question, Shown
 
 if TYPE_CHECKING:

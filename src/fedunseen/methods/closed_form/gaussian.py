@@ -135,9 +135,7 @@ class Gaussian(ClosedForm):
         seen_mask = torch.zeros(classes, dtype=torch.float64)
         seen_mask[torch.from_numpy(np.intersect1d(found.classes, self.space.seen))] = 1.0
         model = {
-            "kernel": torch.tensor(
-                [kernel.variance, kernel.nugget, kernel.width, white.shrinkage], dtype=torch.float64
-            ),
+            "kernel": kernel.packed(white.shrinkage),
             "precision": torch.cholesky_inverse(white.factor),
             "described": torch.ones(classes, dtype=torch.float64),
             "seen_mask": seen_mask,
@@ -160,7 +158,7 @@ class Gaussian(ClosedForm):
         width = s.width * gp.median_distance(semantics[sums["count"] > 0])
         kernel = gp.Kernel(s.variance, s.nugget, width)
         less = model | _prototypes(kernel, semantics, sums, fit)
-        less["kernel"] = torch.tensor([s.variance, s.nugget, width, s.shrinkage], dtype=torch.float64)
+        less["kernel"] = kernel.packed(s.shrinkage)
         weight, bias = self.describe(less, semantics[out])
         return torch.addmm(bias, inputs.double() - less["centre"], weight.T)
 
@@ -186,9 +184,7 @@ class Gaussian(ClosedForm):
         s, none = self.settings, torch.zeros(classes, dtype=torch.float64)
         variance, nugget, relative = (1.0 if v is None else v for v in (s.variance, s.nugget, s.width))
         model = {
-            "kernel": torch.tensor(
-                [variance, nugget, relative * gp.median_distance(semantics), 1.0], dtype=torch.float64
-            ),
+            "kernel": gp.Kernel(variance, nugget, relative * gp.median_distance(semantics)).packed(1.0),
             "centre": torch.zeros(width, dtype=torch.float64),
             "dual_coefficients": torch.zeros(classes, width, dtype=torch.float64),
             "precision": torch.eye(width, dtype=torch.float64),
@@ -247,7 +243,7 @@ class Gaussian(ClosedForm):
     def describe(self, params: Params, semantics: Tensor) -> tuple[Tensor, Tensor]:
         """Return weights (T, d) and biases (T,) of classes that have descriptions (T, a) alone."""
         known = self.semantics.to(params["dual_coefficients"])
-        cross = self._kernel(params)(gp.squared_distances(semantics.to(known), known))
+        cross = gp.Kernel.of(params)(gp.squared_distances(semantics.to(known), known))
         cross = torch.where(params["described"] > 0, cross, 0.0)  # who has no samples has no effect either
         apart = from_prior(params, cross @ params["dual_coefficients"], semantics.to(known))
         return _discriminants(apart, params["precision"])
@@ -274,7 +270,7 @@ class Gaussian(ClosedForm):
         empty = torch.zeros(classes, dtype=torch.float64)
         flags = torch.ones(classes) if described is None else torch.from_numpy(np.asarray(described)).double()
         flags[:before] = torch.maximum(flags[:before], params["described"])
-        kernel = self._kernel(params)
+        kernel = gp.Kernel.of(params)
         # the class means of before, from what they had effected, under the descriptions of before
         old = torch.nonzero(params["count"] > 0)[:, 0]
         known = self.semantics.double().cpu()[old]
@@ -306,30 +302,28 @@ class Gaussian(ClosedForm):
     def prototypes(self, model: Params, semantics: Tensor) -> Tensor:
         """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the centre."""
         observed = torch.nonzero(model["count"] > 0)[:, 0]
-        cross = covariance_with(self._kernel(model), semantics, model["described"], observed)
+        cross = covariance_with(gp.Kernel.of(model), semantics, model["described"], observed)
         return from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in order of ids."""
-        return _posterior_of(self._kernel(params), params, semantics.double().cpu()).weights
-
-    @staticmethod
-    def _kernel(params: Params) -> gp.Kernel:
-        variance, nugget, width, _ = params["kernel"].tolist()
-        return gp.Kernel(variance, nugget, width)
+        return _posterior_of(params, semantics.double().cpu()).weights
 
     def _linear(self, model: Params, semantics: Tensor) -> Params:
         """Return the weights, biases and variances of all classes, from what their observed ones effect."""
         weight, bias = _discriminants(self.prototypes(model, semantics), model["precision"])
-        variance = _posterior_of(self._kernel(model), model, semantics).variance
+        variance = _posterior_of(model, semantics).variance
         return {"weight": weight, "bias": bias - model["offset"] * model["seen_mask"], "variance": variance}
 
 
 def _description_prior(semantics: Tensor, sums: Params) -> Params:
-    """Return ``slope`` and ``middle``: where classes are expected by their descriptions (C, d)."""
+    """Return ``slope`` and ``middle``: how far class means move with descriptions (C, d), by least squares."""
     there = sums["count"] > 0
     own, means = semantics[there], sums["total"][there] / sums["count"][there][:, None]
-    return {"slope": _slope(own, means), "middle": own.mean(0)}
+    s, m = own - own.mean(0), means - means.mean(0)
+    length = s.square().sum()
+    slope = ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
+    return {"slope": slope, "middle": own.mean(0)}
 
 
 def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params) -> Params:
@@ -340,19 +334,10 @@ def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params)
     centre = means.mean(0)
     a = kernel.within(own)
     a.diagonal().add_(1 / count)
-    apart = means - centre
-    if fit:
-        apart = apart - fit["slope"] * (own - fit["middle"])
+    apart = from_prior(fit, means - centre, own, sign=-1.0)
     dual = torch.zeros_like(sums["total"])
     dual[there] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
     return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
-
-
-def _slope(semantics: Tensor, means: Tensor) -> Tensor:
-    """Return how far class means (O, d) move with their descriptions (O, d), by least squares."""
-    s, m = semantics - semantics.mean(0), means - means.mean(0)
-    length = s.square().sum()
-    return ((s * m).sum() / length).clamp(min=0.0) if float(length) > 0 else length.new_tensor(1.0)
 
 
 def from_prior(
@@ -374,8 +359,8 @@ def covariance_with(kernel: gp.Kernel, semantics: Tensor, described: Tensor, amo
     return kernel(gp.squared_distances(rows, rows[among]), same) * both
 
 
-def _posterior_of(kernel: gp.Kernel, model: Params, semantics: Tensor) -> gp.Posterior:
-    observed = torch.nonzero(model["count"] > 0)[:, 0]
+def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:
+    kernel, observed = gp.Kernel.of(model), torch.nonzero(model["count"] > 0)[:, 0]
     k = covariance_with(kernel, semantics, model["described"], observed)
     own = torch.full((len(k),), kernel.variance * (1 + kernel.nugget), dtype=k.dtype)
     return gp.posterior(k[observed], k, own, model["count"][observed])

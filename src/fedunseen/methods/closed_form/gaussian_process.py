@@ -30,6 +30,15 @@ class Kernel:
     nugget: float  # lambda
     width: float  # w, in units of squared distances between semantics
 
+    @staticmethod
+    def of(model: Params) -> "Kernel":
+        """Return the kernel of a model."""
+        return Kernel(*model["kernel"][:3].tolist())
+
+    def packed(self, shrinkage: float) -> Tensor:
+        """Return what a model stores: the kernel and its shrinkage, (4,)."""
+        return torch.tensor([self.variance, self.nugget, self.width, shrinkage], dtype=torch.float64)
+
     def __call__(self, distances: Tensor, same: Tensor | None = None) -> Tensor:
         """Return K (...) from squared distances (...); ``same`` (...) is true where both are one class."""
         k = torch.exp(distances / (-2 * self.width))

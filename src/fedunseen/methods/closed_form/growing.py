@@ -39,7 +39,7 @@ class Growing:
     def of(params: Params, semantics: Tensor) -> "Growing":
         """Return the model of these classes, in O(C O + O^3)."""
         semantics, observed = semantics.double().cpu(), torch.nonzero(params["count"] > 0)[:, 0]
-        cross = covariance_with(_kernel(params), semantics, params["described"], observed)
+        cross = covariance_with(Kernel.of(params), semantics, params["described"], observed)
         a = cross[observed].clone()
         a.diagonal().add_(1 / params["count"][observed])
         dual = params["dual_coefficients"][observed]
@@ -47,7 +47,7 @@ class Growing:
 
     def add(self, semantics: Tensor | None, count: float, total: Tensor) -> "Growing":
         """Add a class by its description (a,), by ``count`` samples with the sum ``total`` (d,), or by both."""
-        p, kernel, described = self.params, _kernel(self.params), float(semantics is not None)
+        p, kernel, described = self.params, Kernel.of(self.params), float(semantics is not None)
         row = self.semantics.new_zeros(1, self.semantics.shape[1]) if semantics is None else semantics.double()[None]
         near = described * p["described"] * kernel(squared_distances(self.semantics, row))[:, 0]
         own, k = kernel.variance * (1 + kernel.nugget), near[self.observed]
@@ -78,8 +78,3 @@ class Growing:
         params = p | {name: torch.cat([p[name], near.new_tensor([value])]) for name, value in numbers.items()}
         params |= {"weight": weight, "bias": torch.cat([bias, (weight[-1] @ apart)[None] / -2])}
         return Growing(params, torch.cat([self.semantics, row]), grown.observed, grown.factor, cross, grown.dual)
-
-
-def _kernel(params: Params) -> Kernel:
-    variance, nugget, width, _ = params["kernel"].tolist()
-    return Kernel(variance, nugget, width)
