@@ -43,7 +43,7 @@ from fedunseen.core.parameters import Params, size_in_bytes
 from fedunseen.data import Benchmark, ClassSpace, Quantization, Scaler, fit_semantics
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.answers import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
 from fedunseen.methods.closed_form.base import ClosedForm

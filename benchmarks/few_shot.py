@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.encoders.gru import GRUBackbone, GRUSettings
 from fedunseen.methods.maml import MAML, MAMLSettings

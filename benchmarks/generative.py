@@ -24,7 +24,7 @@ from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.core.trainer import LocalResult, Task, Trainer
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
 
 

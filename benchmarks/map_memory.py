@@ -25,7 +25,7 @@ def measure(clients: int) -> dict[str, float]:
     import torch
 
     from fedunseen.data import ClassSpace
-    from fedunseen.encoders import Backbone
+    from fedunseen.encoders.backbone import Backbone
     from fedunseen.engines import InProcess, Worker
     from fedunseen.engines.local.worker import Execution
     from fedunseen.methods.apn import APN, APNSettings

@@ -53,7 +53,7 @@ from fedunseen.cli.main import main as command_line
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines.remote.masking import PartySession
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances

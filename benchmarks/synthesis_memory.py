@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods import Candidates
 from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
 

@@ -32,7 +32,7 @@ from fedunseen.core.memory import keep_pages
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines import EngineSettings, Worker
 from fedunseen.engines.local.worker import Execution, Work
 from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings

@@ -11,7 +11,7 @@ from fedunseen.attacks.malicious import MaliciousWorker
 from fedunseen.core.phases import epochs_plan
 from fedunseen.data import ClassSpace
 from fedunseen.defences.screening import COUNTS, Magnitude, ScreenedTrainer
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines.local.worker import Execution, Work, Worker
 from fedunseen.methods import Classifier
 from fedunseen.strategies import Scaffold

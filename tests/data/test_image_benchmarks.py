@@ -11,7 +11,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 import published_layouts as layouts
-from fedunseen.data.benchmarks.image_benchmark import draw_test
+from fedunseen.data.benchmark import draw_test
 from fedunseen.data.benchmarks.proposed_split import builtin_groups
 from fedunseen.data.benchmarks.published import Apy, Awa2, Cub, Sun
 from fedunseen.data.io.images import read_image, square

@@ -7,7 +7,7 @@ import torch
 from fedunseen.core.parameters import within
 from fedunseen.core.registry import find
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local.worker import Execution, Work

@@ -15,7 +15,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local import in_process
 from fedunseen.engines.local.worker import Execution

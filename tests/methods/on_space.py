@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 
 SEEN = [0, 1, 2, 3, 4]
 KEPT = [0, 1, 3]  # the samples of a batch that count

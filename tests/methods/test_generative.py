@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss
 
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.phases import Adam
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.text import embed_texts
 from fedunseen.methods import CLSWGAN, FREE, VAEGAN, Candidates, generative
 from fedunseen.methods.generative import softmax_head

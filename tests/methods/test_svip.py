@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from on_space import KEPT, MAPS, SEEN, batch, check_loss, on, others
 from pydantic import ValidationError
 
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods.svip import SVIP, rollout, transformer, transformer_init
 
 

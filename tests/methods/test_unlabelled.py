@@ -11,7 +11,7 @@ import torch
 from fedunseen import ZeroShotClassifier
 from fedunseen.core.errors import ExperimentError
 from fedunseen.data import ClassSpace
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
 from fedunseen.experiment.changed import adaptation_note
 from fedunseen.methods import Gaussian, Ridge

@@ -8,7 +8,7 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.parameters import of_each_client
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
-from fedunseen.encoders import Backbone
+from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines import InProcess, Worker
 from fedunseen.methods import Ridge
 from fedunseen.strategies import FedAvg, Reply, Scaffold

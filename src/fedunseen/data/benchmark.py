@@ -260,19 +260,13 @@ class Benchmark:
         if not len(space.train):
             raise DataError(f"{self.name}: every seen class is a validation class: leave some to train on")
         labels = self.labels[self.train]
-        held: list[NDArray[np.int64]] = []
-        for c in space.train.tolist():
-            samples = self.train[labels == c]
-            count = max(0, min(len(samples) - 1, max(1, round(HELD_OUT * len(samples)))))  # a part may have none
-            held.append(stream(seed, "selection split", c).choice(samples, size=count, replace=False))
-        test_seen = np.sort(np.concatenate(held))
-        of_train_classes = self.train[np.isin(labels, space.train)]
+        held_out = draw_test(labels, space.train, HELD_OUT, seed, "selection split")
         return replace(
             self,
             name=f"{self.name} (selection)",
             space=replace(space, seen=space.train, validation=np.array([], dtype=np.int64), unseen=space.validation),
-            train=np.setdiff1d(of_train_classes, test_seen),
-            test_seen=test_seen,
+            train=self.train[np.isin(labels, space.train) & ~held_out],
+            test_seen=self.train[held_out],
             test_unseen=self.train[np.isin(labels, space.validation)],
         )
 
@@ -282,6 +276,18 @@ def split_ids(space: ClassSpace, labels: NDArray[np.int64], test: NDArray[np.boo
     seen, unseen = np.isin(labels, space.seen), np.isin(labels, space.unseen)
     masks = {"train": seen & ~test, "test_seen": seen & test, "test_unseen": unseen}
     return {split: np.flatnonzero(mask) for split, mask in masks.items()}
+
+
+def draw_test(
+    labels: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int, purpose: str = "test images"
+) -> NDArray[np.bool_]:
+    """Draw a share of the samples of each class for tests: at least one, but a class's only sample stays."""
+    test = np.zeros(len(labels), dtype=bool)
+    for c in classes.tolist():
+        mine = np.flatnonzero(labels == c)
+        if count := min(len(mine) - 1, max(1, round(share * len(mine)))) if len(mine) else 0:
+            test[stream(seed, purpose, c).choice(mine, size=count, replace=False)] = True
+    return test
 
 
 def empty_split(name: str, split: str) -> str:

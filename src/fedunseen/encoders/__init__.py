@@ -1,16 +1,5 @@
 """Encoders: images and text to vectors, maps or tokens; frozen (features are computed once) or trained in the model."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from fedunseen.core.registry import lazily
-
-if TYPE_CHECKING:
-    from fedunseen.encoders.backbone import Backbone, Encoder, EncoderSettings
-
-__all__ = ["ENCODERS", "Backbone", "Encoder", "EncoderSettings"]
-
 ENCODERS = {
     "none": "fedunseen.encoders.backbone:NoEncoder",
     "conv": "fedunseen.encoders.conv:Conv",
@@ -25,8 +14,3 @@ ENCODERS = {
     "run": "fedunseen.experiment.run_encoder:RunEncoder",
 }
 """Name -> where the class is. Other packages add theirs through the entry-point group ``fedunseen.encoders``."""
-
-_BASE = "fedunseen.encoders.backbone"
-__getattr__, __dir__ = lazily(
-    __name__, {name: f"{_BASE}:{name}" for name in ("Backbone", "Encoder", "EncoderSettings")}
-)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
-from fedunseen.data.benchmarks.image_benchmark import draw_test
+from fedunseen.data.benchmark import draw_test
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.partition import Partition, elsewhere

@@ -22,8 +22,7 @@ from fedunseen.core.files import replacing
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, DataSettings
-from fedunseen.encoders import Backbone, Encoder, EncoderSettings
-from fedunseen.encoders.backbone import CARRIED_MB
+from fedunseen.encoders.backbone import CARRIED_MB, Backbone, Encoder, EncoderSettings
 from fedunseen.experiment.rules import EncoderFacts, check
 from fedunseen.experiment.schema import Experiment
 

@@ -20,7 +20,7 @@ from fedunseen.core.files import whole_folder, write_json, write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.registry import announced, find
 from fedunseen.data import Benchmark, ClassSpace, Scaler
-from fedunseen.encoders import Encoder
+from fedunseen.encoders.backbone import Encoder
 from fedunseen.engines.remote.coordinator import PartyStatus
 from fedunseen.experiment.encoding import copy_weights, make_encoder, record_weights
 from fedunseen.experiment.schema import Experiment

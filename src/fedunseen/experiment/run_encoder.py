@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.errors import ExperimentError
-from fedunseen.encoders import Encoder, EncoderSettings
-from fedunseen.encoders.backbone import Output, WeightsSettings
+from fedunseen.encoders.backbone import Encoder, EncoderSettings, Output, WeightsSettings
 from fedunseen.experiment.result.run import load_run
 from fedunseen.methods import Method
 

@@ -12,7 +12,7 @@ from fedunseen.core.registry import find
 from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
 from fedunseen.defences.base import DefenceSettings
-from fedunseen.encoders import EncoderSettings
+from fedunseen.encoders.backbone import EncoderSettings
 from fedunseen.engines import DistributedSettings, EngineSettings
 from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated, with_defaults

@@ -9,6 +9,7 @@ import scipy.io
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder, whole_folder, write_text
 from fedunseen.data import Benchmark
+from fedunseen.data.benchmarks.image_benchmark import unit_length
 from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
@@ -55,9 +56,8 @@ def _write(benchmark: Benchmark, out: Path) -> None:
     }  # fmt: skip
     names = np.empty((len(space.names), 1), dtype=object)
     names[:, 0] = space.names
-    lengths = np.linalg.norm(space.semantics, axis=1, keepdims=True)
     splits = {
-        "att": (space.semantics / np.maximum(lengths, 1e-12)).T,
+        "att": unit_length(space.semantics).T,
         "original_att": space.semantics.T,
         "allclasses_names": names,
         **{key: (ids + 1)[:, None] for key, ids in places.items()},

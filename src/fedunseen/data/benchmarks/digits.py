@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import field_validator
 
-from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
@@ -32,13 +31,10 @@ HELD_OUT = 0.2  # of each training digit's images
 def scanned() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return scikit-learn's images (1797, 8, 8) in [0, 16], and digits; importing it takes as long as PyTorch."""
     spec = find_spec("sklearn")
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    file = Path(places[0], "datasets", "data", "digits.csv.gz") if places else Path("digits.csv.gz")
-    try:
-        with gzip.open(file, "rt") as lines:
-            table = np.loadtxt(lines, delimiter=",")
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"{file} cannot be read ({error}): install scikit-learn again, which brings it") from None
+    assert spec is not None
+    assert spec.origin is not None
+    with gzip.open(Path(spec.origin).with_name("datasets") / "data" / "digits.csv.gz", "rt") as lines:
+        table = np.loadtxt(lines, delimiter=",")
     return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
 
 

@@ -151,16 +151,6 @@ class ImageBenchmark(BenchmarkLoader):
         return facts
 
 
-def draw_test(labels: NDArray[np.int64], classes: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
-    """Draw a share of the images of each class for tests: at least one, but a class's only image stays."""
-    test = np.zeros(len(labels), dtype=bool)
-    for c in classes.tolist():
-        mine = np.flatnonzero(labels == c)
-        if count := min(len(mine) - 1, max(1, round(share * len(mine)))) if len(mine) else 0:
-            test[stream(seed, "test images", c).choice(mine, size=count, replace=False)] = True
-    return test
-
-
 def class_means(values: NDArray[Any], labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
     """Return the mean of each class's rows of ``values``, shape (classes, columns); zeros for a class without any."""
     means = np.zeros((classes, values.shape[1]))

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
-from fedunseen.data.benchmark import check_unlabelled
-from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing, draw_test
+from fedunseen.data.benchmark import check_unlabelled, draw_test
+from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings, Listing
 from fedunseen.data.class_space import draw_validation
 from fedunseen.data.class_table import OwnData, class_names, read_class_table
 from fedunseen.data.io.images import list_images

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError
+from fedunseen.data.benchmark import draw_test
 from fedunseen.data.benchmarks import image_benchmark, proposed_split
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
@@ -74,11 +75,9 @@ class PublishedBenchmark(ImageBenchmark):
         names, columns = tuple(tables.names), tuple(tables.attribute_names)
         semantics = image_benchmark.unit_length(tables.semantics) if settings.attributes == "att" else tables.semantics
         space = ClassSpace(names, semantics, columns, split.seen, validation, split.unseen, tables.groups)
-        test = (
-            split.test
-            if split.test is not None
-            else image_benchmark.draw_test(labels, split.seen, proposed_split.TEST_SHARE, image_benchmark.SPLIT_SEED)
-        )
+        test = split.test
+        if test is None:
+            test = draw_test(labels, split.seen, proposed_split.TEST_SHARE, image_benchmark.SPLIT_SEED)
         return image_benchmark.Listing(
             cls.dataset, tables.root, tables.files, labels, space, test, split.used, tables.boxes
         )

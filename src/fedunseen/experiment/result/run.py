@@ -18,7 +18,7 @@ from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
-from fedunseen.encoders import Encoder
+from fedunseen.encoders.backbone import Encoder
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.encoding import files_of, found, found_text, make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches

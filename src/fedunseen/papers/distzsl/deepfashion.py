@@ -16,6 +16,7 @@ from pydantic import Field
 from fedunseen.core.array_cache import cached_blocks
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
+from fedunseen.data.benchmark import draw_test
 from fedunseen.data.benchmarks import image_benchmark
 from fedunseen.data.benchmarks.image_benchmark import ImageBenchmark, ImageSettings
 from fedunseen.data.benchmarks.proposed_split import TEST_SHARE
@@ -80,7 +81,7 @@ class DeepFashion(ImageBenchmark, name="deepfashion"):
         count = len(present)
         unseen = np.sort(stream(settings.split_seed, "unseen classes").choice(count, settings.unseen_classes, False))
         seen = np.setdiff1d(np.arange(count), unseen)
-        test = image_benchmark.draw_test(classes, seen, TEST_SHARE, settings.split_seed)
+        test = draw_test(classes, seen, TEST_SHARE, settings.split_seed)
         shares = image_benchmark.class_means(marks[~test] > 0, classes[~test], count)
         space = ClassSpace(
             names=tuple(names[i] for i in present),
