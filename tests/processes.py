@@ -23,6 +23,21 @@ GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
 
 
+def descendants(parent: int) -> dict[int, str]:
+    """Return the processes below one, process -> state; its direct children come first."""
+    parents: dict[int, list[tuple[int, str]]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            state, above = entry.read_text().rpartition(")")[2].split()[:2]
+            parents.setdefault(int(above), []).append((int(entry.parent.name), state))
+    found, ahead = {}, [parent]
+    while ahead:
+        for process, state in parents.get(ahead.pop(0), []):
+            found[process] = state
+            ahead.append(process)
+    return found
+
+
 def fedunseen(*words):
     """Be the command."""
     from fedunseen.cli.main import main

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment.deployed import UNCALIBRATED
 from fedunseen.experiment.running import run
 from fedunseen.experiment.schema import Experiment
-from processes import TRAINED, Deployment, command, sets
+from processes import TRAINED, Deployment, command, descendants, sets
 from same import same
 
 pytestmark = pytest.mark.slow

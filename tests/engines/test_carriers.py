@@ -13,8 +13,7 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import carrier, websocket
 from fedunseen.engines.remote.link import Simulate, exchange
-from fedunseen.engines.remote.supervisor import descendants
-from processes import GUARD, Forked, until
+from processes import GUARD, Forked, descendants, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -119,6 +118,27 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
         assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
         started = descendants(os.getpid()).keys() - before
         assert len(started) > 3
+    until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
+
+
+def simulate_for_ever(engine, folder):
+    with carrier(engine).simulate(Simulate(folder / "run", 2, 2, f"echo_for_{engine}:make", "says")) as link:
+        until(link.present)
+        (folder / "ready").touch()
+        threading.Event().wait()
+
+
+@pytest.mark.parametrize("engine", ["nvflare", "flower"])
+def test_a_simulation_ends_when_the_process_that_started_it_is_killed(engine, machine, tmp_path, monkeypatch):
+    pytest.importorskip({"flower": "ray"}.get(engine, engine), reason=f"pip install 'fedunseen[{engine}]'")
+    (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
+    monkeypatch.syspath_prepend(tmp_path)
+    process = Forked([engine, tmp_path], simulate_for_ever, tmp_path, "simulation.log")
+    machine.running.append(process)
+    until((tmp_path / "ready").exists)
+    started = descendants(process.pid)
+    assert len(started) > 3
+    process.kill()
     until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
 
 

@@ -20,11 +20,10 @@ import pytest
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.carriers import flower
 from fedunseen.engines.remote.link import PartyGone, Simulate
-from fedunseen.engines.remote.supervisor import descendants
 from fedunseen.experiment.running import run
 from fedunseen.tools.deal import deal
 from links import CLOSED, experiment
-from processes import Machine, command, environment, free_port, until
+from processes import Machine, command, descendants, environment, free_port, until
 from same import same
 
 pytest.importorskip("flwr", reason="pip install 'fedunseen[flower]'")

@@ -19,7 +19,7 @@ pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 from fedunseen.engines.carriers.nvflare import simulate
 from fedunseen.engines.carriers.nvflare.job import Place
 from fedunseen.engines.remote.link import Simulate
-from fedunseen.engines.remote.supervisor import Child
+from fedunseen.engines.remote.processes import Child
 from fedunseen.tools.nvflare_job import Party
 
 pytestmark = pytest.mark.slow

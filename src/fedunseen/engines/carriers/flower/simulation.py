@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.engines.remote.link import Link, Simulate
+from fedunseen.engines.remote.processes import Child, Kept
 from fedunseen.engines.remote.relay import ENDED, Channel, Port, RelayServer, dial, forward
-from fedunseen.engines.remote.supervisor import Child, Kept
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -48,9 +48,9 @@ def simulated(place: Simulate) -> Iterator[Link]:
         environment = {**os.environ, **QUIET, "FLWR_HOME": str(place.folder.resolve()), **port.environment}
         environment[PLACE] = json.dumps(settings)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the same modules as here
-        supervisor = Kept(lambda: Child(command, path, environment))
-        stack.callback(supervisor.stop)
-        if not supervisor.ready(lambda: len(board.present()) == place.parties, START):
+        kept = Kept(lambda: Child(command, path, environment))
+        stack.callback(kept.stop)
+        if not kept.ready(lambda: len(board.present()) == place.parties, START):
             raise FedUnseenError(f"Flower's simulation did not start: {path} says why")
         yield board
 

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from fedunseen.core.errors import FedUnseenError, MissingDependencyError
 from fedunseen.core.files import write_json
 from fedunseen.engines.remote.link import Link, Simulate
+from fedunseen.engines.remote.processes import Child, Kept
 from fedunseen.engines.remote.relay import Port, RelayServer
-from fedunseen.engines.remote.supervisor import Child, Kept
 
 __all__ = ["simulate"]
 
@@ -55,10 +55,10 @@ def simulate(place: Simulate) -> Iterator[Link]:
         # NVFlare writes into this folder alone, and imports this package.
         own = {"HOME": str(folder.resolve()), "PYTHONDONTWRITEBYTECODE": "1", "GRPC_VERBOSITY": "ERROR"}
         paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        supervisor = Kept(
+        kept = Kept(
             lambda: Child(command, folder / "output.txt", {**os.environ, **port.environment, **own, **paths}, folder)
         )
-        stack.callback(supervisor.stop)
-        if not supervisor.ready(lambda: bool(board.present()), PATIENCE):
+        stack.callback(kept.stop)
+        if not kept.ready(lambda: bool(board.present()), PATIENCE):
             raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
         yield board
