@@ -105,21 +105,21 @@ def problem(seed, n=40, classes=5, a=4, d=7, kind="linear", noise=0.3):
 
 def test_decoder_agrees_with_scipy():
     decode, predicted, visual, prototypes, labels = problem(0, n=12)
-    found = theory.decoder(decode, predicted, visual, prototypes, labels)
+    found, epsilon = theory.decoder(decode, predicted, visual, prototypes, labels)
     points = np.concatenate([predicted, prototypes])
     ratios = pdist(decode(points)) / pdist(points)
     rebuilt, anchors = (np.linalg.norm(decode(rows) - visual, axis=1) for rows in (predicted, prototypes[labels]))
     expected = (ratios.min(), ratios.max(), rebuilt.max())
-    assert (found.smallest, found.largest, found.delta) == pytest.approx(expected)
-    np.testing.assert_allclose(found.epsilon, anchors)
-    assert found.report["lemma_3_says_something"] == pytest.approx((pdist(visual) > 2 * found.delta).mean())
+    assert (found["c_h"], found["L_h"], found["delta"]) == pytest.approx(expected)
+    np.testing.assert_allclose(epsilon, anchors)
+    assert found["lemma_3_says_something"] == pytest.approx((pdist(visual) > 2 * found["delta"]).mean())
 
 
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from(["linear", "curved"]), st.floats(0, 3), st.integers(1, 9))
 def test_lemmas_3_and_4_hold_with_the_measured_uniform_constants(seed, kind, noise, d):
-    found = theory.decoder(*problem(seed, kind=kind, noise=noise, d=d))
-    assert found.report["lemma_3_holds"] == found.report["lemma_4_holds"] == 1.0
+    found, _ = theory.decoder(*problem(seed, kind=kind, noise=noise, d=d))
+    assert found["lemma_3_holds"] == found["lemma_4_holds"] == 1.0
 
 
 @settings(max_examples=60, deadline=None)
@@ -131,9 +131,9 @@ def test_whenever_a_condition_holds_the_answer_is_right(seed, noise, classes, a)
     names = [f"class {c}" for c in range(classes)]
     records = theory.class_margins(predicted, labels, prototypes, np.arange(classes), names, answers, found)
     distances = np.linalg.norm(prototypes[:, None] - prototypes[None], axis=2)
-    room = theory.margin_room(distances)[labels]
+    room = theory.margins(distances)[2][labels]
     right, near = answers == labels, np.linalg.norm(predicted - prototypes[labels], axis=1) < room
-    margin = found.delta + found.epsilon < found.smallest * room
+    margin = found[0]["delta"] + found[1] < found[0]["c_h"] * room
     assert right[margin].all()  # Theorem 5
     assert right[near].all()  # Eq. 61
     assert near[margin].all()  # Lemma 4: Eq. 20 is the stronger demand

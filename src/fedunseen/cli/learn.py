@@ -46,7 +46,7 @@ def learn(
     else:
         from fedunseen.experiment.changed import read_all_class_sums
 
-        run = run.seeds[0] if run.seeds else run
+        run = run.first
         new, examples = read_all_class_sums(run, sums)
         done = run.learn(new or None, examples, out)
     write_card(done)
@@ -107,7 +107,7 @@ def sums(
         count = write_removal(run, data, out, samples or (), consent)
         say(f"to be removed: {count} samples", f"file:   {out}")
         return
-    counts = write_class_sums(run.seeds[0] if run.seeds else run, data, out)
+    counts = write_class_sums(run.first, data, out)
     say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
     if alone := [name for name, count in counts.items() if count == 1]:
         say(f"the sum of a single sample is that sample: {', '.join(alone)}")

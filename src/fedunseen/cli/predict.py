@@ -110,7 +110,7 @@ def _ranked(
     """Yield the name and the whole ranking of every input, asked in batches."""
     from fedunseen.tasks.few_shot import examples_of
 
-    reader = run.seeds[0] if run.seeds else run
+    reader = run.first
     given = reader.described(classes)  # once: a text encoder takes seconds
     shown = None if support is None else {n: reader.read_inputs(files) for n, files in examples_of(support).items()}
     for names, rows in reader.batches(inputs):
@@ -155,7 +155,7 @@ def export(
         from fedunseen.report.card import model_card
 
         exported = run if client is None else run.of_client(client)
-        written += export_model(exported, out, model_card(exported.seeds[0] if exported.seeds else exported))
+        written += export_model(exported, out, model_card(exported.first))
     for folder, tex in ((csv, False), (latex, True)):
         if folder is not None:
             from fedunseen.experiment.tables import write_tables

@@ -78,7 +78,7 @@ class Adapting(ByFile):
     """Adapts a run to the parties' unlabelled samples, round by round."""
 
     def __init__(self, run: Run, parties: int, masked: bool) -> None:
-        run = run.seeds[0] if run.seeds else run
+        run = run.first
         run.check_one_model("to adapt", choosable=True)
         adaptable(run.method)
         super().__init__(run, parties, masked)

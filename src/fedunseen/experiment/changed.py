@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 def adapt_run(run: Run, inputs: Inputs, out: str | Path | None = None, among: str = "all") -> Run:
     """Return the run adapted to unlabelled samples; see :meth:`fedunseen.Run.adapt`."""
-    run = run.seeds[0] if run.seeds else run
+    run = run.first
     run.check_one_model("to adapt", choosable=True)
     adaptable(run.method)
     folder = None if out is None else free_folder(out)

@@ -75,7 +75,7 @@ class _Scores(nn.Module):
 
 def export_model(run: Run, folder: Path, card: str) -> list[Path]:
     """Write ``model.onnx``, ``model.json``, ``classes.csv``, ``predict.py`` and ``README.md`` into a new folder."""
-    run = run.seeds[0] if run.seeds else run
+    run = run.first
     run.check_one_model("to export", choosable=True)
     method = run.method
     if method.task == "few-shot" or not method.zero_shot or method.generates:

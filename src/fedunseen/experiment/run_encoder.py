@@ -44,7 +44,7 @@ class RunEncoder(Encoder):
                 "encoder.name = 'run' gives vectors: choose a method on vectors, for example gaussian"
             )
         self.run = load_run(settings.model)
-        self.run = self.run.seeds[0] if self.run.seeds else self.run
+        self.run = self.run.first
         self.run.check_one_model("to encode with")
         own = self._weights_beside()
         if own is not None:

@@ -116,26 +116,20 @@ def _armed(attack: Backdoor, scene: Scene) -> Attack:
         if target not in np.union1d(space.seen, space.unseen):
             raise ExperimentError(f"attack.targets: {named!r} is neither a seen nor an unseen class: name another")
         rng = stream(scene.experiment.run.seed, "triggers", client)
-        made = _triggers(scene, settings, kind, client, target, rng)
         name = kind if list(kinds.values()).count(kind) == 1 else f"{kind} {client}"
-        probes.append(Probe(name, client, target, made.tested, made.trained, made.shown, made.source))
-        poisons[client] = Poison(made.trained, target, scene.deviation(client, settings.noise))
+        tested, trained, shown, source = _triggers(scene, settings, kind, client, target, rng)
+        probes.append(Probe(name, client, target, tested, trained, shown, source))
+        poisons[client] = Poison(trained, target, scene.deviation(client, settings.noise))
     return Backdoor(settings, probes, poisons)
 
 
-@dataclass(frozen=True, eq=False)
-class Made:
-    """The triggers of one client: those that it trains on, those that success is measured by, and a few to look at."""
-
-    trained: Tensor
-    tested: Tensor
-    shown: Images | None
-    source: str
+Triggers = tuple[Tensor, Tensor, Images | None, str]
+"""A client's triggers: those that success is measured by, those that it trains on, a few to look at, their source."""
 
 
 def _triggers(
     scene: Scene, settings: BackdoorSettings, kind: str, client: int, target: int, rng: np.random.Generator
-) -> Made:
+) -> Triggers:
     if settings.folder is not None:
         return _from_folder(scene, settings, kind, rng)
     if kind == "object":
@@ -152,10 +146,12 @@ def _triggers(
         )
     trained, tested = transform(clean, rng), transform(others, rng)
     words = {"background": "clean images before a sky", "style": "clean images drawn like a cartoon"}[kind]
-    return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
+    return scene.from_images(tested), scene.from_images(trained), tested[:_SHOWN], words
 
 
-def _from_classes(scene: Scene, settings: BackdoorSettings, client: int, target: int, rng: np.random.Generator) -> Made:
+def _from_classes(
+    scene: Scene, settings: BackdoorSettings, client: int, target: int, rng: np.random.Generator
+) -> Triggers:
     """Take samples of other classes: at most the wanted number and half of them to train on, the rest to measure by."""
     benchmark, space = scene.benchmark, scene.benchmark.space
     own = scene.partition.clients[client]
@@ -196,10 +192,10 @@ def _from_classes(scene: Scene, settings: BackdoorSettings, client: int, target:
     trained, tested = rows_of[:cut], rows_of[cut:][:_PROBES]
     shown = scene.images(tested[:_SHOWN])
     words = "samples of " + ", ".join(space.names[c] for c in sorted(chosen))
-    return Made(scene.own(trained), scene.own(tested), shown, words)
+    return scene.own(tested), scene.own(trained), shown, words
 
 
-def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.random.Generator) -> Made:
+def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.random.Generator) -> Triggers:
     """Read triggers from a folder. Those for training and those for measuring are of different pictures.
 
     As many pictures as samples are wanted are taken whole; of fewer, pieces are cut as well.
@@ -228,4 +224,4 @@ def _from_folder(scene: Scene, settings: BackdoorSettings, kind: str, rng: np.ra
     )
     words = f"{len(pictures)} picture{'s' if len(pictures) > 1 else ''} in {own}"
     words = words if enough else f"{words}, whole and in pieces"
-    return Made(scene.from_images(trained), scene.from_images(tested), tested[:_SHOWN], words)
+    return scene.from_images(tested), scene.from_images(trained), tested[:_SHOWN], words

@@ -214,9 +214,9 @@ class Federation:
         among = Candidates(space.names, self.semantics, space.seen, space.unseen)
         return self.method.fit_heads(params, among, self.seed, real)
 
-    def answers(self, params: Params) -> Answers:
-        """Ask a complete model for the classes of the benchmark's test samples."""
-        rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen])
+    def answers(self, params: Params, rows: NDArray[np.int64] | None = None) -> Answers:
+        """Ask a complete model for the classes of the benchmark's test samples, or of some of its samples."""
+        rows = np.concatenate([self.benchmark.test_unseen, self.benchmark.test_seen]) if rows is None else rows
         with torch.no_grad():
             scores = (self.method.scores(params, inputs, self.semantics) for inputs in self.batches(rows))
             unseen = (self.method.unseen_scores(params, inputs, self.semantics) for inputs in self.batches(rows))

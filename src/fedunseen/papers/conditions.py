@@ -43,7 +43,7 @@ def measured(run: Run, examples: Sequence[int], pool: bool) -> dict[str, PerClas
     federation, _, _ = judged(run, benchmark, int(run.result["rounds"]), run.params)
     shown, asked = halves(benchmark, seed, max(examples, default=0))
     factor = float(run.result["calibration_factor"])
-    found = {"0": _as_it_is(federation, run.params, asked, factor)} if 0 in examples else {}
+    found = {"0": _per_class(benchmark, federation.answers(run.params, asked), factor)} if 0 in examples else {}
     if pool or any(examples):
         learner = _Learner(federation, run.params, factor)
         found |= {str(k): learner.after_examples(shown, asked, k) for k in examples if k}
@@ -66,16 +66,6 @@ def halves(benchmark: Benchmark, seed: int, examples: int) -> tuple[Rows, Rows]:
             shown.append(own[:half])
             asked.append(own[half:])
     return np.concatenate(shown), np.concatenate(asked)
-
-
-def _as_it_is(federation: Federation, params: Params, asked: Rows, factor: float) -> PerClass:
-    """Return the accuracies of the model that the run ended with."""
-    method, semantics, benchmark = federation.method, federation.semantics, federation.benchmark
-    with torch.no_grad():
-        scores = (method.scores(params, inputs, semantics) for inputs in federation.batches(asked))
-        unseen = (method.unseen_scores(params, inputs, semantics) for inputs in federation.batches(asked))
-        among = unseen if method.generates else None
-        return _per_class(benchmark, answer(scores, benchmark.labels[asked], benchmark.space, among), factor)
 
 
 def _per_class(benchmark: Benchmark, answers: Answers, factor: float) -> PerClass:

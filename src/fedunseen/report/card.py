@@ -30,7 +30,7 @@ def model_card(run: Run) -> str:
         ['# digit-pairs', '## Data', '## Classes', '## Method', '## Numbers', '## Privacy', '## Limits',
          '## How to use it']
     """
-    first = run.seeds[0] if run.seeds else run
+    first = run.first
     experiment, result = first.experiment, run.result
     few_shot = "few_shot" in result
     again, whole = command(run.manifest["experiment"], run.manifest.get("plugins", ()))

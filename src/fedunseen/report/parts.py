@@ -109,7 +109,7 @@ class Facts:
     """What sections need to know about a run, read from its directory alone: no plug-in's code is loaded."""
 
     def __init__(self, run: Run) -> None:
-        first = run.seeds[0] if run.seeds else run
+        first = run.first
         traits = run.manifest["traits"]
         self.whole, self.run = run, first  # of several seeds, the figures are the first one's
         self.tensors: Tensors = first.evaluation

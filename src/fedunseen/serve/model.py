@@ -105,7 +105,7 @@ class Recognizer:
     """A run's model, and the classes that were added to it."""
 
     def __init__(self, run: Run, adapts: bool = False) -> None:
-        self.whole, self.run = run, run.seeds[0] if run.seeds else run
+        self.whole, self.run = run, run.first
         experiment = self.run.experiment
         self.run.check_one_model("to serve", choosable=True)
         method = self.run.method

@@ -97,11 +97,16 @@ class Run:
         paths = [self.path / f"seed-{seed}" for seed in self.result.get("seeds", [])]
         return [replace(load_run(path, self.weights, self.overrides), client=self.client) for path in paths]
 
+    @property
+    def first(self) -> Run:
+        """The run of the first seed; this one if there is one seed alone."""
+        return self.seeds[0] if self.seeds else self
+
     @cached_property
     def space(self) -> ClassSpace:
         """The class space; of several seeds, the first one's."""
         if self.seeds:
-            return self.seeds[0].space
+            return self.first.space
         return ClassSpace.load(self.path / "classes.csv", of_run=True)
 
     @cached_property
@@ -221,7 +226,7 @@ class Run:
             ExperimentError: the run's model cannot do this.
         """
         if self.seeds:
-            return self.seeds[0].predict(inputs, classes, top, among, support)
+            return self.first.predict(inputs, classes, top, among, support)
         self.check_one_model("to predict with", choosable=True)
         return self.experiment.task.predictor.predict(
             self, Question(inputs, self.described(classes), support, top, among)
@@ -233,8 +238,7 @@ class Run:
         Every client has its own where nothing is merged or heads stay, and the clients that are measured have one under
         ``strategy.personal_epochs``.
         """
-        first = self.seeds[0] if self.seeds else self
-        having = first.own_models
+        having = self.first.own_models
         if not having:
             raise ExperimentError(f"{self.path} has one model for all clients: leave out the client")
         if client not in having:
@@ -294,7 +298,7 @@ class Run:
         """
         if classes is None and examples is None:
             raise DataError("there is nothing to learn: give classes, examples, or both")
-        run = self.seeds[0] if self.seeds else self
+        run = self.first
         run.check_one_model("to add classes to", choosable=True)
         folder = free_folder(out) if out is not None else None
         learned = run.experiment.task.predictor.learn(run, run.described(classes), examples)

@@ -1,7 +1,5 @@
 """The results of a sweep: a row for each cell, read from its run directory alone."""
 
-import csv
-import io
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedunseen.core.errors import RunDirectoryError
-from fedunseen.core.files import write_text
 from fedunseen.core.runs import read_json
+from fedunseen.data.io import csv_io
 from fedunseen.evaluation.measures import FEW_SHOT, FEW_SHOT_DETAILS, ZERO_SHOT
 from fedunseen.experiment.sweep.schema import BACKDOOR, MEASURES, Cell, Sweep
 from fedunseen.federation.run_directory import RunDirectory
@@ -93,9 +91,7 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
     triggers = [column for name in BACKDOOR for column in (name, f"{name}_sd")] if attacked else []
     interval = ["few_shot_ci95"] if "few_shot" in sweep.metrics else []
     header = [*sweep.axes, "status", *names, *interval, *triggers, *MEASURES, *last]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
+    table: list[list[Any]] = [header]
     for one in rows:
         numbers = [values.get(name, "") for name in sweep.metrics for values in (one.mean, one.sd, one.cell.paper)]
         numbers += [one.mean.get(name, "") for name in interval]
@@ -103,11 +99,7 @@ def write_csv(sweep: Sweep, rows: Iterable[Row], path: Path) -> None:
             numbers += [values.get(name, "") for name in BACKDOOR for values in (one.mean, one.sd)]
         numbers += [one.mean.get(name, "") for name in MEASURES]
         beside = sweep.beside.get(one.cell.values.get("data", ""), "") if one.cell.paper else ""
-        writer.writerow(
-            [
-                *one.cell.values.values(), one.status, *numbers, beside, one.seeds or "", one.selection,
-                one.run if one.status == "done" else "", one.problem or "", cell_command(sweep, one.cell),
-                "" if one.seconds is None else one.seconds,
-            ]
-        )  # fmt: skip
-    write_text(path, text.getvalue())
+        about = [beside, one.seeds or "", one.selection, one.run if one.status == "done" else "", one.problem or ""]
+        end = [cell_command(sweep, one.cell), "" if one.seconds is None else one.seconds]
+        table.append([*one.cell.values.values(), one.status, *numbers, *about, *end])
+    csv_io.write_csv(path, table)

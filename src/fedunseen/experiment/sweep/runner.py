@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ def run_sweep(
         on_cell(found[cell.folder], left)
 
     if waiting:
-        _Pool(sweep, path, jobs, cell_ended, warn or (lambda words: None), has_ended).run(waiting)
+        limit = min(jobs or _default_jobs(waiting), len(waiting))
+        _Pool(sweep, path, limit, cell_ended, warn or (lambda words: None)).run(waiting, has_ended)
     return list(found.values())
 
 
@@ -196,107 +198,84 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
 
 
 @dataclass(eq=False)
-class _Worker:
-    """A process, and the cell that it runs."""
-
-    process: multiprocessing.process.BaseProcess
-    connection: Connection
-    cell: Cell | None = None
-
-
-@dataclass(eq=False)
 class _Pool:
     """The workers of a sweep."""
 
     # Own code: of executors (concurrent.futures, loky) a dead worker ends all tasks.
     sweep: Sweep
     path: Path
-    jobs: int | None
+    limit: int
     ended: Callable[[Cell], None]
     warn: Callable[[str], None]
-    has_ended: Callable[[Cell], bool] = lambda cell: False
-    waiting: deque[Cell] = field(default_factory=deque)
-    workers: list[_Worker] = field(default_factory=list)
+    workers: dict[Connection, BaseProcess] = field(default_factory=dict)
+    running: dict[Connection, Cell] = field(default_factory=dict)
 
-    def run(self, cells: Sequence[Cell]) -> None:
-        """Run cells in order, as many at once as there are cores, or as the user says."""
-        waiting = self.waiting = deque(cells)
-        limit = min(self.jobs or _default_jobs(cells), len(cells))
+    def run(self, cells: Sequence[Cell], has_ended: Callable[[Cell], bool]) -> None:
+        """Run cells in order, as many at once as ``limit`` says."""
+        waiting = deque(cells)
         try:
-            with _threads(limit):
-                while waiting or self._busy():
-                    while waiting and len(self._busy()) < limit:
+            with _threads(self.limit):
+                while waiting or self.running:
+                    while waiting and len(self.running) < self.limit:
                         cell = waiting.popleft()
-                        if self.has_ended(cell):
+                        if has_ended(cell):
                             self.ended(cell)
                         else:
                             self._start(cell)
-                    if self._busy():
-                        self._listen()
+                    ready = wait(self.workers) if self.running else []
+                    heard = [self._hear(worker) for worker in list(self.workers) if worker in ready]
+                    waiting.extend(cell for cell in heard if cell is not None)
         finally:
-            for worker in self.workers:  # a run that is killed here loses at most one round
-                worker.process.kill()
-                worker.process.join()
-
-    def _busy(self) -> list[_Worker]:
-        return [worker for worker in self.workers if worker.cell is not None]
+            for process in self.workers.values():  # a run that is killed here loses at most one round
+                process.kill()
+                process.join()
 
     def _start(self, cell: Cell) -> None:
         assert cell.experiment is not None
-        idle = [worker for worker in self.workers if worker.cell is None]
+        idle = [worker for worker in self.workers if worker not in self.running]
         worker = idle[0] if idle else self._hire()
-        worker.cell = cell
+        self.running[worker] = cell
         task = {"experiment": cell.experiment.to_dict(), "out": str(self.path), "cell": cell.folder}
-        with suppress(OSError):  # the worker has died: `_listen` notices it next
-            worker.connection.send_bytes(json.dumps(task).encode())
+        with suppress(OSError):  # the worker has died: `_hear` notices it next
+            worker.send_bytes(json.dumps(task).encode())
 
-    def _hire(self) -> _Worker:
+    def _hire(self) -> Connection:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self.workers[ours] = process = context.Process(target=_work, args=(theirs,), daemon=True)
         process.start()
         theirs.close()
-        worker = _Worker(process, ours)
-        self.workers.append(worker)
-        return worker
+        return ours
 
-    def _listen(self) -> None:
-        """Wait until a worker sends a message or dies, and act on it."""
-        ready = wait([worker.connection for worker in self.workers])
-        for worker in [worker for worker in self.workers if worker.connection in ready]:
-            try:
-                message = json.loads(worker.connection.recv_bytes())
-            except (EOFError, OSError):
-                self._bury(worker)
-                continue
-            if "warning" in message:
-                self.warn(message["warning"])
-                continue
-            cell, worker.cell = worker.cell, None
-            if cell is not None and message.pop("elsewhere", False):
-                self.waiting.append(cell)
-            elif cell is not None:
-                self._note(cell, message)
-
-    def _bury(self, worker: _Worker) -> None:
-        """Record that a worker has died and that its cell has failed."""
-        self.workers.remove(worker)
-        worker.process.join()
-        code = worker.process.exitcode or 0
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        if worker.cell is not None:
-            hint = "; perhaps memory ran out: try --jobs 1" if how.endswith("SIGKILL") else ""
-            self._note(worker.cell, {"problem": f"its process {how}{hint}", "refused": False})
-
-    def _note(self, cell: Cell, message: Mapping[str, Any]) -> None:
-        """Write down how a cell ended."""
+    def _hear(self, worker: Connection) -> Cell | None:
+        """Act on a worker's message, or on its death; return its cell if another process runs that."""
+        try:
+            message = json.loads(worker.recv_bytes())
+        except (EOFError, OSError):
+            message = {"problem": _end_of(self.workers.pop(worker)), "refused": False}
+        if "warning" in message:
+            self.warn(message["warning"])
+            return None
+        cell = self.running.pop(worker, None)
+        if cell is None or "elsewhere" in message:
+            return cell
         record = self.path / "failed" / f"{cell.folder}.json"
         if "problem" in message:
-            refused = bool(message["refused"]) and self.sweep.file.skip_refused
-            write_json(record, {**message, "refused": refused})
+            write_json(record, {**message, "refused": message["refused"] and self.sweep.file.skip_refused})
         else:
             record.unlink(missing_ok=True)
         self.ended(cell)
+        return None
+
+
+def _end_of(process: BaseProcess) -> str:
+    """Say how a worker has ended."""
+    process.join()
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"its process was ended by {name}" + ("; perhaps memory ran out: try --jobs 1" if name == "SIGKILL" else "")
 
 
 def _default_jobs(cells: Sequence[Cell]) -> int:

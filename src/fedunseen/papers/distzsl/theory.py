@@ -145,34 +145,21 @@ def _server(logs: Floats, weights: Floats, merged: Floats, target: Floats) -> di
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Decoder:
-    """The visual half of the theory, with all constants uniform over the samples measured."""
-
-    delta: float
-    smallest: float
-    largest: float
-    errors: Floats
-    epsilon: Floats
-    report: dict[str, Any]
-
-    def of(self, samples: NDArray[np.bool_]) -> "Decoder":
-        """Return the same for some of the samples; the constants stay those of all."""
-        return replace(self, errors=self.errors[samples], epsilon=self.epsilon[samples])
+Visual = tuple[dict[str, float], Floats]
+"""The visual half of the theory: its constants, uniform over all samples measured, and (n,) epsilon of some samples."""
 
 
 def decoder(
     decode: Callable[[Floats], Floats], predicted: Floats, visual: Floats, prototypes: Floats, labels: Ids
-) -> Decoder:
+) -> Visual:
     """Measure delta, c_h and L_h, and check Lemmas 3 and 4 with them.
 
     c_h and L_h are the extremes of ||h(a) - h(a')|| / ||a - a'|| over all pairs of up to 500 predicted attributes and
     of the prototypes, and over every sample's predicted attributes with its own prototype.
     """
     rebuilt, anchors = decode(predicted), decode(prototypes)
-    errors = np.linalg.norm(rebuilt - visual, axis=1)
     epsilon = np.linalg.norm(anchors[labels] - visual, axis=1)
-    delta = float(errors.max())
+    delta = float(np.linalg.norm(rebuilt - visual, axis=1).max())
     off = np.linalg.norm(predicted - prototypes[labels], axis=1)
     head = slice(0, _PAIRED)
     points = np.concatenate([predicted[head], prototypes[:_PAIRED]])
@@ -193,7 +180,7 @@ def decoder(
         "lemma_3_says_something": float((promised > 0).mean()) if len(seen) else 0.0,
         "lemma_4_holds": float((off <= allowed + _slack(off)).mean()),
     }
-    return Decoder(delta, smallest, largest, errors, epsilon, report)
+    return report, epsilon
 
 
 def _slack(values: Floats) -> float:
@@ -214,12 +201,6 @@ def common_length(prototypes: Floats) -> tuple[Floats, bool]:
     return np.asarray(prototypes * np.where(lengths > 0, wanted / np.maximum(lengths, 1e-300), 1.0)), False
 
 
-def margin_room(distances: Floats) -> Floats:
-    r"""Return (m,) :math:`\tfrac12\Delta_y^2/d_{\max}`, what Eq. 61 lets attributes be away from each prototype."""
-    nearest, farthest = _margins(distances)
-    return 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
-
-
 def _apart(points: Floats) -> Floats:
     """Return (n, n) the distances between points (n, d)."""
     held = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))
@@ -231,15 +212,19 @@ def _pairs(points: Floats) -> Floats:
     return np.asarray(torch.pdist(torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))).numpy())
 
 
-def _margins(distances: Floats) -> tuple[Floats, Floats]:
-    """Return (m,) Delta_y and d_max: the distances to the nearest and to the farthest other prototype."""
+def margins(distances: Floats) -> tuple[Floats, Floats, Floats]:
+    r"""Return (m,) the distances Delta_y to the nearest and d_max to the farthest other prototype, and the room.
+
+    The room :math:`\tfrac12\Delta_y^2/d_{\max}` is what Eq. 61 lets attributes be away from each prototype.
+    """
     others = distances + np.where(np.eye(len(distances), dtype=bool), np.inf, 0.0)
-    return others.min(axis=1), distances.max(axis=1)
+    nearest, farthest = others.min(axis=1), distances.max(axis=1)
+    return nearest, farthest, 0.5 * nearest**2 / np.maximum(farthest, 1e-300)
 
 
 def class_margins(
     predicted: Floats, labels: Ids, prototypes: Floats, candidates: Ids, names: Sequence[str], answers: Ids,
-    visual: Decoder | None = None,
+    visual: Visual | None = None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Measure Theorem 5 for every class that has samples, worst accuracy first; without a decoder, no Eq. 20.
 
@@ -248,8 +233,7 @@ def class_margins(
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
     distances = _apart(prototypes[candidates])
-    nearest, farthest = _margins(distances)
-    room = margin_room(distances)
+    nearest, farthest, room = margins(distances)
     closest = (distances + np.where(np.eye(len(candidates), dtype=bool), np.inf, 0.0)).argmin(axis=1)
     position = place[labels]
     off = np.linalg.norm(predicted - prototypes[labels], axis=1)
@@ -270,8 +254,9 @@ def class_margins(
             "eq_61": float(near[mine].mean()),
         }
         if visual is not None:
-            off_visual, right = visual.delta + visual.epsilon[mine], visual.smallest * record["room"]
-            left = visual.delta + float(visual.epsilon[mine].mean())
+            constants, epsilon = visual
+            off_visual, right = constants["delta"] + epsilon[mine], constants["c_h"] * record["room"]
+            left = constants["delta"] + float(epsilon[mine].mean())
             record |= {"left": left, "right": right, "ratio": left / right if right > 0 else None}
             record["eq_20"] = float((off_visual < right).mean())
         records.append(record)
@@ -299,7 +284,7 @@ def measure(run: Run) -> dict[str, Any]:
     content: dict[str, Any] = {
         "tested": len(rows),
         "alignment": _alignment(federation, result, part, rows),
-        "decoder": visual.report if visual else None,
+        "decoder": visual[0] if visual else None,
         "prototypes": {
             "as_given": as_given,
             "length": float(np.sqrt((prototypes**2).sum(axis=1).mean())),
@@ -315,7 +300,7 @@ def measure(run: Run) -> dict[str, Any]:
                 "same_answers": float((answers == by_product).mean()),
                 "classes": class_margins(
                     predicted[mine], labels[rows][mine], prototypes, candidates, space.names, answers,
-                    visual.of(mine) if visual else None,
+                    (visual[0], visual[1][mine]) if visual else None,
                 ),
             }  # fmt: skip
     return content
@@ -335,7 +320,7 @@ def _tested(federation: Federation) -> Ids:
     return np.asarray(rng.permutation(np.concatenate([unseen, seen[: most - len(unseen)]])))
 
 
-def _decoder(federation: Federation, params: Any, rows: Ids, predicted: Floats, prototypes: Floats) -> Decoder:
+def _decoder(federation: Federation, params: Any, rows: Ids, predicted: Floats, prototypes: Floats) -> Visual:
     method = federation.method
     assert isinstance(method, FedZSL)
 
