@@ -1,6 +1,7 @@
 """The base of every section's settings."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -69,7 +70,20 @@ class NamedSettings(Settings):
     @classmethod
     def named(cls, name: str) -> type[Self]:
         """Return the settings of a choice that has no keys of its own."""
-        return create_model(cls.__name__, __base__=cls, __doc__=cls.__doc__, name=(Literal[name], name))  # type: ignore
+        found: type[Self] = _named(cls, name)
+        return found
+
+
+@cache
+def _named(base: Any, name: str) -> Any:
+    found: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, name=(Literal[name], name))  # type: ignore
+    # pickle finds no module that has this class
+    found.__reduce__ = lambda self: (_unpickled, (base, name, self.model_dump(exclude_unset=True)))
+    return found
+
+
+def _unpickled(base: Any, name: str, values: dict[str, Any]) -> Any:
+    return _named(base, name)(**values)
 
 
 class Nothing:
