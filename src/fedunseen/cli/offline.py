@@ -21,7 +21,7 @@ from fedunseen.engines.remote.names import party_names
 if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline
     from fedunseen.engines.offline.files import Signed
-    from fedunseen.experiment.by_file import ByFile
+    from fedunseen.experiment.by_file import Adapting, Removing
     from fedunseen.experiment.schema import Experiment
     from fedunseen.secagg.enrolment import Credentials, Enrolment
     from fedunseen.secagg.ledger import Ledger
@@ -102,7 +102,7 @@ def _plan_run(
     _write_plan(out, content, kept, names, not masked)
 
 
-def _asking(kept: Mapping[str, Any], names: Sequence[str], masked: bool) -> ByFile:
+def _asking(kept: Mapping[str, Any], names: Sequence[str], masked: bool) -> Adapting | Removing:
     """Return what asks parties to change a finished run, from what the coordinator keeps of the plan."""
     from fedunseen.experiment.by_file import Adapting, Removing
     from fedunseen.experiment.result.run import load_run

@@ -65,14 +65,6 @@ class ByFile:
     def replay(self, rounds: Iterable[Mapping[str, Any]]) -> None:
         """Merge rounds that were merged before."""
 
-    def merge(self, plan: Signed, brought: Arrivals) -> None:
-        """Take the sums of a round."""
-        raise NotImplementedError
-
-    def finish(self, out: Path) -> Run:
-        """Write the changed run."""
-        raise NotImplementedError
-
 
 class Adapting(ByFile):
     """Adapts a run to the parties' unlabelled samples, round by round."""

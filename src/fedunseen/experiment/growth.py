@@ -6,7 +6,6 @@ asked for what, and the task that measures it.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +40,7 @@ class Growth:
     version: Version
     federation: Federation
     task: Evaluator
+    meeting: Session | None = None  # the link to the parties of a deployment
 
     def __init__(
         self, experiment: Experiment, benchmark: Benchmark, partition: Partition, directory: RunDirectory
@@ -49,14 +49,13 @@ class Growth:
         self.directory = directory
         check(PresenceFacts(experiment, partition))
         self.scaler: Scaler | None = None  # fitted on what is known first
-        if not partition.remote:
+        if partition.remote:
+            self.begun = first_version(benchmark.space)
+        else:
             self.timeline = Timeline(experiment.growth, benchmark, partition)
             for round in self.timeline.rounds():
                 self.timeline.version(round)  # refuses before anything is written
-
-    def _begun(self) -> Version:
-        """Return the version before round 0."""
-        return self.timeline.version(0)
+            self.begun = self.timeline.version(0)
 
     def _next(self, round: int) -> Version:
         """Return the version in which ``round`` (counted from 0) is trained."""
@@ -66,7 +65,7 @@ class Growth:
         """Go to the version in which the state after ``rounds`` rounds was made, and forget all later ones."""
         stored = self.directory.space_before(rounds)
         try:
-            version = Version.from_dict(stored) if stored is not None else self._begun()
+            version = Version.from_dict(stored) if stored is not None else self.begun
         except (DataError, KeyError, TypeError, ValueError):
             raise RunDirectoryError(
                 f"{self.directory.spaces} holds a damaged class space: restore it, or run the experiment again in "
@@ -95,13 +94,6 @@ class Growth:
         self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))
         return self.federation, self.task
 
-    def meet(self, meeting: Session) -> None:
-        """Set the link to the parties, before the first round; a simulation needs none."""
-
-    def line(self) -> dict[str, Any]:
-        """Return what a round's metrics say of the class space."""
-        return {"space": self.version.line()}
-
     def _enter(self, version: Version) -> None:
         """Make federation and task for a version."""
         kind, experiment = self.experiment.task, self.experiment
@@ -127,15 +119,6 @@ class Growth:
 
 class Deployed(Growth):
     """The versions of a deployment, which parties change when they take part."""
-
-    meeting: Session | None = None
-
-    def meet(self, meeting: Session) -> None:
-        """Set the link to the parties."""
-        self.meeting = meeting
-
-    def _begun(self) -> Version:
-        return first_version(self.benchmark.space)
 
     def _next(self, round: int) -> Version:
         """Ask the clients of ``round`` what they hold, and add what is new."""

@@ -45,7 +45,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
     method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
     traits = {  # what pages need of the classes that the experiment names
         "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
-        "pools": strategy.pools, "accuracies": list(experiment.task.accuracies),
+        "pools": strategy.pools, "accuracies": list(experiment.task.evaluator.accuracies),
     }  # fmt: skip
     image = {"image_shape": list(benchmark.image_shape)} if benchmark.image_shape else {}
     if benchmark.pictures is not None:

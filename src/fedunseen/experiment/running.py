@@ -118,7 +118,7 @@ def _summary(experiment: Experiment, results: Sequence[Mapping[str, Any]]) -> di
     task, first = experiment.task, experiment.run.seed
     summary: dict[str, Any] = {}
     for name in results[0]:
-        wanted = name in task.accuracies or any(fnmatchcase(name, pattern) for pattern in task.also_averaged)
+        wanted = name in task.evaluator.accuracies or any(fnmatchcase(name, pattern) for pattern in task.also_averaged)
         if wanted and all(name in result for result in results):
             values = [result[name] for result in results]
             summary |= {name: float(np.mean(values)), f"{name}_sd": float(np.std(values, ddof=1))}

@@ -60,7 +60,7 @@ def connect(setup: Setup) -> None:
         setup.meeting.folder = setup.directory.path / "secagg"
         setup.federation.engine.connect(setup.meeting)
         if setup.growth is not None:
-            setup.growth.meet(setup.meeting)
+            setup.growth.meeting = setup.meeting
 
 
 @contextmanager
@@ -146,14 +146,14 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
         "round": result["selected_round"],
         "factor": result["calibration_factor"],
         **{name: result[name] for name in ("rounds", "stopped") if name in result},
-        "validation": {name: result[name] for name in task.accuracies},
+        "validation": {name: result[name] for name in task.evaluator.accuracies},
     }
     chosen = resolve_defaults(experiment.with_overrides(candidates[best]), setup.whole)
     if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
         found |= {"factor": folds[0], "turns": folds[1]}
     if len(candidates) > 1:
         found["tried"] = [
-            {"settings": settings, **{name: one[name] for name in task.accuracies}}
+            {"settings": settings, **{name: one[name] for name in task.evaluator.accuracies}}
             for settings, one in zip(candidates, results, strict=True)
         ]
     return Choice(result["selected_round"], found["factor"]), found
@@ -208,7 +208,7 @@ class Grow(Callback):
 
     def after_round(self, loop: Loop) -> None:
         """Add the version to the metrics."""
-        loop.metrics.update(self.growth.line())
+        loop.metrics["space"] = self.growth.version.line()
 
 
 def train(setup: Setup) -> Setup:

@@ -175,7 +175,7 @@ def is_few_shot(row: Row) -> bool:
     """Return whether a cell's runs are few-shot runs."""
     if row.mean or row.cell.experiment is None:
         return "few_shot" in row.mean
-    return "few_shot" in row.cell.experiment.task.accuracies
+    return "few_shot" in row.cell.experiment.task.evaluator.accuracies
 
 
 def half_interval(row: Row, metric: str) -> float | None:

@@ -111,7 +111,7 @@ class RunMonitor(Monitor):
         self._seconds: dict[int, float] = {}
         self._refused: dict[int, tuple[int, str]] = {}  # client -> the last round without its reply, and why
         self._left_out = 0
-        self._accuracies = list(experiment.task.accuracies)
+        self._accuracies = list(experiment.task.evaluator.accuracies)
         self.deployed = experiment.deployed
 
     def meet(self, parties: Sequence[PartyStatus]) -> None:

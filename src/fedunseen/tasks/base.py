@@ -129,8 +129,9 @@ class Trained(Protocol):
     def read_inputs(self, inputs: Inputs) -> NDArray[Any]:
         """Return samples (n, ...) as the model takes them, before scaling."""
 
-    def scaled_semantics(self, semantics: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Scale the semantics (C, attributes) of classes as those of the run were scaled."""
+    @property
+    def scaled_semantics(self) -> Scaler:
+        """Scales the semantics (C, attributes) of classes as those of the run were scaled."""
 
 
 def scaled(run: Trained, samples: NDArray[Any]) -> Tensor:
@@ -172,7 +173,6 @@ class Task:
         name: what ``Method.task`` says.
         evaluator: measures the rounds of a run.
         predictor: answers with its model.
-        accuracies: those of the evaluator.
         also_averaged: patterns of other numbers of ``result.json`` that several seeds average.
         needs_descriptions: whether classes must have attributes.
         chooses_settings: whether ``evaluation.choose`` can be used.
@@ -183,17 +183,11 @@ class Task:
     name: ClassVar[str]
     evaluator: ClassVar[type[Evaluator]]
     predictor: ClassVar[type[Predictor]]
-    accuracies: ClassVar[tuple[str, ...]]
     also_averaged: ClassVar[tuple[str, ...]] = ()
     needs_descriptions: ClassVar[bool] = True
     chooses_settings: ClassVar[bool] = True
     attackable: ClassVar[bool] = True
     personalizes: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **rest: Any) -> None:
-        super().__init_subclass__(**rest)
-        if "evaluator" in vars(cls):
-            cls.accuracies = cls.evaluator.accuracies
 
     @classmethod
     def client_data(cls, benchmark: Benchmark) -> Benchmark:
@@ -226,7 +220,7 @@ class Task:
     @classmethod
     def headline(cls, result: Mapping[str, Any]) -> str:
         """Return a run's numbers as one line, with their deviations if there are several seeds."""
-        return "   ".join(f"{name.replace('_', ' ')} {percent(result, name)}" for name in cls.accuracies)
+        return "   ".join(f"{name.replace('_', ' ')} {percent(result, name)}" for name in cls.evaluator.accuracies)
 
 
 def percent(result: Mapping[str, Any], name: str) -> str:

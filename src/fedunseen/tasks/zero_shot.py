@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.runs import check_question
 from fedunseen.data import ClassSpace, read_classes
@@ -22,6 +23,7 @@ from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.evaluator import Choice, Evaluator, ModelsOf
 from fedunseen.federation.loop import Loop
 from fedunseen.methods import Candidates, Method
+from fedunseen.methods.base import AttributePredictor
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
@@ -124,10 +126,12 @@ class ZeroShotEvaluator(Evaluator):
 
     def observe(self, loop: Loop, path: Path) -> None:
         """Write similarities after some rounds, and what an attack does."""
-        round, result = loop.state.round - 1, loop.result
-        assert result is not None
-        zero_shot_summary.observe_round(self.federation, self.evaluation, loop.rounds, path, round, result)
-        zero_shot_summary.observe_threats(self.federation, loop.rounds, path, round, result.params)
+        federation, round, params = self.federation, loop.state.round, loop.state.params
+        mapped = self.evaluation.theory and round in (*zero_shot_summary.MAPPED, loop.rounds)
+        if mapped and federation.strategy.one_model and isinstance(federation.method, AttributePredictor):
+            tensors = zero_shot_summary.compatibility(federation, params)
+            write_tensors(path / "similarity" / f"round-{round}.safetensors", tensors)
+        zero_shot_summary.observe_threats(federation, loop.rounds, path, round - 1, params)
 
     def personal(self, merged: Params | None, models: ModelsOf, line: Mapping[str, Any]) -> dict[str, Any]:
         """Measure at most 50 clients' own models, on all test samples and on those of the client's own classes."""

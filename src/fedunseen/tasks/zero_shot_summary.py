@@ -24,29 +24,16 @@ from fedunseen.engines import RoundResult
 from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.evaluation.plane import plane, silhouette
-from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.federation.federation import Federation
 from fedunseen.methods import Candidates
-from fedunseen.methods.base import AttributePredictor
 
 _IMAGES = 60  # test samples of unseen classes shown in the report
 _PIXELS = 64  # the longer side of such an image, at most
 _EMBEDDED = 300  # test samples of unseen classes in the picture of the plane
-_MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
+MAPPED = (1, 5, 10, 20)  # rounds whose similarities are kept (DistZSL, Fig. 5), beside the last
 _MEASURED = 50  # clients whose own models are measured
 _PER_CLASS = 20  # test samples of a class that its similarities are a mean of
 _CLEAN = 1000  # most clean samples whose magnitudes are measured
-
-
-def observe_round(
-    federation: Federation, evaluation: EvaluationSettings, rounds: int, path: Path, round: int, result: RoundResult
-) -> None:
-    """Write into the run directory ``path`` what only exists while a round (counted from 0, of ``rounds``) runs."""
-    method = federation.method
-    if not (evaluation.theory and federation.strategy.one_model and isinstance(method, AttributePredictor)):
-        return
-    if round + 1 in (*_MAPPED, rounds):
-        write_tensors(path / "similarity" / f"round-{round + 1}.safetensors", _compatibility(federation, result.params))
 
 
 def summary_tensors(
@@ -107,7 +94,7 @@ def semantics_correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]
     return similarity
 
 
-def _compatibility(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
+def compatibility(federation: Federation, params: Params) -> dict[str, NDArray[Any]]:
     """Return (m,) ``classes`` that have test samples and (m, m) how well their mean predicted attributes fit each."""
     benchmark = federation.benchmark
     tests = np.concatenate([benchmark.test_unseen, benchmark.test_seen])

@@ -45,7 +45,7 @@ def estimate(experiment: Experiment) -> Estimate:
     partition = partition_of(experiment, benchmark, experiment.run.seed)
     whole = assemble(experiment, task.client_data(benchmark), partition)
     method, batch = whole.method, getattr(experiment.method, "batch_size", None)
-    if not method.trained or batch is None or "few_shot" in task.accuracies:
+    if not method.trained or batch is None or "few_shot" in task.evaluator.accuracies:
         raise ExperimentError(
             f"method.name = {experiment.method.name!r} takes no rounds of batches to estimate: run it, with few rounds"
         )

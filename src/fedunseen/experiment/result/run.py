@@ -190,12 +190,9 @@ class Run:
         """All training data lay in one place."""
         return bool(find("strategy", self.experiment.strategy.name).pools)
 
-    def scaled_semantics(self, semantics: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Scale the semantics (C, attributes) of classes as those of the run were scaled."""
-        return self._semantic_scaler(semantics)
-
     @cached_property
-    def _semantic_scaler(self) -> Scaler:
+    def scaled_semantics(self) -> Scaler:
+        """Scales the semantics (C, attributes) of classes as those of the run were scaled."""
         return fit_semantics(self.space, self.experiment.data.semantics)
 
     def predict(

@@ -161,7 +161,7 @@ class Sweep:
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """The accuracies that its runs have."""
-        kinds = ["few_shot" in cell.experiment.task.accuracies for cell in self.cells if cell.experiment]
+        kinds = ["few_shot" in cell.experiment.task.evaluator.accuracies for cell in self.cells if cell.experiment]
         return (() if kinds and all(kinds) else ZERO_SHOT) + (FEW_SHOT if any(kinds) else ())
 
 
