@@ -11,7 +11,7 @@ the authors' pickles are never read.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,9 +36,6 @@ TRAIN, TEST = 500, 100  # images of each class
 ACROSS = 30  # tiles in a row of a sheet
 RECORD = 2 + 3 * SIDE * SIDE  # bytes of an image in the binary version: coarse label, fine label, red, green, blue
 PICKLED = ("cifar-100-python/train", "cifar-100-python.tar.gz", "train", "meta")
-
-ImagesOf = Callable[[int], NDArray[np.uint8]]
-"""Class -> its images (600, 3, 32, 32), the training images first."""
 
 
 class _CifarLoader(BenchmarkLoader):
@@ -85,7 +82,7 @@ class Cifar100(_CifarLoader, name="cifar100"):
         counts = (settings.train_per_class or TRAIN, settings.test_per_class or TEST)
         labels = np.repeat(np.arange(CLASSES), sum(counts))
         is_test = np.tile(np.arange(sum(counts)) >= counts[0], CLASSES)
-        images = class_images(source, range(CLASSES), counts)
+        images = class_images(source, counts)
         splits = split_ids(space, labels, is_test)
         return Benchmark("cifar100", space, images, labels, image_shape=(3, SIDE, SIDE), **splits)
 
@@ -109,7 +106,7 @@ class _CifarSplit(_CifarLoader, FewShotBenchmark):
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
         """Read all images of each class; the split is fixed."""
-        images = class_images(find_source(settings.root), range(CLASSES))
+        images = class_images(find_source(settings.root))
         parts = class_parts(settings.name.replace("-", "_"))
         roles = [[c for c, part in enumerate(parts.values()) if part == own] for own in PARTS]
         return cls.build(settings.name, list(parts), roles, images, np.repeat(np.arange(CLASSES), TRAIN + TEST))
@@ -135,11 +132,11 @@ def class_parts(column: str) -> dict[str, str]:
 
 
 class Source(NamedTuple):
-    """Where the images lie."""
+    """Where the images lie; ``images`` yields those of each class, (600, 3, 32, 32), its training images first."""
 
     place: Path
     files: tuple[Path, ...]
-    open: Callable[[], ImagesOf]
+    images: Callable[[], Iterator[NDArray[np.uint8]]]
 
 
 def find_source(root: Path) -> Source:
@@ -151,7 +148,7 @@ def find_source(root: Path) -> Source:
             lacking = min(set(range(CLASSES)) - set(numbers), default=CLASSES)
             raise _damaged(folder, f"has {len(sheets)} of {CLASSES} sheets, that of class {lacking:02d} not once")
         _check_names(folder, [path.stem.partition("_")[2] for path in sheets])
-        return Source(folder, tuple(sheets), lambda: _from_sheets(sheets))
+        return Source(folder, tuple(sheets), partial(_from_sheets, sheets))
     binary = [folder / name for name in ("train.bin", "test.bin", "fine_label_names.txt")]
     get = f"unpack CIFAR-100's binary version (cifar-100-binary.tar.gz, {Cifar100.page}) there"
     if absent := [path for path in binary if not path.is_file()]:
@@ -164,22 +161,17 @@ def find_source(root: Path) -> Source:
         if path.stat().st_size != CLASSES * count * RECORD:
             raise _damaged(path, f"has {path.stat().st_size} bytes, not {CLASSES * count * RECORD}")
     _check_names(binary[2], read_lines(binary[2]))
-    return Source(folder, tuple(binary[:2]), lambda: _from_binary(binary[:2]))
+    return Source(folder, tuple(binary[:2]), partial(_from_binary, binary[:2]))
 
 
-def class_images(source: Source, labels: Sequence[int], counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+def class_images(source: Source, counts: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """Return the first images of each class: its training images, then its test images; kept in the cache."""
     counts = counts or (TRAIN, TEST)
     take = np.concatenate([np.arange(counts[0]), TRAIN + np.arange(counts[1])])
     names = [path.relative_to(source.place).as_posix() for path in source.files]
-
-    def produce() -> Iterator[NDArray[Any]]:
-        images_of = source.open()
-        for label in labels:
-            yield images_of(label)[take]
-
-    depends = [names, file_stamps(source.files)[0], list(labels), counts]
-    return cached_blocks("cifar100", depends, (len(labels) * sum(counts), 3, SIDE, SIDE), produce)
+    depends = [names, file_stamps(source.files)[0], counts]
+    shape = (CLASSES * sum(counts), 3, SIDE, SIDE)
+    return cached_blocks("cifar100", depends, shape, lambda: (images[take] for images in source.images()))
 
 
 def _check_names(where: Path, names: Sequence[str]) -> None:
@@ -198,32 +190,26 @@ def _sheets(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.webp") if re.match(r"\d\d_", path.name))
 
 
-def _from_sheets(files: Sequence[Path]) -> ImagesOf:
-    """Cut the images of a class out of its sheet."""
+def _from_sheets(files: Sequence[Path]) -> Iterator[NDArray[np.uint8]]:
+    """Cut the images of each class out of its sheet."""
     rows = (TRAIN + TEST) // ACROSS
-
-    def images_of(label: int) -> NDArray[np.uint8]:
-        with opened_image(files[label], remedy=": unpack it again") as file:
+    for path in files:
+        with opened_image(path, remedy=": unpack it again") as file:
             sheet = np.asarray(file.convert("RGB"))
         if sheet.shape != (rows * SIDE, ACROSS * SIDE, 3):
             size = f"{sheet.shape[1]} x {sheet.shape[0]} pixels, not {ACROSS * SIDE} x {rows * SIDE}"
-            raise _damaged(files[label], f"has {size}")
+            raise _damaged(path, f"has {size}")
         tiles = sheet.reshape(rows, SIDE, ACROSS, SIDE, 3).transpose(0, 2, 4, 1, 3)
-        return tiles.reshape(TRAIN + TEST, 3, SIDE, SIDE)
-
-    return images_of
+        yield tiles.reshape(TRAIN + TEST, 3, SIDE, SIDE)
 
 
-def _from_binary(files: Sequence[Path]) -> ImagesOf:
-    """Take the images of a class in the order in which the two files have them."""
+def _from_binary(files: Sequence[Path]) -> Iterator[NDArray[np.uint8]]:
+    """Take the images of each class in the order in which the two files have them."""
     halves = [np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, RECORD) for path in files]
     fine = [np.array(half[:, 1]) for half in halves]
     for path, labels, count in zip(files, fine, (TRAIN, TEST), strict=True):
         if not np.array_equal(np.bincount(labels, minlength=CLASSES), np.full(CLASSES, count)):
             raise _damaged(path, f"has not {count} images of each class")
-
-    def images_of(label: int) -> NDArray[np.uint8]:
-        rows = [half[labels == label, 2:] for half, labels in zip(halves, fine, strict=True)]
-        return np.concatenate(rows).reshape(-1, 3, SIDE, SIDE)
-
-    return images_of
+    for c in range(CLASSES):
+        rows = [half[labels == c, 2:] for half, labels in zip(halves, fine, strict=True)]
+        yield np.concatenate(rows).reshape(-1, 3, SIDE, SIDE)
