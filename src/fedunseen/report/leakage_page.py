@@ -15,7 +15,6 @@ Facts = Mapping[str, Any]
 
 TITLES = {"analytic": "closed form", "dlg": "DLG", "cosine": "cosine"}
 NAMES = {"analytic": "the closed form", "dlg": "DLG", "cosine": "the cosine attack"}
-SEEN = {"update": "one update", "sum": "the sum of {}"}
 _DEFAULT_STEPS = {1.0: 300, 0.1: 4800}  # by the learning rate of the search
 GUESSES = {"average": "no gradient: the average", "random class": "no gradient: a class's mean, drawn at random"}
 
@@ -23,18 +22,12 @@ GUESSES = {"average": "no gradient: the average", "random class": "no gradient: 
 def write_leakage_report(facts: Facts, tensors: Mapping[str, Tensor], path: Path) -> Path:
     """Write the page of an attack."""
     classifier, phases = facts["classifier"], facts["method"]["phases"]
-    is_attacked, rows = "left_out" not in classifier, []
-    if is_attacked:
-        rows = [
-            {"name": TITLES[name], "labels": attack["labels"], **_numbers(attack)}
-            for name, attack in classifier["attacks"].items()
-        ] + _guess_rows(classifier["guesses"])
     context = {
         "facts": facts,
         "conclusions": conclusions(facts),
         "left_out": classifier.get("left_out"),
-        "strips": _strips(facts, tensors) if is_attacked else [],
-        "classifier_rows": rows,
+        "strips": _strips(facts, tensors) if "attacks" in classifier else [],
+        "classifier_rows": _rows(classifier["attacks"], classifier["guesses"]) if "attacks" in classifier else [],
         "phases": [_phase(facts, name, phase, tensors) for name, phase in phases.items()],
         "noun": _noun(facts),
         "sums": _sums(facts),
@@ -73,20 +66,17 @@ def _attacked_sums(facts: Facts) -> list[tuple[str, Facts]]:
     return [*classifier, *sums.get("phases", {}).items()]
 
 
-def _view(row: Facts) -> tuple[int, int]:
-    """Return the place of what an attacker sees: one update, then sums of ever more parties."""
-    return list(SEEN).index(row["seen"]), row["parties"]
+def _seen(parties: int) -> str:
+    return "one update" if parties == 1 else f"the sum of {parties}"
 
 
 def _best_of_sums(attacks: Facts) -> list[dict[str, Any]]:
     """Return how many samples the best attack recovers from each sum."""
-    best: dict[tuple[int, int], dict[str, Any]] = {}
+    recovered: dict[int, list[tuple[int, int]]] = {}
     for row in (row for rows in attacks.values() for row in rows if "inputs" in row):
-        recovered, count = row["inputs"]["recovered"], len(row["inputs"]["samples"])
-        seen = SEEN[row["seen"]].format(row["parties"])
-        item = {"recovered": recovered, "count": count, "seen": seen, "is_sum": row["seen"] == "sum"}
-        best[_view(row)] = max(best.get(_view(row), item), item, key=lambda entry: (entry["recovered"], entry["count"]))
-    return [best[view] for view in sorted(best)]
+        recovered.setdefault(row["parties"], []).append((row["inputs"]["recovered"], len(row["inputs"]["samples"])))
+    best = [(parties, *max(recovered[parties])) for parties in sorted(recovered)]
+    return [{"seen": _seen(n), "is_sum": n > 1, "recovered": found, "count": count} for n, found, count in best]
 
 
 def _sums(facts: Facts) -> list[dict[str, Any]]:
@@ -96,17 +86,16 @@ def _sums(facts: Facts) -> list[dict[str, Any]]:
     for phase, attacks in _attacked_sums(facts):
         for kind in ("inputs", "attributes"):
             rows = [
-                {"seen": SEEN[row["seen"]].format(row["parties"]), "order": _view(row), "name": TITLES[name],
-                 "count": len(row[kind]["samples"]), **_numbers(row[kind])}
+                {"parties": row["parties"], "seen": _seen(row["parties"]), "name": TITLES[name], **row[kind]}
                 for name, attacked in attacks.items()
                 for row in attacked
                 if kind in row
-            ]  # fmt: skip
+            ]
             noun = _noun(facts) if phase else "image"
             what = f"The {noun}s" if kind == "inputs" else "The attributes of their classes"
             title = what + (f": phase {phase}" if phase else ": a classifier that sees them")
             if rows:
-                rows.sort(key=lambda row: row["order"])
+                rows.sort(key=lambda row: row["parties"])
                 shown.append({"title": title, "rows": rows, "unit": method["unit"][kind] if phase else True})
     return shown
 
@@ -115,13 +104,10 @@ def _noun(facts: Facts) -> str:
     return "image" if facts["method"]["pixels"] else "feature vector"
 
 
-def _guess_rows(guesses: Facts) -> list[dict[str, Any]]:
-    return [{"name": words, "labels": None, "muted": True, **_numbers(guesses[key])} for key, words in GUESSES.items()]
-
-
-def _numbers(summary: Facts) -> dict[str, Any]:
-    names = ("mse", "relative", "cosine", "matches", "recovered")
-    return {"psnr": summary.get("psnr"), "muted": False, **{name: summary[name] for name in names}}
+def _rows(attacks: Facts, guesses: Facts) -> list[dict[str, Any]]:
+    """Return the rows of a table: what each attack recovers, below it what guesses reach."""
+    rows = [{"labels": None, **attack, "name": TITLES[key], "muted": False} for key, attack in attacks.items()]
+    return rows + [{"labels": None, **guesses[key], "name": words, "muted": True} for key, words in GUESSES.items()]
 
 
 def _phase(facts: Facts, name: str, phase: Facts, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
@@ -130,17 +116,12 @@ def _phase(facts: Facts, name: str, phase: Facts, tensors: Mapping[str, Tensor])
     titles = {"inputs": f"The {_noun(facts)}", "attributes": "The attributes of its class"}
     tables = []
     for kind, title in titles.items():
-        rows = [
-            {"name": TITLES[key], "labels": attack.get("labels") if kind == "inputs" else None,
-             **_numbers(attack[kind])}
-            for key, attack in phase["attacks"].items()
-            if kind in attack
-        ]  # fmt: skip
-        if rows:
-            guesses, labelled = method["guesses"][kind], any(row["labels"] is not None for row in rows)
-            table = {"title": title, "rows": [*rows, *_guess_rows(guesses)], "unit": method["unit"][kind]}
+        if found := _tried(phase["attacks"], kind):
+            guesses, labels = method["guesses"][kind], _tried(phase["attacks"], "labels") if kind == "inputs" else {}
+            rows = _rows({key: {**row, "labels": labels.get(key)} for key, row in found.items()}, guesses)
+            table = {"title": title, "rows": rows, "unit": method["unit"][kind]}
             table |= {"source": guesses["source"]["matches"], "depends": phase["depends"].get(kind, True)}
-            tables.append({**table, "labelled": labelled})
+            tables.append({**table, "labelled": any(row["labels"] is not None for row in rows)})
     pictures = []
     if method["pixels"]:
         attacks = [key for key in phase["attacks"] if f"method.{name}.{key}.inputs" in tensors]
