@@ -47,8 +47,12 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
 
 def finish(run: Run, report: Path, as_json: bool, *lines: str) -> None:
     """Say what came out of a run, ``lines`` after its headline, and where it is; with ``as_json`` its result too."""
-    say(run.headline(), *lines, *warning_lines(run.result), f"run:    {run.path}", f"report: {report}")
-    print_json(as_json, run.result)
+    result = run.result
+    weak = result.get("summary", {}).get("text", [])  # classes, and advice
+    notes = [f"note: {note}" for note in result.get("notes", [])]
+    warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
+    say(run.headline(), *lines, *weak, *notes, *warnings, f"run:    {run.path}", f"report: {report}")
+    print_json(as_json, result)
 
 
 def open_run(path: Path, client: int | None, **options: Any) -> Run:
@@ -98,12 +102,3 @@ def chosen(experiment: str, overrides: list[str] | None) -> Experiment:
     from fedunseen.experiment.schema import Experiment
 
     return Experiment.load(experiment, replaced)
-
-
-def warning_lines(result: Mapping[str, Any]) -> list[str]:
-    """Return what the user has to know of a finished run: weak classes and advice, notes, warnings with a remedy."""
-    return [
-        *result.get("summary", {}).get("text", []),
-        *(f"note: {note}" for note in result.get("notes", [])),
-        *(f"warning: {note['what']} {note['remedy']}" for note in result.get("warnings", [])),
-    ]

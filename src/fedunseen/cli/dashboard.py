@@ -16,6 +16,7 @@ import typer
 
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import Format, LogFormat, speak, subscribed
+from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -43,8 +44,6 @@ class BindAddress:
     @property
     def local(self) -> bool:
         """Only this machine can reach it."""
-        from fedunseen.core.addresses import is_loopback
-
         return is_loopback(self.host)
 
     def token(self) -> str | None:
@@ -71,8 +70,8 @@ class BindAddress:
 
     def url(self, listening: socket.socket) -> str:
         """Return the address that a browser takes."""
-        at = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'http' if self.certificate is None else 'https'}://{at}:{listening.getsockname()[1]}/"
+        scheme = "http" if self.certificate is None else "https"
+        return f"{scheme}://{bracketed(self.host)}:{listening.getsockname()[1]}/"
 
     def listen(self) -> socket.socket:
         """Return a socket that listens."""

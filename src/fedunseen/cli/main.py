@@ -45,14 +45,10 @@ class Grouped(typer.core.TyperGroup):
     """Lists commands by what they are for."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each panel, and one for commands of no panel."""
-        listed = {name for names in PANELS.values() for name in names}
-        rest = tuple(name for name in self.list_commands(ctx) if name not in listed)
-        for title, names in {**PANELS, "Other": rest}.items():
-            known = [(name, command) for name in names if (command := self.get_command(ctx, name))]
-            if known:
-                with formatter.section(title):
-                    formatter.write_dl([(name, command.get_short_help_str(78)) for name, command in known])
+        """Write a section for each panel."""
+        for title, names in PANELS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(78)) for name in names])
 
 
 app = typer.Typer(

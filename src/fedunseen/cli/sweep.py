@@ -44,6 +44,7 @@ def sweep(
 ) -> None:
     """Run a grid of experiments, and show the results beside the paper's."""
     sweep_source(source)  # an unknown name is refused before PyTorch is loaded, which takes seconds
+    from fedunseen.experiment.manifest import unused
     from fedunseen.experiment.sweep import read_sweep
     from fedunseen.experiment.sweep.schema import select
 
@@ -53,7 +54,7 @@ def sweep(
         return _list(read, cells, as_json)
     if resume and out is None:
         raise ExperimentError("--resume needs --out: say which sweep's directory to continue with")
-    out = out if out is not None else _free(read, data or [])
+    out = out or unused(Path("runs") / "-".join([read.name, *(word.replace("/", "-") for word in data or [])]))
     if resume and not (out / "sweep.json").exists():
         say(f"note: {out} holds no sweep yet: starting a new one")
     done = _run(read, cells, out, resume, jobs)
@@ -97,13 +98,6 @@ def _list(read: Sweep, cells: list[Cell], as_json: bool) -> None:
     refused = sum(cell.experiment is None for cell in cells)
     seeds = sum(cell.experiment.run.seeds for cell in cells if cell.experiment)
     say(f"{len(cells)} cells{f', {refused} of them refused' if refused else ''}; {seeds} runs, seeds counted")
-
-
-def _free(read: Sweep, data: list[str]) -> Path:
-    """Return a directory that is not there yet."""
-    from fedunseen.experiment.manifest import unused
-
-    return unused(Path("runs") / "-".join([read.name, *(word.replace("/", "-") for word in data)]))
 
 
 def _run(read: Sweep, cells: list[Cell], out: Path, resume: bool, jobs: int | None) -> list[Row]:

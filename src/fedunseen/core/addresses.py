@@ -13,7 +13,4 @@ def is_loopback(host: str) -> bool:
 
 def bracketed(host: str) -> str:
     """Return an address as it stands in a URI: one of IPv6 in brackets."""
-    try:
-        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
-    except ValueError:
-        return host
+    return f"[{host}]" if ":" in host else host

@@ -38,13 +38,6 @@ def resized(images: Tensor, size: tuple[int, int], resize: Resize) -> Tensor:
     return F.interpolate(images, size=size, mode=resize, antialias=True).clamp(0, 1)  # bicubic may overshoot
 
 
-def normalized(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Return ``(images - mean) / deviation`` of images (n, 1 or C, H, W), with C channels: gray is repeated."""
-    shape = (len(mean), 1, 1)
-    shift, scale = (torch.tensor(list(values), device=images.device).reshape(shape) for values in (mean, deviation))
-    return (images - shift).div_(scale)
-
-
 class Preparation(NamedTuple):
     """How images become what a network takes: resized, gray repeated, normalized."""
 
@@ -57,7 +50,8 @@ class Preparation(NamedTuple):
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return (n, 3, size, size) of images, bytes or floats in [0, 1]."""
         images = resized(as_images(inputs, self.image_shape), (self.size, self.size), self.resize)
-        return normalized(images, self.mean, self.deviation)
+        shift, scale = (torch.tensor(each, device=images.device)[:, None, None] for each in (self.mean, self.deviation))
+        return (images - shift).div_(scale)  # gray is repeated
 
 
 def augment(images: Tensor, draws: Tensor, steps: Sequence[Augmentation]) -> Tensor:

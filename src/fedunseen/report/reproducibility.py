@@ -33,18 +33,14 @@ def command(tree: Mapping[str, Any], plugins: Sequence[str] = (), out: str | Non
     verb, kit = ("host", ["--kit kits/coordinator"]) if deployed else ("run", [])
     kit += [f"--plugin {shlex.quote(file)}" for file in plugins]
     kit += [f"--out {shlex.quote(out)}"] if out else []
-    if name in preset_names():
-        # Against the preset with its defaults little differs; where that is not the whole story, against its text.
-        changes = _changes(_filled(name), tree)
-        if not (whole := says(changes)):
-            changes = _changes(tomllib.loads(preset_text(name)), tree)
-            whole = says(changes)
-        if whole:
-            for key in list(changes):  # what a new name brings as its default need not be said
-                fewer = {other: value for other, value in changes.items() if other != key}
-                changes = fewer if says(fewer) else changes
-            sets = [f"--set {shlex.quote(_assignment(*item))}" for item in changes.items()]
-            return " \\\n    ".join([f"fedunseen {verb} {name}", *kit, *sets]), True
+    # Against a preset with its defaults little differs; where that is not the whole story, against its text.
+    bases = (_filled(name), tomllib.loads(preset_text(name))) if name in preset_names() else ()
+    if (changes := next(filter(says, (_changes(base, tree) for base in bases)), None)) is not None:
+        for key in list(changes):  # what a new name brings as its default need not be said
+            fewer = {other: value for other, value in changes.items() if other != key}
+            changes = fewer if says(fewer) else changes
+        sets = [f"--set {shlex.quote(_assignment(*item))}" for item in changes.items()]
+        return " \\\n    ".join([f"fedunseen {verb} {name}", *kit, *sets]), True
     return " \\\n    ".join([f"fedunseen {verb} {shlex.quote(name + '.toml')}", *kit]), False
 
 
