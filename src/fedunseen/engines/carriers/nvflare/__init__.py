@@ -60,5 +60,5 @@ def simulate(place: Simulate) -> Iterator[Link]:
         )
         stack.callback(kept.stop)
         if not kept.ready(lambda: bool(board.present()), PATIENCE):
-            raise FedUnseenError(f"NVFlare does not start; log.txt and output.txt in {folder} say why")
+            raise FedUnseenError(f"NVFlare does not start: {folder / 'output.txt'} says why")
         yield board
