@@ -20,7 +20,7 @@ from fedunseen.engines.carriers.nvflare import simulate
 from fedunseen.engines.carriers.nvflare.job import Place
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.engines.remote.processes import Child
-from fedunseen.tools.nvflare_job import Party
+from fedunseen.tools.nvflare_job import Coordinator, Party
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +88,14 @@ def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_pat
         finish(child, tmp_path)
     run(Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}), tmp_path / "here")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "here" / "model.safetensors").read_bytes()
+
+
+def test_settings_are_read_as_nvflare_passes_them_on():
+    """Its simulator leaves dotted keys alone, and its command for submitting jobs makes tables of them."""
+    settings = {"strategy.rounds": 2, "privacy": {"aggregation": "masked"}, "partition": {"join": {"2": 2}}}
+    assert Coordinator("digit-pairs", settings=settings).settings == {
+        "strategy.rounds": 2, "privacy.aggregation": "masked", "partition.join": {"2": 2},
+    }  # fmt: skip
 
 
 def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):

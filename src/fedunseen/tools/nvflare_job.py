@@ -27,7 +27,7 @@ class Coordinator(job.Coordinator):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        self.experiment, self.names, self.out, self.settings = experiment, parties, out, dict(settings or {})
+        self.experiment, self.names, self.out, self.settings = experiment, parties, out, _dotted(settings or {})
 
     def coordinate(self, place: Place, sites: list[str]) -> None:
         """Run the experiment with the sites."""
@@ -66,3 +66,11 @@ def _path(place: Place, key: str) -> Path | None:
     """Return a path of the site's file, relative to its workspace."""
     value = place.settings.get(key)
     return place.folder / str(value) if value else None
+
+
+def _dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by dotted key; ``nvflare job submit`` reads ``a.b = c`` as ``a = {b = c}``."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= {key: value} if "." in key else {f"{key}.{name}": one for name, one in dict(value).items()}
+    return found
