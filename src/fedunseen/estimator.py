@@ -42,7 +42,6 @@ from fedunseen.federation.partition import Partition
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
-from fedunseen.methods.closed_form.statistics import add
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, adaptable
 from fedunseen.strategies.summed import forget
 
@@ -154,21 +153,25 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
             raise ArgumentError("there is only one class, so that there is nothing to tell apart: give at least two")
-        self._seed = _seed_of(self.random_state)
+        seed = self.random_state
+        self._seed = int(seed if isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(2**31))
         self._experiment = self._make_experiment()
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
+        held = np.zeros(len(labels)) if groups is None else np.asarray(groups)
         benchmark = Benchmark.from_arrays(
-            rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
+            rows, labels.tolist(), ordered, groups=held,
             validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed,
         )  # fmt: skip
-        federation = assemble(self._experiment, benchmark, _of_users(benchmark))
+        names = np.unique(held)
+        partition = Partition.of([np.flatnonzero(held == name) for name in names])
+        federation = assemble(self._experiment, benchmark, partition)
         _check_pools(federation.method, pools)
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
-        self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
+        self._clients = {name: k for k, name in enumerate(names.tolist())}
         several = len(self._clients) > 1 and not federation.method.trained
         self._sums = {name: value.cpu() for name, value in state.server.items()} if several else {}
         if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
@@ -285,7 +288,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             ([True, True], [False, True])
         """
         check_is_fitted(self)
-        if self._method_class().trained:
+        if find("method", self.method).trained:
             raise ArgumentError(
                 f"method = {self.method!r} is trained, so that every party is in every parameter: fit again without "
                 "the samples of that party"
@@ -491,14 +494,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         part = partition.restricted_to(selection.train)
         chosen = assemble(self._experiment, selection, part, scaler=federation.scaler)
         first, self.curve_ = self._train(chosen)
-        kept, fitted = of_each_client(first.server), (federation.benchmark.space, method.quantization)
+        kept = of_each_client(first.server)
         total, server = dict(first.params), dict[str, torch.Tensor]()
         for k, rows in enumerate(partition.clients):
             rest = torch.from_numpy(np.setdiff1d(rows, selection.train)).to(federation.device)
             more = method.statistics(CodedRows(federation.inputs, rest), federation.labels[rest])
-            total = add([total, more], *fitted)
+            total = method.merged(total, more)
             if kept:
-                server |= under(f"client/{k}/", add([kept[k], more], *fitted) if k in kept else more)
+                server |= under(f"client/{k}/", method.merged(kept[k], more) if k in kept else more)
         model = federation.fit_heads(total)
         chosen.method.settings = chosen.method.settings.model_copy(update=method.units(model))
         quick = {name: value.float() for name, value in chosen.fit_heads(first.params).items()}
@@ -562,7 +565,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         if classes is None:
             return self.classes_, self._space.semantics, own
         if isinstance(classes, Mapping) or hasattr(classes, "columns"):
-            if not self._method_class().zero_shot:
+            if not find("method", self.method).zero_shot:
                 raise ArgumentError(
                     f"method = {self.method!r} knows only the classes that it was trained on: name a zero-shot method, "
                     "for example fedzsl, to predict others"
@@ -592,14 +595,6 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             )
         return names, semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
 
-    def _method_class(self) -> type[Method]:
-        found: type[Method] = find("method", self.method)
-        return found
-
-
-def _seed_of(state: int | np.random.RandomState | None) -> int:
-    return int(state) if isinstance(state, (int, np.integer)) else int(check_random_state(state).randint(2**31))
-
 
 def _without_unlabelled(
     X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, table: Any
@@ -627,12 +622,6 @@ def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
     found = outdone(estimates(method, sums, model, examples=False))
     if found is not None:
         warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)
-
-
-def _of_users(benchmark: Benchmark) -> Partition:
-    """Return the partition in which each user is a party; all samples are one party's without users."""
-    users = benchmark.users if benchmark.users is not None else np.zeros(len(benchmark.labels))
-    return Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])
 
 
 def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:

@@ -177,7 +177,7 @@ def test_without_masks_every_party_adds_all_of_the_noise(aggregation, quantizati
 
 
 def words():
-    return module.seeded_words(np.random.default_rng(0))
+    return module.words_of(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("near", [module.NEAR, 3.0])
@@ -213,7 +213,7 @@ def test_equal_digits_are_followed_by_more():
 
 
 def test_the_systems_randomness_is_not_repeated():
-    one, other = (discrete_gaussian(np.full(50, 10**9), module.system_words) for _ in range(2))
+    one, other = (discrete_gaussian(np.full(50, 10**9), module.words_of()) for _ in range(2))
     assert (one != other).all()
 
 

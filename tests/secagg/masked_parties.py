@@ -43,7 +43,7 @@ class Parties:
         settings = {
             "federation": self.enrolment.digest, "experiment": ZERO, "space": ZERO, "quantization": "none",
             "layout": self.layout.digest(), "weights": {}, "model": ZERO, "sums": 3, "once": False, "dropouts": False,
-            "removing": [], "nonce": Plan.fresh_nonce(),
+            "removing": [],
         }  # fmt: skip
         return Plan(**{**settings, **changes})
 

@@ -56,14 +56,11 @@ class AttackSettings(NamedSettings):
 
     @field_validator("rounds", mode="before")
     @classmethod
-    def _one_round(cls, value: object) -> object:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-    @field_validator("rounds")
-    @classmethod
-    def _check_rounds(cls, value: str) -> str:
-        parse_rounds(value)
-        return value
+    def _check_rounds(cls, value: object) -> object:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(text, str):
+            parse_rounds(text)
+        return text
 
     @field_validator("clients")
     @classmethod

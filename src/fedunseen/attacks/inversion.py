@@ -73,9 +73,8 @@ def invert(
     target: Params,
     start: Callable[[int], Params],
     images: Collection[str] = (),
-    bounded: Collection[str] = (),
 ) -> Recovery:
-    """Search dummy data whose gradient is that of the victim."""
+    """Search dummy data whose gradient is that of the victim; ``images`` are smooth, and in [0, 1]."""
     size = sum(float(value.square().sum()) for value in target.values())
     result: list[Recovery] = []
     for restart in range(attack.restarts):
@@ -84,7 +83,7 @@ def invert(
         if isinstance(attack, DLG):
             _by_distance(attack, search)
         else:
-            _by_direction(attack, search, images, bounded)
+            _by_direction(attack, search, images)
         result.append(search.result())
         if result[-1].distance < _EXPLAINED:
             break
@@ -153,7 +152,7 @@ def _by_distance(attack: DLG, search: _Search) -> None:
     search.note(search.copy(), float(closure()))
 
 
-def _by_direction(attack: Cosine, search: _Search, images: Collection[str], bounded: Collection[str]) -> None:
+def _by_direction(attack: Cosine, search: _Search, images: Collection[str]) -> None:
     leaves = list(search.values.values())
     optimiser = torch.optim.Adam(leaves, lr=attack.lr)
     drops = [round(attack.steps * part) for part in (3 / 8, 5 / 8, 7 / 8)]
@@ -176,7 +175,7 @@ def _by_direction(attack: Cosine, search: _Search, images: Collection[str], boun
         optimiser.step()
         schedule.step()
         with torch.no_grad():
-            for name in bounded:
+            for name in images:
                 search.values[name].clamp_(0, 1)
         search.done(iteration + 1)
 

@@ -216,7 +216,7 @@ def attack_all(
                 result = [values]
             else:  # every step of a sum's search costs as many gradients
                 fewer = replace(attack, restarts=max(1, attack.restarts // observation.parties))
-                search = invert(fewer, batch.gradient, target, batch.start, batch.images, batch.images)
+                search = invert(fewer, batch.gradient, target, batch.start, batch.images)
                 result, label = batch.read(search.values), batch.read_label(search.values)
             judged = {
                 kind: [

@@ -56,14 +56,10 @@ Words = Callable[[int], NDArray[np.uint64]]
 """Returns so many uniform words of 64 bits."""
 
 
-def system_words(count: int) -> NDArray[np.uint64]:
-    """Return words of the operating system's generator."""
-    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-
-
-def seeded_words(rng: np.random.Generator) -> Words:
-    """Return a source of words that a seed draws again: for studies."""
-    return lambda count: np.frombuffer(rng.bytes(8 * count), dtype=np.uint64)
+def words_of(rng: np.random.Generator | None = None) -> Words:
+    """Return a source of words: the operating system's generator, or one that a seed draws again, for studies."""
+    read = os.urandom if rng is None else rng.bytes
+    return lambda count: np.frombuffer(read(8 * count), dtype=np.uint64)
 
 
 def discrete_gaussian(deviations: NDArray[np.int64], words: Words) -> NDArray[np.int64]:
@@ -188,7 +184,7 @@ class Release:
         width, part = sums["total"].shape[1], 1 / math.sqrt(parties)
         noise = {"noise": sums["noise"] + 1 / parties}
         if self.quantization is not None:
-            words = system_words if rng is None else seeded_words(rng)
+            words = words_of(rng)
             found = sums | {"count": sums["count"] * COUNT_UNIT} | noise
             for name, deviations in self.whole_deviations(width, len(sums["count"]), parties).items():
                 flat = deviations.flatten().numpy()

@@ -150,8 +150,7 @@ class Masks:
         clients = {name: SecAggClient(one, Ledger(), ["dropouts"]) for name, one in own.items()}
         enrolment, nothing = next(iter(own.values())).enrolment, "00" * 32
         plan = Plan(
-            enrolment.digest, nothing, nothing, "none", nothing, {}, nothing, 10**9, False, self.dropouts,
-            (), Plan.fresh_nonce(),
+            enrolment.digest, nothing, nothing, "none", nothing, {}, nothing, 10**9, False, self.dropouts, ()
         )  # fmt: skip
         agree_on(plan, clients)
         return clients, plan, itertools.count()

@@ -3,7 +3,7 @@
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
@@ -28,12 +28,7 @@ class Plan:
     once: bool  # the sums may be released once for one set of data, as those of closed forms and private merging
     dropouts: bool  # rosters that differ by few parties are allowed
     removing: Sequence[str]  # whose samples the sum removes from a finished run; all are in its roster
-    nonce: str  # fresh for every plan
-
-    @staticmethod
-    def fresh_nonce() -> str:
-        """Draw a nonce."""
-        return secrets.token_hex(16)
+    nonce: str = field(default_factory=lambda: secrets.token_hex(16))  # fresh for every plan
 
     @cached_property
     def digest(self) -> str:

@@ -110,10 +110,7 @@ class MaskedTotal:
 
     def save(self, path: Path) -> None:
         """Write the total, whole or not at all."""
-        content = {
-            "plan": self.plan, "k": self.k, "rho": self.rho, "threshold": self.threshold, "seeds": self.seeds,
-            "commitments": self.commitments, "extra": list(self.extra),
-        }  # fmt: skip
+        content = {key: value for key, value in vars(self).items() if key not in ("total", "replies")}
         write_tensors(path, {"total": torch.from_numpy(self.total.view(np.int64))}, {"sum": json.dumps(content)})
 
     @classmethod

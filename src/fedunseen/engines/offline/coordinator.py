@@ -4,6 +4,7 @@
 """
 
 import json
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,7 +157,7 @@ def make_plan(
     instruction: Instruction | None = None,
 ) -> bytes:
     """Return the content of a plan."""
-    nonce = Plan.fresh_nonce()
+    nonce = secrets.token_hex(16)
     hello, tensors = engine.greeting(parties, nonce[:16])
     strategy, instruction = engine.strategy, instruction or Instruction({})
     _, layout = layout_of(engine.masks, strategy, len(parties), instruction)

@@ -209,8 +209,8 @@ class SecAggSession:
     def new_plan(self, facts: Mapping[str, Any], weights: Mapping[str, float], instruction: Instruction) -> None:
         """Make a plan for the run."""
         layout = self.masks.layout(self.strategy, self._expected(instruction)).digest()
-        nonce, model = Plan.fresh_nonce(), digest_of(dict(instruction.params))
-        self.plan = Plan(**facts, layout=layout, weights=dict(weights), model=model, nonce=nonce)
+        model = digest_of(dict(instruction.params))
+        self.plan = Plan(**facts, layout=layout, weights=dict(weights), model=model)
         self.signatures, self.agreed = {}, {}
 
     def _expected(self, instruction: Instruction) -> Params:
