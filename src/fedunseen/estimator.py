@@ -153,25 +153,21 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self.classes_, ordered = _sorted(table)
         if len(self.classes_) < 2:
             raise ArgumentError("there is only one class, so that there is nothing to tell apart: give at least two")
-        seed = self.random_state
-        self._seed = int(seed if isinstance(seed, (int, np.integer)) else check_random_state(seed).randint(2**31))
+        self._seed = _seed_of(self.random_state)
         self._experiment = self._make_experiment()
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
-        held = np.zeros(len(labels)) if groups is None else np.asarray(groups)
         benchmark = Benchmark.from_arrays(
-            rows, labels.tolist(), ordered, groups=held,
+            rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
             validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed,
         )  # fmt: skip
-        names = np.unique(held)
-        partition = Partition.of([np.flatnonzero(held == name) for name in names])
-        federation = assemble(self._experiment, benchmark, partition)
+        federation = assemble(self._experiment, benchmark, _of_users(benchmark))
         _check_pools(federation.method, pools)
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
-        self._clients = {name: k for k, name in enumerate(names.tolist())}
+        self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
         several = len(self._clients) > 1 and not federation.method.trained
         self._sums = {name: value.cpu() for name, value in state.server.items()} if several else {}
         if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
@@ -596,6 +592,10 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return names, semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
 
 
+def _seed_of(state: int | np.random.RandomState | None) -> int:
+    return int(state) if isinstance(state, (int, np.integer)) else int(check_random_state(state).randint(2**31))
+
+
 def _without_unlabelled(
     X: ArrayLike, y: ArrayLike, groups: ArrayLike | None, table: Any
 ) -> tuple[ArrayLike, ArrayLike, ArrayLike | None, Any]:
@@ -622,6 +622,12 @@ def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
     found = outdone(estimates(method, sums, model, examples=False))
     if found is not None:
         warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)
+
+
+def _of_users(benchmark: Benchmark) -> Partition:
+    """Return the partition in which each user is a party."""
+    users = benchmark.users
+    return Partition.of([np.flatnonzero(users == party) for party in np.unique(users)])  # type: ignore[arg-type]
 
 
 def _check_pools(method: Method, pools: Sequence[NDArray[Any]]) -> None:
