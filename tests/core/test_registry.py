@@ -1,6 +1,7 @@
 """Classes of one's own without a package: registered in Python, or in a file that --plugin names."""
 
 import json
+import pickle
 import subprocess
 import sys
 
@@ -85,3 +86,11 @@ def test_a_bad_plugin_is_one_sentence(text, message, tmp_path):
         find("method", "mine")
 
     assert message_of(look, error=ExperimentError) == message.format(file)
+
+
+@pytest.mark.parametrize("name", sorted(registry.own("data")))
+def test_settings_of_a_benchmark_come_back_from_a_pickle(name):
+    kind = find("data", name)
+    settings = kind.Settings.model_construct(name=name)
+    assert pickle.loads(pickle.dumps(settings)) == settings  # noqa: S301
+    assert kind.Settings.model_fields["name"].default == name

@@ -7,10 +7,11 @@ another package. The command needs no change: it asks the benchmark's class.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import create_model
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
@@ -55,7 +56,10 @@ class BenchmarkLoader:
     def __init_subclass__(cls, name: str = "", **options: Any) -> None:
         super().__init_subclass__(**options)
         if name:
-            cls.Settings = cls.Settings.named(name)
+            base, key = cls.Settings, (Literal[name], name)
+            cls.Settings = create_model("Settings", __base__=base, __doc__=base.__doc__, name=key)  # type: ignore
+            cls.Settings.__module__ = cls.__module__
+            cls.Settings.__qualname__ = f"{cls.__qualname__}.Settings"  # where pickle finds it
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
