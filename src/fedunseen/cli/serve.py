@@ -52,6 +52,7 @@ def serve(
         raise MissingDependencyError(
             f"serving needs a library that is not installed ({error.name}): pip install 'fedunseen[serve]'"
         ) from None
+    from fedunseen.core.memory import libraries_set_aside
     from fedunseen.serve import Recognizer
 
     listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
@@ -66,7 +67,7 @@ def serve(
     except OSError as error:
         raise listen_at.no_certificate(error) from None
     failures, requests = logged(name="uvicorn.error", least=logging.WARNING), logged(name="fedunseen.requests")
-    with listen_at.listen() as listening, failures, requests:
+    with listen_at.listen() as listening, failures, requests, libraries_set_aside():
         url = listen_at.url(listening)
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed
             signal.signal(name, lambda *_: None)

@@ -1,8 +1,10 @@
 """Addresses of machines."""
 
 import ipaddress
+from functools import lru_cache
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Say whether only this machine can reach an address."""
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,8 +20,14 @@ _DISCARDED = 32  # times the limit: so much of an upload that is too large is re
 _SHOWN = 200  # characters of a path in the log
 _log = logging.getLogger("fedunseen.requests")
 _POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", _POLICY),
 )
 
 
@@ -81,11 +87,7 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Cache-Control"] = "no-store"
-                headers["Referrer-Policy"] = "no-referrer"
-                headers["Content-Security-Policy"] = _POLICY
+                message["headers"] = [*message["headers"], *_HEADERS]
             await send(message)
 
         try:

@@ -285,7 +285,7 @@ class Recognizer:
         if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
             ends = ", ".join(FEATURE_SUFFIXES)
             raise DataError(f"{path}: this run takes feature vectors: give a file that ends in {ends}")
-        return self.run.read(path)
+        return self.run.read_inputs(self.run.read(path))
 
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers."""
@@ -296,12 +296,12 @@ class Recognizer:
         return self.run.read_inputs(given)
 
     def rank(self, samples: NDArray[Any], among: Among = "all", top: int | None = None) -> list[list[ClassScore]]:
-        """Rank the classes for each sample, best first; at equal scores an added class comes first."""
+        """Rank the classes for each sample of :meth:`read`, best first; at equal scores an added class comes first."""
         names, scores, seen = self._scores(samples, among)
         if self._arriving is not None:
             self._adapt(self._arriving, samples)
         odds = softmax(scores)
-        own = np.array([name in self.added for name in names])
+        own = np.array([name in self.added for name in names] if self.added else np.zeros(len(names), dtype=bool))
         answers = []
         for row, share in zip(scores, odds, strict=True):
             best = np.lexsort((~own, -row))[:top].tolist()
@@ -335,10 +335,10 @@ class Recognizer:
         if among != "all":
             kept = np.flatnonzero(~known.seen) if among == "unseen" else kept[len(known.names) - len(self.added) :]
         seen = known.seen[kept]
-        rows = scaled(run, run.read_inputs(samples))
+        rows = scaled(run, samples)
         scores = class_scores(known.method, known.params, rows, known.described, bool(seen.any()))
         scores = (scores - float(run.result["calibration_factor"]) * known.seen)[:, kept]
-        return [known.names[c] for c in kept.tolist()], scores, seen
+        return known.names if among == "all" else [known.names[c] for c in kept.tolist()], scores, seen
 
     def _adapt(self, arriving: Arriving, samples: NDArray[Any]) -> None:
         """Count samples; the next question is answered by the model with them."""
