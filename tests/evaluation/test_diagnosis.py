@@ -46,6 +46,7 @@ def never(answers, labels=THREE, kind="unseen"):
         (lambda: at_chance(THREE, np.full(120, 6), 3), "33.3 ± 2.0 % of them, guessing 33.3 %."),
         (lambda: growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)), "grew from 562 to 4,786 in 4 rounds."),
         (lambda: growing_loss(lines(1.0, 2.0, float("inf"))), "grew from 1 to inf in 3 rounds."),
+        (lambda: growing_loss(lines(1.0, 1.6)), "grew from 1 to 1.6 in 2 rounds."),
         (lambda: worse_than_guessing(lines(418986.9, 4084.0, 3899.3, 4100.7), 100),  # digit-pairs at learning rate 20
          "the cross-entropy ends at 4,101, where guessing among 100 classes has 4.6."),
         (lambda: worse_than_guessing(lines(14.0), 100), "at 14, where guessing among 100 classes has 4.6."),

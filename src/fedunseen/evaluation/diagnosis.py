@@ -17,7 +17,7 @@ LISTED = 5  # classes that are named
 ALMOST_ALL = 0.9  # of the unlabelled samples for one class
 WORSE = 1.0  # points of the harmonic mean after adapting
 NAMED = 3  # files that are named
-DIVERGED = 1.5  # times the loss of the first rounds
+LOSS_GROWTH = 1.5  # times the loss of the first rounds
 DIVERGED = 3.0  # times the cross-entropy of guessing; where a network collapses it stays near once
 LEAD = 3.0  # percentage points by which another closed form has to lead on classes left out
 CLIPPED = 0.01  # share of features that may be clipped without a warning
@@ -158,7 +158,7 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
         return None
     part = max(len(losses) // 4, 1)
     first, last = (float(np.nanmedian(losses[side])) for side in (slice(None, part), slice(-part, None)))
-    if not last > DIVERGED * first:
+    if not last > LOSS_GROWTH * first:
         return None
     return Finding(
         f"The training loss grew from {_number(first)} to {_number(last)} in {len(losses)} rounds.",
