@@ -8,6 +8,7 @@ used in place of those that a run had.
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -121,15 +122,14 @@ def found_text(entry: Mapping[str, Any] | None, run: Path, settings: DataSetting
 
 
 def found(
-    entry: Mapping[str, Any] | None, run: Path, stated: Path | None, files: list[Path], given: Path | None = None
+    entry: Mapping[str, Any] | None, run: Path, make: Callable[[], Encoder | None], given: Path | None
 ) -> dict[str, Any]:
     """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
 
     Args:
         entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no file.
         run: the run directory.
-        stated: the file or folder that the experiment names, None if it names none.
-        files: those that the experiment's settings lead to on this machine; none if they lead nowhere.
+        make: makes the encoder from the experiment's settings as they are.
         given: where the user says that the weights are, a file or a folder.
     """
     if entry is None:
@@ -146,25 +146,19 @@ def found(
                 "would mean something else"
             )
         return {setting: str(given)}
+    files: list[Path] = []  # that the settings lead to on this machine
+    with suppress(FedUnseenError):
+        encoder = make()
+        files = [path for path in encoder.files() if path.is_file()] if encoder is not None else []
     if files and content_digest(files) == entry["digest"]:
         return {}
     if (place := _carried(run, "encoder", entry)) is not None:
         return {setting: str(place / names[0] if len(names) == 1 else place)}
     if files:
         raise DataError(
-            f"{stated or files[0]} has changed since this run, which had other weights ({had}): give those with "
-            "--encoder"
+            f"{files[0]} has changed since this run, which had other weights ({had}): give those with --encoder"
         )
     raise DataError(f"{run}: the weights of its encoder ({had}) are not on this machine: give them with --encoder")
-
-
-def files_of(make: Callable[[], Encoder | None]) -> list[Path]:
-    """Return the files that an encoder would read; none if it cannot be made here."""
-    try:
-        encoder = make()
-    except FedUnseenError:
-        return []
-    return [] if encoder is None else [path for path in encoder.files() if path.is_file()]
 
 
 def _text_files(settings: DataSettings) -> list[Path]:

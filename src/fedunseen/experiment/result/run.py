@@ -20,7 +20,7 @@ from fedunseen.core.runs import check_where, complete_result, read_manifest
 from fedunseen.data import Benchmark, ClassSpace, DataSettings, Scaler, fit_semantics
 from fedunseen.encoders.backbone import Encoder
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
-from fedunseen.experiment.encoding import files_of, found, found_text, make_backbone, make_encoder
+from fedunseen.experiment.encoding import found, found_text, make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
 from fedunseen.experiment.parsing import located
 from fedunseen.experiment.schema import Experiment
@@ -141,19 +141,18 @@ class Run:
     @cached_property
     def _placed(self) -> Experiment:
         """The experiment with the encoder's weights where they are now, the same as the run had."""
-        shape, encoder = self.manifest.get("picture_shape") or self.manifest.get("image_shape"), self.experiment.encoder
-        own = files_of(lambda: make_encoder(self.experiment, shape))
-        stated = getattr(encoder, "weights", None) or getattr(encoder, "model", None)
+        entry = self.manifest.get("encoder")
         return self.experiment.with_overrides(
-            found(self.manifest.get("encoder"), self.path, stated and Path(stated), own, self.weights)
+            found(entry, self.path, lambda: self._made_encoder(self.experiment), self.weights)
         )
 
+    def _made_encoder(self, experiment: Experiment) -> Encoder | None:
+        return make_encoder(experiment, self.manifest.get("picture_shape") or self.manifest.get("image_shape"))
+
     @cached_property
-    def _encoder(self) -> Encoder:
-        """The frozen encoder that made the run's features."""
-        encoder = make_encoder(self._placed, self.manifest["picture_shape"])
-        assert encoder is not None
-        return encoder
+    def _encoder(self) -> Encoder | None:
+        """The run's encoder, with the weights that it had."""
+        return self._made_encoder(self._placed)
 
     @cached_property
     def describing(self) -> DataSettings:
@@ -163,14 +162,12 @@ class Run:
     @property
     def encoder_files(self) -> list[Path]:
         """The weights of the run's encoder, where they are now; none if every installation has them."""
-        if not self.manifest.get("encoder"):
-            return []
-        shape = self.manifest.get("picture_shape") or self.manifest.get("image_shape")
-        encoder = make_encoder(self._placed, shape)
+        encoder = self._encoder if self.manifest.get("encoder") else None
         return [] if encoder is None or encoder.installed else encoder.files()
 
     def encoded(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return what the run's frozen encoder makes of images (n, channels, height, width)."""
+        assert self._encoder is not None
         return self._encoder.encode(images)
 
     def features_of(self, benchmark: Benchmark, rows: NDArray[np.int64]) -> NDArray[Any]:
