@@ -8,7 +8,7 @@ stays seen when its last holder has left, because the model has learned it. A kn
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -142,17 +142,10 @@ def space_dict(space: ClassSpace) -> dict[str, Any]:
     }
 
 
-def read_space(tree: Mapping[str, Any], semantics: NDArray[np.float64], validation: Sequence[int] = ()) -> ClassSpace:
+def read_space(tree: Mapping[str, Any], semantics: NDArray[np.float64], validation: Any = ()) -> ClassSpace:
     """Read what :func:`space_dict` gave."""
-    return ClassSpace(
-        names=tuple(tree["classes"]),
-        semantics=semantics,
-        attribute_names=tuple(tree["attributes"]),
-        seen=np.array(tree["seen"], dtype=np.int64),
-        validation=np.array(validation, dtype=np.int64),
-        unseen=np.array(tree["unseen"], dtype=np.int64),
-        attribute_groups={name: tuple(columns) for name, columns in tree["groups"].items()},
-    )
+    splits = tree["seen"], validation, tree["unseen"]
+    return ClassSpace(tree["classes"], semantics, tree["attributes"], *splits, tree["groups"])
 
 
 def described_as(row: NDArray[np.float64]) -> str:
@@ -282,40 +275,25 @@ class Timeline:
         """Return the version that is in force in ``round``, counted from 0."""
         space, names = self.benchmark.space, self.benchmark.space.names
         files = self.settings.files()
-        version: Version | None = None
+        version = first_version(_only(space, np.flatnonzero(self.known <= 0)))
         for now in (some for some in self.rounds() if some <= round):
-            before = () if version is None else version.space.names
-            new = [c for c in self.order if self.known[c] <= now and names[c] not in before]
-            if version is None:
-                version, new = first_version(_only(space, sorted(new))), []
-            corrected = corrections(files[now], version.space, now) if now in files else {}
+            new = [c for c in self.order if self.known[c] <= now and names[c] not in version.space.names]
             version = next_version(
                 version,
                 now,
                 held=[names[c] for c in np.flatnonzero(self.held <= now)],
                 holders=[names[c] for c in np.flatnonzero(self.last > now)],
                 added={names[c]: space.semantics[c] for c in new},
-                corrected=corrected,
+                corrected=corrections(files[now], version.space, now) if now in files else {},
             )
-        assert version is not None
         return version
 
 
-def _only(space: ClassSpace, ids: list[int]) -> ClassSpace:
-    """Return a class space with some of the classes, in the order given."""
-    place = {c: i for i, c in enumerate(ids)}
-
-    def kept(split: Ids) -> Ids:
-        return np.array([place[c] for c in split.tolist() if c in place], dtype=np.int64)
-
-    return replace(
-        space,
-        names=tuple(space.names[c] for c in ids),
-        semantics=space.semantics[ids],
-        seen=kept(space.seen),
-        validation=kept(space.validation),
-        unseen=kept(space.unseen),
-    )
+def _only(space: ClassSpace, ids: Ids) -> ClassSpace:
+    """Return a class space with some of the classes, whose ids are sorted."""
+    splits = {"seen": space.seen, "validation": space.validation, "unseen": space.unseen}
+    kept = {name: np.searchsorted(ids, np.intersect1d(split, ids)) for name, split in splits.items()}
+    return replace(space, names=tuple(space.names[c] for c in ids), semantics=space.semantics[ids], **kept)
 
 
 def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:
