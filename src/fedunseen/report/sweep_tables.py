@@ -154,10 +154,10 @@ def labelled_value(axis: str, value: str) -> str:
 
 def columns_of(sweep: Sweep, shown: Table | Figure) -> list[str]:
     """Return the metrics that a table or a figure shows; if it names none, those of its zero- and few-shot runs."""
-    more = [] if "metrics" in shown.model_fields_set or "few_shot" not in sweep.metrics else list(FEW_SHOT)
-    if shown is not sweep.file.table:
-        more = more[:1]
-    return list(dict.fromkeys([*shown.metrics, *more]))
+    if "metrics" in shown.model_fields_set:
+        return list(dict.fromkeys(shown.metrics))
+    few_shot = FEW_SHOT if shown is sweep.file.table else FEW_SHOT[:1]
+    return [name for name in (*shown.metrics, *few_shot) if name in sweep.metrics]
 
 
 def _present(rows: Sequence[Row], metrics: Sequence[str]) -> list[str]:

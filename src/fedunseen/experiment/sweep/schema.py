@@ -13,9 +13,9 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeInt, ValidationError
 
@@ -42,7 +42,6 @@ MEASURES: tuple[Measure, ...] = ("parameters_shared", "bytes_down", "bytes_up")
 """What else a table can show of a run: parameters that travel, bytes that a client receives and sends in a round."""
 
 Bundle = dict[str, Any]
-Shown = TypeVar("Shown", "Table", "Figure")
 Choice = Mapping[str, str | Sequence[str]]
 """A part of the grid: axis -> its value, or values."""
 
@@ -223,21 +222,7 @@ def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[
     texts = {key: value if isinstance(value, str) else toml_value(value) for key, value in overrides.items()}
     words += [word for key, value in texts.items() for word in ("--set", f"{key}={value}")]
     notes = {label: str(sets[label]["note"]) for label in labels if "note" in sets[label]}
-    sweep = Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
-    return _with_few_shot_defaults(sweep) if sweep.metrics == FEW_SHOT else sweep
-
-
-def _with_few_shot_defaults(sweep: Sweep) -> Sweep:
-    """Return a sweep of few-shot runs alone: the defaults of tables and figures are for zero-shot runs."""
-
-    def shown(part: Shown, metrics: Sequence[Measure]) -> Shown:
-        return part if "metrics" in part.model_fields_set else part.model_copy(update={"metrics": list(metrics)})
-
-    parts = {
-        "table": shown(sweep.file.table, FEW_SHOT),
-        "figures": [shown(figure, FEW_SHOT[:1]) for figure in sweep.file.figures],
-    }
-    return replace(sweep, file=sweep.file.model_copy(update=parts))
+    return Sweep(path.stem, file, axes, tuple(cells), beside, notes, shlex.join(words))
 
 
 def read_file(source: str | Path) -> tuple[SweepFile, dict[str, dict[str, Any]]]:
