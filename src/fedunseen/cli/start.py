@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from shlex import quote
@@ -73,7 +72,7 @@ def estimate(experiment: opt.ExperimentName, overrides: opt.Overrides = None, as
     plan = chosen(experiment, overrides)
     from fedunseen.tools.estimate import estimate as estimated
 
-    summary = asdict(estimated(plan))
+    summary = estimated(plan)
     show(summary, filled("estimate", {**summary, "time": _time}), as_json)
 
 

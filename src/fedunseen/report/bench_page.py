@@ -71,19 +71,18 @@ def _written(number: Interval, sign: str = "") -> str:
 
 def _write_csv(lines: Sequence[Line], out: Path) -> None:
     """Write every number with all its digits."""
-    kinds = [(part, key) for part in ("numbers", "against") for key in ACCURACIES]
-    names = [f"{key}{'_difference' if part == 'against' else ''}{end}" for part, key in kinds for end in ("", "_half")]
-    last = ["settings", "chosen_with_test_in_view", "problem"]
-    table: list[list[object]] = [[*lines[0].values, "status", "seeds", *names, *COSTS, *last]]
+    rows = []
     for line in lines:
-        found: list[object] = [*line.values.values(), line.status, line.seeds or ""]
-        for part, key in kinds:
-            number = (getattr(line, part) or {}).get(key)
-            found += ["", ""] if number is None else [number.value, "" if number.half is None else number.half]
-        found += [(line.cost or {}).get(key, "") for key in COSTS]
-        settings = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
-        table.append([*found, settings, line.seen_test, line.problem])
-    write_csv(out, [[str(cell) for cell in row] for row in table])
+        row: dict[str, object] = {**line.values, "status": line.status, "seeds": line.seeds or ""}
+        for numbers, name in ((line.numbers, "{}"), (line.against, "{}_difference")):
+            for key in ACCURACIES:
+                number = (numbers or {}).get(key)
+                row[name.format(key)] = None if number is None else number.value
+                row[f"{name.format(key)}_half"] = None if number is None else number.half
+        row |= {key: (line.cost or {}).get(key) for key in COSTS}
+        row["settings"] = " ".join(f"{key}={value}" for key, value in (line.settings or {}).items())
+        rows.append(row | {"chosen_with_test_in_view": line.seen_test, "problem": line.problem})
+    write_csv(out, [list(rows[0]), *(["" if cell is None else str(cell) for cell in row.values()] for row in rows)])
 
 
 def _charts(lines: Sequence[Line], colors: Mapping[str, str]) -> list[tuple[str, list[str]]]:

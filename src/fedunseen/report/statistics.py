@@ -2,21 +2,13 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
-
-
-class Band(NamedTuple):
-    """Lowest, mean and highest value at each round, (T,) each."""
-
-    low: Floats
-    mean: Floats
-    high: Floats
 
 
 def curve(lines: Sequence[Mapping[str, Any]], name: str) -> Floats:
@@ -36,10 +28,10 @@ def measured_by_all(runs: Sequence[Sequence[Mapping[str, Any]]], name: str) -> l
     return [[line for line in lines if line["round"] in common] for lines in known]
 
 
-def band(rows: Sequence[Sequence[float]]) -> Band:
-    """Return lowest, mean and highest of each row; rows may differ in length, an empty one gives NaN."""
+def band(rows: Sequence[Sequence[float]]) -> list[Floats]:
+    """Return (T,) the lowest, mean and highest of each row; rows may differ in length, an empty one gives NaN."""
     full = [row if len(row) else [np.nan] for row in rows]
-    return Band(*(np.array([f(row) for row in full], dtype=np.float64) for f in (np.min, np.mean, np.max)))
+    return [np.array([f(row) for row in full], dtype=np.float64) for f in (np.min, np.mean, np.max)]
 
 
 def bridged(values: Floats) -> Floats:

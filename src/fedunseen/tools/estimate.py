@@ -2,7 +2,8 @@
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,24 +23,8 @@ _TESTS = 256  # test samples that are scored
 _HONEST = {"attack.name": "none", "defence.name": "none"}  # which speak of more clients than two
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a run will take."""
-
-    seconds_round: float
-    seconds_evaluation: float
-    seconds_run: float
-    rounds: int
-    stages: int
-    peak_bytes: int
-    device: str
-    device_bytes: int | None
-    parameters: int
-    bytes_round: int
-
-
-def estimate(experiment: Experiment) -> Estimate:
-    """Train a few batches and score a few test samples as a run does, and say what all of it will take."""
+def estimate(experiment: Experiment) -> dict[str, Any]:
+    """Train a few batches and score a few test samples as a run does; return what all of it will take."""
     task = experiment.task
     benchmark = load_data(experiment, experiment.run.seed)
     partition = partition_of(experiment, benchmark, experiment.run.seed)
@@ -75,18 +60,18 @@ def estimate(experiment: Experiment) -> Estimate:
     stages, evaluations = _counted(experiment, whole, benchmark, taking)
     rounds = experiment.strategy.rounds
     total = experiment.run.seeds * (stages * rounds * per_round + evaluations * per_evaluation)
-    return Estimate(
-        seconds_round=per_round,
-        seconds_evaluation=per_evaluation,
-        seconds_run=total,
-        rounds=rounds,
-        stages=stages * experiment.run.seeds,
-        peak_bytes=peak_memory(),
-        device=str(made.device),
-        device_bytes=torch.cuda.max_memory_allocated() if on_gpu else None,
-        parameters=sum(whole.sizes.values()),
-        bytes_round=(result.bytes_down + result.bytes_up) // len(few),
-    )
+    return {
+        "seconds_round": per_round,
+        "seconds_evaluation": per_evaluation,
+        "seconds_run": total,
+        "rounds": rounds,
+        "stages": stages * experiment.run.seeds,
+        "peak_bytes": peak_memory(),
+        "device": str(made.device),
+        "device_bytes": torch.cuda.max_memory_allocated() if on_gpu else None,
+        "parameters": sum(whole.sizes.values()),
+        "bytes_round": (result.bytes_down + result.bytes_up) // len(few),
+    }
 
 
 def _counted(experiment: Experiment, whole: Federation, benchmark: Benchmark, taking: int) -> tuple[int, int]:
