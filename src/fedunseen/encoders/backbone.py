@@ -133,10 +133,6 @@ class FrozenEncoder(Encoder):
     prepare: Any
     library: str
 
-    def weights(self) -> list[Path]:
-        """Return the files that the features depend on."""
-        return self.files()
-
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images."""
         raise NotImplementedError
@@ -146,7 +142,7 @@ class FrozenEncoder(Encoder):
         maps = len(self.shape) == 3
         depends = {
             "encoder": self.settings.name,
-            "weights": files_digest(self.weights()),
+            "weights": files_digest(self.files()),
             "output": "maps" if maps else "vectors",
             "prepare": self.prepare,
             "device": device().type,
@@ -155,16 +151,10 @@ class FrozenEncoder(Encoder):
         return cached_features(depends, images, self.shape, "float16" if maps else "float32", self.compute)
 
 
-class NoEncoderSettings(EncoderSettings):
-    """Settings of no encoder: features are taken as the benchmark gives them."""
-
-    name: Literal["none"] = "none"
-
-
 class NoEncoder(Encoder):
     """No encoder. Where a benchmark has nothing but images, one of the others has to be named."""
 
-    Settings = NoEncoderSettings
+    Settings = EncoderSettings.named("none")
 
 
 def device() -> torch.device:
