@@ -292,7 +292,7 @@ class Timeline:
 def _only(space: ClassSpace, ids: Ids) -> ClassSpace:
     """Return a class space with some of the classes, whose ids are sorted."""
     splits = {"seen": space.seen, "validation": space.validation, "unseen": space.unseen}
-    kept = {name: np.searchsorted(ids, np.intersect1d(split, ids)) for name, split in splits.items()}
+    kept: dict[str, Any] = {s: np.searchsorted(ids, np.intersect1d(own, ids)) for s, own in splits.items()}
     return replace(space, names=tuple(space.names[c] for c in ids), semantics=space.semantics[ids], **kept)
 
 
