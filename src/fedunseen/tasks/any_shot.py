@@ -1,7 +1,9 @@
 """Any-shot: classes that are described, shown by examples, or both, at any time after training."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ from fedunseen.core.random import stream
 from fedunseen.data.names import composed
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.statistics import few_threads
-from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, Trained, scaled
+from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, scaled
 from fedunseen.tasks.few_shot import examples_of
 from fedunseen.tasks.zero_shot import (
     ZeroShot,
@@ -26,6 +28,9 @@ from fedunseen.tasks.zero_shot import (
     expand_space,
     ranked,
 )
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
@@ -62,7 +67,7 @@ class AnyShotPredictor(ZeroShotPredictor):
     """Ranks classes by descriptions, by examples, or by both."""
 
     @classmethod
-    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
         """Rank classes; those of ``question.support`` are learned first, for this question alone."""
         if question.support is None:
             return super().predict(run, question)
@@ -81,7 +86,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         return ranked(space.names, scores, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
+    def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes, or add to classes: descriptions, examples, or both."""
         if "described" not in run.params:  # the automatic choice was a closed form that cannot take examples
             return super().learn(run, classes, support)
@@ -122,7 +127,7 @@ class AnyShot(ZeroShot):
     predictor = AnyShotPredictor
 
 
-def summed(run: Trained, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
+def summed(run: Run, method: Gaussian, name: str, samples: Inputs) -> ClassSum:
     """Return the sum of a class's samples, as the model takes them."""
     with torch.no_grad():
         features = method.backbone(run.params, scaled(run, run.read_inputs(samples))).double()

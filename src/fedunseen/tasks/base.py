@@ -4,11 +4,13 @@ A method names its task (``Method.task``). The road of a run asks the task, neve
 file and one line in ``tasks/__init__.py``, or an entry point ``fedunseen.tasks`` of another package.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -17,10 +19,13 @@ from torch import Tensor
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
-from fedunseen.data import Benchmark, ClassSpace, Scaler
+from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.partition import Partition
 from fedunseen.methods import Method
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 
 class Prediction(NamedTuple):
@@ -87,54 +92,7 @@ class Learnt:
     params: Params
 
 
-class Trained(Protocol):
-    """What a task's :meth:`Task.predict` is given of a finished run."""
-
-    @property
-    def path(self) -> Path:
-        """The run directory."""
-
-    @property
-    def manifest(self) -> Mapping[str, Any]:
-        """What ``manifest.json`` holds."""
-
-    @property
-    def result(self) -> Mapping[str, Any]:
-        """The final numbers."""
-
-    @property
-    def space(self) -> ClassSpace:
-        """The class space."""
-
-    @property
-    def params(self) -> Params:
-        """The merged model."""
-
-    @property
-    def method(self) -> Method:
-        """The method, made for the run's class space."""
-
-    @property
-    def method_name(self) -> str:
-        """The method's name in the experiment."""
-
-    @property
-    def pooled(self) -> bool:
-        """All training data lay in one place."""
-
-    @property
-    def scaler(self) -> Scaler:
-        """How vectors are scaled."""
-
-    def read_inputs(self, inputs: Inputs) -> NDArray[Any]:
-        """Return samples (n, ...) as the model takes them, before scaling."""
-
-    @property
-    def scaled_semantics(self) -> Scaler:
-        """Scales the semantics (C, attributes) of classes as those of the run were scaled."""
-
-
-def scaled(run: Trained, samples: NDArray[Any]) -> Tensor:
+def scaled(run: Run, samples: NDArray[Any]) -> Tensor:
     """Return samples (n, ...) as the model takes them: vectors are scaled."""
     return torch.from_numpy(run.scaler(samples) if samples.ndim == 2 else samples)
 
@@ -144,7 +102,7 @@ class Predictor(ABC):
 
     @classmethod
     @abstractmethod
-    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
         """Rank classes for each input, best first.
 
         Raises:
@@ -153,7 +111,7 @@ class Predictor(ABC):
         """
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
+    def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes to a finished run for good, from descriptions, examples, or both.
 
         Raises:

@@ -1,10 +1,12 @@
 """Few-shot: judged by episodes of validation classes after every round, and by 600 test episodes in the end."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -33,8 +35,11 @@ from fedunseen.methods.maml import MAML
 from fedunseen.methods.maml_mi import MAMLMI
 from fedunseen.methods.protonet import prototype_logits
 from fedunseen.metrics import confidence, episode_accuracies, t_critical
-from fedunseen.tasks.base import Prediction, Predictor, Question, Shown, Task, Trained, scaled
+from fedunseen.tasks.base import Prediction, Predictor, Question, Shown, Task, scaled
 from fedunseen.tasks.zero_shot_summary import small
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 _BLOCK = 8  # episodes answered at once
 _SCORED = 64  # samples scored at once in `predict`: images may take much memory on their way
@@ -51,7 +56,7 @@ class Pool:
     rows: NDArray[np.int64]
     episodes: Episodes
 
-    def first(self, count: int, start: int = 0, step: int = 1) -> "Pool":
+    def first(self, count: int, start: int = 0, step: int = 1) -> Pool:
         """Return some of its first ``count`` episodes: from ``start`` on every ``step``-th."""
         chosen, e = slice(start, count, step), self.episodes
         return Pool(self.rows, Episodes(e.index[chosen], e.classes[chosen], e.quarters[chosen], e.shots))
@@ -231,7 +236,7 @@ class FewShotPredictor(Predictor):
     """Learns the classes of a question from their examples."""
 
     @classmethod
-    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
         """Learn the classes of ``question.support`` from their examples and rank them; scores are logits."""
         if question.support is None:
             raise ExperimentError(
@@ -340,7 +345,7 @@ class FewShot(Task):
         )
 
 
-def _fixed_names(run: Trained, method: Episodic) -> list[str]:
+def _fixed_names(run: Run, method: Episodic) -> list[str]:
     """Return the names of the answers in order, if every episode has the same ones; else an empty list."""
     answers = run.manifest.get("answers")
     if answers is None or method.settings.permute_labels:

@@ -1,11 +1,13 @@
 """Zero-shot: judged by ZSL and generalized accuracies of test samples; predicts classes from their descriptions."""
 
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +30,10 @@ from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
 from fedunseen.metrics import Answers, accuracies, best_factor, forgetting, group_accuracies, per_class
 from fedunseen.tasks import zero_shot_summary
-from fedunseen.tasks.base import Classes, Learnt, Prediction, Predictor, Question, Shown, Task, Trained, percent, scaled
+from fedunseen.tasks.base import Classes, Learnt, Prediction, Predictor, Question, Shown, Task, percent, scaled
+
+if TYPE_CHECKING:
+    from fedunseen.experiment.result.run import Run
 
 _OWN_CURVE = 5  # rounds in which clients' own models are measured, beside the first and the reported one
 _ESTIMATED = ("left_out_offset", "left_out_accuracy", "left_out_rivals", "form")  # in closed form, from the sums
@@ -183,7 +188,7 @@ class ZeroShotPredictor(Predictor):
     """Ranks classes by their descriptions."""
 
     @classmethod
-    def predict(cls, run: Trained, question: Question) -> list[list[Prediction]]:
+    def predict(cls, run: Run, question: Question) -> list[list[Prediction]]:
         """Rank classes by their descriptions; seen classes are lowered by the run's calibration factor."""
         method, among = run.method, question.among
         if question.support is not None:
@@ -212,7 +217,7 @@ class ZeroShotPredictor(Predictor):
         return ranked(names, scores - factor * seen, allowed, question.top)
 
     @classmethod
-    def learn(cls, run: Trained, classes: Classes | None, support: Shown | None) -> Learnt:
+    def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
         """Add classes by their descriptions; the model is not trained again."""
         method = run.method
         if support is not None:
@@ -230,7 +235,7 @@ class ZeroShotPredictor(Predictor):
         return Learnt(space, params)
 
 
-def _check_descriptions(run: Trained, to: str) -> None:
+def _check_descriptions(run: Run, to: str) -> None:
     if not run.method.zero_shot:
         raise ExperimentError(
             f"method.name = {run.method_name!r} knows only the classes that it was trained on: run a zero-shot "
