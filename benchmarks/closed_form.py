@@ -47,10 +47,10 @@ from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.answers import answer
 from fedunseen.experiment.calibration_folds import calibration_folds as class_turns
 from fedunseen.methods.closed_form.base import ClosedForm
-from fedunseen.methods.closed_form.eszsl import ESZSL, ESZSLSettings
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.eszsl import ESZSL
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.left_out import estimates
-from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods.closed_form.ridge import Ridge
 from fedunseen.methods.closed_form.statistics import add, dequantized, statistics
 from fedunseen.metrics import Answers, accuracies, best_factor
 from fedunseen.privacy import private_sums
@@ -116,8 +116,8 @@ def bits(root: Path) -> None:
     for benchmark in (*(load(root, name) for name in SETS), digit_pairs):
         grey = benchmark.image_shape is not None
         logs = (1.0, 0.0) if "AWA1" in benchmark.name else (2.0, -1.0)
-        kinds = [(Gaussian, GaussianSettings(), ()), (Ridge, RidgeSettings(), ("centre",))]
-        kinds += [(ESZSL, ESZSLSettings(log_gamma=logs[0], log_lambda=logs[1]), ("centre",))]
+        kinds = [(Gaussian, Gaussian.Settings(), ()), (Ridge, Ridge.Settings(), ("centre",))]
+        kinds += [(ESZSL, ESZSL.Settings(log_gamma=logs[0], log_lambda=logs[1]), ("centre",))]
         for kind, settings, steps in kinds:
             tried = [(0, 0.0), (8, 5.0), (8, 12.0), *([(4, 4.0), (6, 5.0), (16, 8.0)] if kind is Gaussian else [])]
             for width, reach in tried if not grey else [(0, 0.0), *((w, 1.0) for w in (4, 6, 8, 16))]:
@@ -209,14 +209,14 @@ def reach(root: Path) -> None:
         for seed in (-1, *range(5)):
             benchmark = whole if seed < 0 else other_split(whole, seed)
             labels = torch.from_numpy(benchmark.labels)
-            method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
+            method, inputs = made(Gaussian, Gaussian.Settings(calibration=True), benchmark)
             rows = torch.from_numpy(benchmark.train)
             sums = method.statistics(inputs[rows], labels[rows])
             model = method.solve(sums)
             zsl, harmonic = judged(method, model, inputs, benchmark)
             scaled = replace(benchmark, features=unit(benchmark.features, benchmark.train))
             others = []
-            for kind, settings in ((ESZSL, ESZSLSettings(log_gamma=1.0, log_lambda=0.0)), (Ridge, RidgeSettings())):
+            for kind, settings in ((ESZSL, ESZSL.Settings(log_gamma=1.0, log_lambda=0.0)), (Ridge, Ridge.Settings())):
                 other, centred = made(kind, settings, scaled)
                 found = other.solve(other.statistics(centred[rows], labels[rows]))
                 others.append(judged(other, found, centred, benchmark)[0])
@@ -391,7 +391,7 @@ class Released:
         raw = benchmark.features.astype(np.float32)
         unit_length = raw / np.maximum(np.linalg.norm(raw, axis=1, keepdims=True), 1e-12)
         benchmark = replace(benchmark, features=unit_length)
-        method, inputs = made(Gaussian, GaussianSettings(calibration=True), benchmark)
+        method, inputs = made(Gaussian, Gaussian.Settings(calibration=True), benchmark)
         rows = torch.from_numpy(benchmark.train)
         quantization = Quantization.of_unit_length(bits, 12.0, inputs.shape[1]) if bits else None
         exact = statistics(inputs[rows], torch.from_numpy(benchmark.labels)[rows], benchmark.space, 1.0, quantization)
@@ -479,7 +479,7 @@ def attacked(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
     for name, benchmark in sets:
         centred = unit(benchmark.features, benchmark.train)
         benchmark = replace(benchmark, features=centred)
-        method, inputs = made(Gaussian, GaussianSettings(shrinkage=0.3, calibration=True), benchmark)
+        method, inputs = made(Gaussian, Gaussian.Settings(shrinkage=0.3, calibration=True), benchmark)
         labels, rows = torch.from_numpy(benchmark.labels), torch.from_numpy(benchmark.train)
         own = benchmark.space.seen[::PARTIES]  # of the malicious party
         bad = torch.isin(labels[rows], torch.from_numpy(own))
@@ -551,10 +551,10 @@ def by_turns(root: Path, draws: int, chosen: bool) -> None:
     classes = whole.space.semantics - whole.space.semantics.mean(0)
     classes = (classes / np.linalg.norm(classes, axis=1, keepdims=True)).astype(np.float32)
     shapes: list[tuple[int, int, type[ClosedForm], Any]] = [
-        (9, 3, Gaussian, GaussianSettings(shrinkage=0.3)),
-        (6, 2, Gaussian, GaussianSettings(shrinkage=0.3)),
-        (9, 3, Ridge, RidgeSettings()),
-        (9, 3, Gaussian, GaussianSettings()),
+        (9, 3, Gaussian, Gaussian.Settings(shrinkage=0.3)),
+        (6, 2, Gaussian, Gaussian.Settings(shrinkage=0.3)),
+        (9, 3, Ridge, Ridge.Settings()),
+        (9, 3, Gaussian, Gaussian.Settings()),
     ]
     shapes = [shape for shape in shapes if (getattr(shape[3], "shrinkage", 0.0) is None) == chosen]
     for seen, unseen, kind, settings in shapes:
@@ -593,12 +593,12 @@ def few_classes(sets: Sequence[tuple[str, Benchmark]], seeds: int) -> None:
             benchmark = few(whole, seen, unseen, seed, samples, 60)
             benchmark = replace(benchmark, features=unit(benchmark.features, benchmark.train))
             classes = unit(benchmark.space.semantics, benchmark.space.seen)
-            answers, _, offset = answered(Gaussian, GaussianSettings(calibration=True), benchmark, classes)
+            answers, _, offset = answered(Gaussian, Gaussian.Settings(calibration=True), benchmark, classes)
             none, found = accuracies(answers, -offset), accuracies(answers)
             best = accuracies(answers, best_factor([answers])).gzsl_harmonic
             inputs, train = torch.from_numpy(benchmark.features), torch.from_numpy(benchmark.train)
             about = benchmark.space, torch.from_numpy(classes), Backbone((inputs.shape[1],))
-            method = Gaussian(GaussianSettings(calibration=True), *about)
+            method = Gaussian(Gaussian.Settings(calibration=True), *about)
             sums = method.statistics(inputs[train], torch.from_numpy(benchmark.labels)[train])
             predicted = estimates(method, sums, method.solve(sums))["left_out_accuracy"]["0"]
             u, s = found.gzsl_unseen, found.gzsl_seen
@@ -624,7 +624,7 @@ def examples(root: Path, draws: int) -> None:
         ("FC100's novel classes", other_split(cifar, 0, np.array([cifar.space.names.index(name) for name in FC100]))),
     ]
     for name, benchmark in sets:
-        method, inputs = made(Gaussian, GaussianSettings(), benchmark)
+        method, inputs = made(Gaussian, Gaussian.Settings(), benchmark)
         assert isinstance(method, Gaussian)
         labels, unseen = benchmark.labels, benchmark.space.unseen
         rows = torch.from_numpy(benchmark.train)
@@ -756,7 +756,7 @@ def solved(width: int, classes: int) -> None:
     semantics = torch.from_numpy(space.semantics).float()
     lift = torch.from_numpy(rng.normal(size=(64, width))).float() / 8
     inputs = (semantics @ lift)[labels] + torch.randn(samples, width)
-    method = Gaussian(GaussianSettings(), space, semantics, Backbone((width,)))
+    method = Gaussian(Gaussian.Settings(), space, semantics, Backbone((width,)))
     started = time.process_time()
     sums = method.statistics(inputs, labels)
     first = time.process_time() - started
@@ -774,7 +774,7 @@ def described(width: int, classes: int) -> None:
     """Add a class by its description to a model of many."""
     space = space_of(classes, 85)
     semantics = torch.from_numpy(space.semantics).float()
-    method = Gaussian(GaussianSettings(), space, semantics, Backbone((width,)))
+    method = Gaussian(Gaussian.Settings(), space, semantics, Backbone((width,)))
     model = {
         "kernel": torch.tensor([0.05, 0.01, 20.0, 0.3], dtype=torch.float64),
         "count": torch.ones(classes, dtype=torch.float64),

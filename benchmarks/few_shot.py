@@ -27,7 +27,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
 from fedunseen.encoders.gru import GRUBackbone, GRUSettings
-from fedunseen.methods.maml import MAML, MAMLSettings
+from fedunseen.methods.maml import MAML
 
 TASKS, QUERIES, STEP = 4, 15, 0.1
 
@@ -139,7 +139,7 @@ def problem(name: str) -> tuple[MAML, Params, nn.Module, tuple[Tensor, Tensor], 
         else GRUBackbone(GRUSettings(), (20, 300))
     )
     space = ClassSpace(tuple("abcdef"), np.zeros((6, 0)), (), range(5), [], [5])
-    settings = MAMLSettings(ways=ways, queries=QUERIES, tasks=TASKS, inner_steps=1, inner_lr=STEP)
+    settings = MAML.Settings(ways=ways, queries=QUERIES, tasks=TASKS, inner_steps=1, inner_lr=STEP)
     method = MAML(settings, space, torch.zeros(6, 0), backbone)
     params = method.init(np.random.default_rng(0))
     module: nn.Module = Conv4(ways) if name == "conv4" else Words(ways)

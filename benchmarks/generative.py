@@ -25,7 +25,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.trainer import LocalResult, Task, Trainer
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
+from fedunseen.methods.clswgan import CLSWGAN
 
 
 def problem(width: int, attributes: int, hidden: int, clients: int, turns: int) -> tuple[CLSWGAN, Trainer, list[Task]]:
@@ -38,7 +38,7 @@ def problem(width: int, attributes: int, hidden: int, clients: int, turns: int) 
     columns = tuple(f"attribute {i}" for i in range(attributes))
     space = ClassSpace(names, semantics, columns, range(classes - 2), [], [classes - 2, classes - 1])
     method = CLSWGAN(
-        CLSWGANSettings(hidden=hidden, condition_scale=1.0),
+        CLSWGAN.Settings(hidden=hidden, condition_scale=1.0),
         space,
         torch.from_numpy(semantics).float(),
         Backbone((width,)),

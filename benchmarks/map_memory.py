@@ -28,7 +28,7 @@ def measure(clients: int) -> dict[str, float]:
     from fedunseen.encoders.backbone import Backbone
     from fedunseen.engines import InProcess, Worker
     from fedunseen.engines.local.worker import Execution
-    from fedunseen.methods.apn import APN, APNSettings
+    from fedunseen.methods.apn import APN
     from fedunseen.strategies.fedavg import FedAvg
 
     rng = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def measure(clients: int) -> dict[str, float]:
         inputs = torch.from_numpy(np.load(Path(folder) / "maps.npy", mmap_mode="c"))
         labels = torch.from_numpy(rng.integers(0, 80, len(maps)))
         semantics = torch.from_numpy(space.semantics).float()
-        method = APN(APNSettings(grouped=False), space, semantics, Backbone(SHAPE))
+        method = APN(APN.Settings(grouped=False), space, semantics, Backbone(SHAPE))
         strategy = FedAvg(local_epochs=1)
         held = [np.arange(k * SAMPLES, (k + 1) * SAMPLES) for k in range(clients)]
         worker = Worker(method, strategy, inputs, labels, held, 0, Execution("batched", BUDGET * 2**20))

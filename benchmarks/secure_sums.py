@@ -55,7 +55,7 @@ from fedunseen.core.registry import find
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines.remote.masking import PartySession
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.gaussian_process import Kernel, squared_distances
 from fedunseen.privacy.client_level import Private
 from fedunseen.secagg.driver import Answer, InOneProcess, Stage
@@ -182,7 +182,7 @@ def classes(args: argparse.Namespace) -> None:
         semantics = torch.from_numpy(benchmark.space.semantics).double()
         rows = benchmark.features[benchmark.train].reshape(len(benchmark.train), -1).astype(np.float32)
         inputs, labels = torch.from_numpy(rows), torch.from_numpy(benchmark.labels[benchmark.train])
-        method = Gaussian(GaussianSettings(shrinkage=0.3), benchmark.space, semantics, Backbone((inputs.shape[1],)))
+        method = Gaussian(Gaussian.Settings(shrinkage=0.3), benchmark.space, semantics, Backbone((inputs.shape[1],)))
         sums = method.statistics(inputs, labels)
         there = sums["count"] > 0
         count, total, own = sums["count"][there], sums["total"][there], semantics[there]

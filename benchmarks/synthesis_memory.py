@@ -18,7 +18,7 @@ import torch
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.methods import Candidates
-from fedunseen.methods.clswgan import CLSWGAN, CLSWGANSettings
+from fedunseen.methods.clswgan import CLSWGAN
 
 
 def own_memory() -> int:
@@ -46,7 +46,7 @@ def main() -> None:
     seen = args.classes - args.unseen
     columns = tuple(f"attribute {i}" for i in range(102))
     space = ClassSpace(names, semantics, columns, range(seen), [], range(seen, args.classes))
-    settings = CLSWGANSettings(hidden=args.hidden, synthetic=args.count, head_epochs=1)
+    settings = CLSWGAN.Settings(hidden=args.hidden, synthetic=args.count, head_epochs=1)
     method = CLSWGAN(settings, space, torch.from_numpy(semantics).float(), Backbone((2048,)))
     params = method.init(rng)
     peak, before, done = [0], own_memory(), threading.Event()

@@ -35,7 +35,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines import EngineSettings, Worker
 from fedunseen.engines.local.worker import Execution, Work
-from fedunseen.methods.fedzsl import FedZSL, FedZSLSettings
+from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg
 
@@ -137,7 +137,7 @@ class Federation:
         self.inputs = torch.from_numpy(rng.standard_normal((total, case.widths[0]), dtype=np.float32))
         self.labels = torch.from_numpy(rng.integers(0, seen, total))
         self.samples: list[NDArray[np.int64]] = np.split(rng.permutation(total), case.clients)
-        settings = FedZSLSettings(
+        settings = FedZSL.Settings(
             hidden=case.widths[1:-1], kl=0.0, consistency=0.0, batch_size=case.batch,
             lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY,
         )  # fmt: skip

@@ -29,7 +29,6 @@ TriggerKind = Literal["background", "style", "object"]
 class BackdoorSettings(AttackSettings):
     """Settings of the backdoor; the defaults are the paper's, beta that which replaces the model of ten clients."""
 
-    name: Literal["backdoor"] = "backdoor"
     scale: float = Field(10.0, gt=0)
     """Factor on what a malicious client sends, beta of FedZSL Eq. 9; with ten clients of equal weight, 10 replaces the
     merged model."""
@@ -68,7 +67,7 @@ class Poison:
 
 
 @dataclass(eq=False)
-class Backdoor(Attack):
+class Backdoor(Attack, name="backdoor"):
     """Triggers in batches, and model replacement."""
 
     settings: BackdoorSettings

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, is_statistic
 from fedunseen.core.phases import Plan
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 
 POISONED = "poisoned"
 """The extra of a plan that marks the places of a batch that an attack has filled: 1, else 0. It is only counted."""
@@ -99,7 +99,7 @@ class Probe:
 
 
 @dataclass(eq=False)
-class Attack:
+class Attack(Named):
     """Base of all attacks: subclass, and register the class under its name (``fedunseen.attacks`` entry points).
 
     Attributes:
@@ -142,14 +142,12 @@ class Attack:
         return {name: value if is_statistic(name) else scale * value for name, value in update.items()}
 
 
-class LabelFlip(Attack):
+class LabelFlip(Attack, name="label-flip"):
     """Every sample is given another class's label: that of the next class that the client holds.
 
     A client of a single class takes the class before it in the class space; one that holds class 0 takes class 1. So no
     client has to know how many classes there are.
     """
-
-    Settings = AttackSettings.named("label-flip")
 
     def poison(self, client: int, data: LocalData, rng: np.random.Generator) -> LocalData:
         """Shift the labels by one class."""
@@ -159,18 +157,14 @@ class LabelFlip(Attack):
         return replace(data, labels=held[(torch.searchsorted(held, data.labels) + 1) % len(held)])
 
 
-class SignFlip(Attack):
+class SignFlip(Attack, name="sign-flip"):
     """The honest update with the opposite sign."""
-
-    Settings = AttackSettings.named("sign-flip")
 
     sign = -1
 
 
-class Gaussian(Attack):
+class Gaussian(Attack, name="gaussian"):
     """Random numbers, in each tensor as large as the honest update's (its root mean square), beta times as much."""
-
-    Settings = AttackSettings.named("gaussian")
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return N(0, (beta rms)^2)."""
@@ -183,10 +177,8 @@ class Gaussian(Attack):
         return forged
 
 
-class NaN(Attack):
+class NaN(Attack, name="nan"):
     """An update of NaN, which would destroy a merged model that takes it in."""
-
-    Settings = AttackSettings.named("nan")
 
     def forge(self, update: Params, rng: np.random.Generator) -> Params:
         """Return NaN everywhere."""

@@ -140,7 +140,9 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
             raise ArgumentError(f"{section} {name!r} comes with fedunseen: register {kind.__name__} under another name")
         settings = getattr(kind, "Settings", None)
         if settings is not None and settings.model_fields["name"].default != name:
-            kind.Settings = settings.named(name)
+            from fedunseen.core.settings import name_settings  # loads pydantic, without which the command line starts
+
+            name_settings(kind, name)
         _REGISTERED[section][name] = kind
         return kind
 

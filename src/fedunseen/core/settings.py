@@ -1,9 +1,8 @@
 """The base of every section's settings."""
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model, model_validator
 
@@ -65,28 +64,30 @@ class Settings(BaseModel):
 class NamedSettings(Settings):
     """Settings of a section whose ``name`` chooses among classes."""
 
-    name: str
-
-    @classmethod
-    def named(cls, name: str) -> type[Self]:
-        """Return the settings of a choice that has no keys of its own."""
-        found: type[Self] = _named(cls, name)
-        return found
+    name: str = ""
 
 
-@cache
-def _named(base: Any, name: str) -> Any:
-    found: Any = create_model(base.__name__, __base__=base, __doc__=base.__doc__, name=(Literal[name], name))  # type: ignore
-    # pickle finds no module that has this class
-    found.__reduce__ = lambda self: (_unpickled, (base, name, self.model_dump(exclude_unset=True)))
-    return found
+def name_settings(kind: Any, name: str) -> None:
+    """Give a class that a section's ``name`` chooses settings of this name."""
+    base = kind.Settings
+    fields: Any = {"name": (Literal[name], name)}
+    kind.Settings = create_model("Settings", __base__=base, __doc__=base.__doc__, **fields)
+    kind.Settings.__module__, kind.Settings.__qualname__ = (
+        kind.__module__,
+        f"{kind.__qualname__}.Settings",
+    )  # for pickle
 
 
-def _unpickled(base: Any, name: str, values: dict[str, Any]) -> Any:
-    return _named(base, name)(**values)
+class Named:
+    """A class that a section's ``name`` chooses: ``class Mine(Base, name="mine")`` has settings of this name."""
+
+    Settings: ClassVar[type[NamedSettings]] = NamedSettings
+
+    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if name:
+            name_settings(cls, name)
 
 
-class Nothing:
+class Nothing(Named, name="none"):
     """The choice ``none`` of a section that may be left out."""
-
-    Settings = NamedSettings.named("none")

@@ -7,21 +7,21 @@ another package. The command needs no change: it asks the benchmark's class.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import create_model
 
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import existing_folder
+from fedunseen.core.settings import Named
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.features import read_features
 from fedunseen.data.scaling import fit_semantics
 
 
-class BenchmarkLoader:
+class BenchmarkLoader(Named):
     """Finds a benchmark's files, loads them, and reads single inputs as the benchmark's own samples are read.
 
     A benchmark says what it is with class attributes, and defines ``Settings``, :meth:`load` and, unless its samples
@@ -52,14 +52,6 @@ class BenchmarkLoader:
     """
     layout: ClassVar[str] = ""
     """The layout for people, where ``needs`` does not say it."""
-
-    def __init_subclass__(cls, name: str = "", **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if name:
-            base, key = cls.Settings, (Literal[name], name)
-            cls.Settings = create_model("Settings", __base__=base, __doc__=base.__doc__, name=key)  # type: ignore
-            cls.Settings.__module__ = cls.__module__
-            cls.Settings.__qualname__ = f"{cls.__qualname__}.Settings"  # where pickle finds it
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedunseen.core.errors import ExperimentError
 from fedunseen.core.parameters import Params, is_statistic, under, within
 from fedunseen.core.random import stream
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.strategies import Filter, FilterResult, RoundView
 
 NOT_FINITE = "it is not finite"
@@ -50,7 +50,7 @@ class Scores:
     held: Mapping[int, Tensor]
 
 
-class Defence:
+class Defence(Named, name="none"):
     """No defence, and the base of all: subclass, and register the class (``fedunseen.defences`` entry points).
 
     Attributes:
@@ -60,7 +60,7 @@ class Defence:
         needs: (a, b): a round must have a f + b replies at least, f being the setting ``malicious``.
     """
 
-    Settings: ClassVar[type[DefenceSettings]] = DefenceSettings.named("none")
+    Settings: ClassVar[type[DefenceSettings]] = DefenceSettings
     asks_scores: ClassVar[bool] = False
     needs: ClassVar[tuple[int, int]] = (0, 1)
     per_client: bool = False

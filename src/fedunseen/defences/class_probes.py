@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -29,13 +28,12 @@ _BLOCK = 512  # probes at once: bounds memory
 _DEVIATIONS = 5.0
 
 
-class ClassProbes(Defence):
+class ClassProbes(Defence, name="class-probes"):
     """Shortens what is long, and leaves out what takes over classes that are not its own."""
 
     class Settings(DefenceSettings):
         """Settings of class probes."""
 
-        name: Literal["class-probes"] = "class-probes"
         multiple: float = Field(1.5, gt=0)
         """Updates are shortened to this many times the typical length."""
         loud: float = Field(3.0, gt=0)

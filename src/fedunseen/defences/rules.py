@@ -12,7 +12,7 @@ Distances fail where clients hold disjoint classes.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -56,10 +56,10 @@ class ClipSettings(DefenceSettings):
     """Factor on the median length; only without `bound`."""
 
 
-class NormClip(Defence):
+class NormClip(Defence, name="norm-clip"):
     r""":math:`\Delta_k \leftarrow \Delta_k / \max(1, \lVert\Delta_k\rVert / M)`, then the strategy merges."""
 
-    Settings: ClassVar[type[DefenceSettings]] = ClipSettings.named("norm-clip")
+    Settings: ClassVar[type[DefenceSettings]] = ClipSettings
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
@@ -75,12 +75,11 @@ class NormClip(Defence):
 class ClipNoiseSettings(ClipSettings):
     """Settings of clipping and noise."""
 
-    name: Literal["clip-noise"] = "clip-noise"
     deviation: float = Field(0.001, ge=0)
     """Standard deviation of the noise on every parameter after merging."""
 
 
-class ClipNoise(NormClip):
+class ClipNoise(NormClip, name="clip-noise"):
     """Norm clipping, and Gaussian noise on the merged model."""
 
     Settings = ClipNoiseSettings
@@ -125,23 +124,20 @@ def same_for_all(replies: Sequence[Reply], update: Params) -> FilterResult:
     return FilterResult([replace(reply, update=update) for reply in replies], [1.0] * n, [0] * n, aggregated=True)
 
 
-class Median(Defence):
+class Median(Defence, name="median"):
     """The median of each coordinate (of an even number the mean of the middle two) instead of the mean."""
-
-    Settings = DefenceSettings.named("median")
 
     def filter(self, view: RoundView) -> FilterResult:
         """Give every reply the median."""
         return same_for_all(view.replies, by_coordinate(view.updates, lambda block: middle(sorted_clients(block))))
 
 
-class TrimmedMean(Defence):
+class TrimmedMean(Defence, name="trimmed-mean"):
     """The mean of what is left of each coordinate without the ``malicious`` largest and smallest."""
 
     class Settings(DefenceSettings):
         """Settings of the trimmed mean."""
 
-        name: Literal["trimmed-mean"] = "trimmed-mean"
         malicious: int = Field(1, ge=0)
         """How many malicious clients a round may have, f: of each coordinate the f largest and the f smallest are left
         out; needs 2 f + 1 clients a round."""
@@ -155,7 +151,7 @@ class TrimmedMean(Defence):
         return same_for_all(view.replies, update)
 
 
-class RobustLearningRate(Defence):
+class RobustLearningRate(Defence, name="robust-learning-rate"):
     r"""Steps against the weighted mean in every coordinate in which too few updates agree on the direction.
 
     :math:`\eta_j = \eta` where :math:`|\sum_k \mathrm{sgn}(\Delta_{kj})| \ge \theta`, otherwise :math:`-\eta`.
@@ -166,7 +162,6 @@ class RobustLearningRate(Defence):
     class Settings(DefenceSettings):
         """Settings of the robust learning rate."""
 
-        name: Literal["robust-learning-rate"] = "robust-learning-rate"
         threshold: int = Field(4, ge=1)
         """How large the sum of the updates' signs must be for a step along their mean, theta; the paper takes 4 of 10
         clients. It should lie between the number of malicious clients and that of honest ones."""
@@ -234,12 +229,11 @@ def _verdicts(best: Collection[int], replies: int) -> tuple[list[float], list[in
 class KrumSettings(DefenceSettings):
     """Settings of Krum."""
 
-    name: Literal["krum"] = "krum"
     malicious: int = Field(1, ge=0)
     """How many malicious clients a round may have, f; needs 2 f + 3 clients a round."""
 
 
-class Krum(Defence):
+class Krum(Defence, name="krum"):
     """Merges the one update that is nearest to its n - f - 2 nearest neighbors."""
 
     Settings: ClassVar[type[DefenceSettings]] = KrumSettings
@@ -261,12 +255,11 @@ class Krum(Defence):
 class MultiKrumSettings(KrumSettings):
     """Settings of Multi-Krum."""
 
-    name: Literal["multi-krum"] = "multi-krum"  # type: ignore[assignment]
     merged: int | None = Field(None, ge=1)
     """How many of the best updates are merged; unset: all but f."""
 
 
-class MultiKrum(Krum):
+class MultiKrum(Krum, name="multi-krum"):
     """Merges the updates with the least Krum scores."""
 
     Settings = MultiKrumSettings
@@ -290,12 +283,11 @@ class MultiKrum(Krum):
 class BulyanSettings(DefenceSettings):
     """Settings of Bulyan."""
 
-    name: Literal["bulyan"] = "bulyan"
     malicious: int = Field(1, ge=0)
     """How many malicious clients a round may have, f; needs 4 f + 3 clients a round."""
 
 
-class Bulyan(Krum):
+class Bulyan(Krum, name="bulyan"):
     """Krum again and again, then a mean around the median of each coordinate.
 
     Krum chooses among those that are left until n - 2 f are chosen; of these, in each coordinate, the n - 4 f that are
@@ -332,7 +324,7 @@ class Bulyan(Krum):
         return FilterResult(merged, *_verdicts(best, n), aggregated=True)
 
 
-class Flame(Defence):
+class Flame(Defence, name="flame"):
     """Clusters the clients' models by their angles, clips to the median length, and adds noise.
 
     HDBSCAN finds clusters of more than half of the clients; others are left out. The angles are those of
@@ -342,7 +334,6 @@ class Flame(Defence):
     class Settings(DefenceSettings):
         """Settings of FLAME."""
 
-        name: Literal["flame"] = "flame"
         noise: float = Field(0.001, ge=0)
         """The noise's standard deviation as a multiple of the median length of the round's updates, lambda."""
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedunseen.attacks.base import POISONED
 from fedunseen.core.parameters import Params, under, within
 from fedunseen.core.phases import Batch, Context, Loss, Phase, Terms
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.core.trainer import LocalResult, Task, Trainer
 
 COUNTS = ("clean", "clean_dropped", "poisoned", "poisoned_dropped")
@@ -33,7 +33,7 @@ _RECEIVED = "screening_received/"
 
 
 @dataclass(frozen=True, eq=False)
-class Magnitude:
+class Magnitude(Named, name="magnitude"):
     """FedZSL's feature magnitude defence (FMD); one of another package is a subclass with its own Settings.
 
     Attributes:
@@ -47,7 +47,6 @@ class Magnitude:
     class Settings(NamedSettings):
         """Settings of the feature magnitude defence."""
 
-        name: Literal["magnitude"] = "magnitude"
         threshold: float | None = None
         """M, below which the sum of a sample's features drops it; unset, it is calibrated and follows the features."""
         model: Literal["received", "local"] = "received"

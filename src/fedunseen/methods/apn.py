@@ -27,7 +27,6 @@ class APNSettings(MapSettings):
     official code takes seven body parts, so that the norms sum to more here.
     """
 
-    name: Literal["apn"] = "apn"
     losses = "sce", "sce_p", "mse", "mse_p"
     lr: float = Field(0.03, gt=0)
     """Learning rate of the clients' SGD."""
@@ -51,7 +50,7 @@ class APNSettings(MapSettings):
     """Weight of the compactness of the prototypes' maps, which the official code sums over a batch of 64 (1e-9)."""
 
 
-class APN(MapMethod):
+class APN(MapMethod, name="apn"):
     """Attribute prototypes on maps.
 
     Scores are compatibilities. The official code's probabilities round to zero far from the best class.

@@ -8,7 +8,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
 from fedunseen.methods.closed_form.left_out import estimable, lead_over, left_out_accuracy
-from fedunseen.methods.closed_form.ridge import Ridge, RidgeSettings
+from fedunseen.methods.closed_form.ridge import Ridge
 
 LEAD = 3.0  # percentage points by which ridge regression has to lead, beside its interval
 
@@ -16,20 +16,19 @@ LEAD = 3.0  # percentage points by which ridge regression has to lead, beside it
 class AutoSettings(GaussianSettings):
     """Settings of the automatic choice: those of Gaussian classes, and which closed form it is."""
 
-    name: Literal["auto"] = "auto"  # type: ignore[assignment]
     form: Literal["gaussian", "ridge"] | None = None
     """Unset: ridge regression where it does clearly better on classes left out of the sums, otherwise Gaussian
     classes."""
 
 
-class Auto(Gaussian):
+class Auto(Gaussian, name="auto"):
     """Gaussian classes, or ridge regression where classes left out of the sums are recognized better so."""
 
     Settings = AutoSettings
 
     @property
     def _ridge(self) -> Ridge:
-        return Ridge(RidgeSettings.model_validate({}), self.space, self.semantics, self.backbone)
+        return Ridge(Ridge.Settings.model_validate({}), self.space, self.semantics, self.backbone)
 
     def solve(self, sums: Params) -> Params:
         """Return the model of these sums: a Gaussian's tensors, or those of ridge regression."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.phases import SGD, Batch, Context, Optimiser, Phase, Plan, Terms, epochs_plan
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.data import Benchmark, ClassSpace, Scaling
 from fedunseen.encoders.backbone import Backbone, Output
 
@@ -70,7 +70,7 @@ class AttributePredictor(Protocol):
         """Return (n, attributes) of inputs (n, ...)."""
 
 
-class Method:
+class Method(Named):
     """Base of all methods: subclass, and register the class under its name (``fedunseen.methods`` entry points).
 
     A method never sees clients, rounds or strategies. A run makes one from its settings, the class space, the scaled

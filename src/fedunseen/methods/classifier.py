@@ -1,7 +1,5 @@
 """The baseline that knows no attributes: a classifier with an output for every class, untrained for unseen ones."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 from pydantic import PositiveInt
@@ -17,7 +15,6 @@ from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 class ClassifierSettings(MethodSettings):
     """Settings of the attribute-free classifier."""
 
-    name: Literal["classifier"] = "classifier"
     lr: AutoRate = None  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
     features; for a trained encoder 0.01 at most."""
@@ -25,7 +22,7 @@ class ClassifierSettings(MethodSettings):
     """Widths of the layers between the inputs and the class outputs."""
 
 
-class Classifier(Layered):
+class Classifier(Layered, name="classifier"):
     """Softmax over all classes of the space, trained with cross-entropy."""
 
     Settings = ClassifierSettings

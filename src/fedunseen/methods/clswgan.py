@@ -5,7 +5,7 @@ the client's own classes, trained once and then frozen, has on generated feature
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ _BATCH = 100  # of the seen-class softmax, as in the official code
 class CLSWGANSettings(GenerativeSettings):
     """Settings of f-CLSWGAN."""
 
-    name: Literal["clswgan"] = "clswgan"
     beta: float = Field(0.01, ge=0)
     """Weight of the classification loss of generated features; 0 leaves the softmax out."""
     softmax_lr: float = Field(1e-3, gt=0)
@@ -35,7 +34,7 @@ class CLSWGANSettings(GenerativeSettings):
     from scratch on the same samples)."""
 
 
-class CLSWGAN(Generative):
+class CLSWGAN(Generative, name="clswgan"):
     """Phases: ``softmax`` (once), ``critic`` (several fresh batches), ``generator``."""
 
     Settings: ClassVar[type[NamedSettings]] = CLSWGANSettings

@@ -4,8 +4,6 @@ Every row of the paper's ablation (Table II) is a setting of the four weights. D
 loss and mu_2 to the divergence, line 17 of Algorithm 1 the other way round; here each weight has its loss's name.
 """
 
-from typing import Literal
-
 from pydantic import Field
 from torch import Tensor
 
@@ -20,7 +18,6 @@ from fedunseen.methods.networks import linear
 class DistZSLSettings(AlignmentSettings):
     """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""
 
-    name: Literal["distzsl"] = "distzsl"
     losses = "sce", "kl", "bilateral"
     kl: float = Field(10.0, ge=0)
     """Weight of the cross-device attribute regularizer, DistZSL Eq. 5 to DistZSL Eq. 7."""
@@ -30,7 +27,7 @@ class DistZSLSettings(AlignmentSettings):
     """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
 
 
-class DistZSL(FedZSL):
+class DistZSL(FedZSL, name="distzsl"):
     """FedZSL's networks and Gamma with DistZSL's losses (DistZSL Eq. 9): Eq. 3, Eq. 7, Eq. 8 and Eq. 4."""
 
     Settings = DistZSLSettings

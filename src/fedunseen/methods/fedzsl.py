@@ -54,13 +54,12 @@ class AlignmentSettings(MethodSettings):
 class FedZSLSettings(AlignmentSettings):
     """Settings of FedZSL; the defaults of the losses are the paper's."""
 
-    name: Literal["fedzsl"] = "fedzsl"
     losses = "sce", "kl", "consistency"
     consistency: float = Field(1.0, ge=0)
     """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
 
 
-class FedZSL(Layered):
+class FedZSL(Layered, name="fedzsl"):
     """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
     Settings: ClassVar[type[AlignmentSettings]] = FedZSLSettings

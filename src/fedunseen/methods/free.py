@@ -28,7 +28,6 @@ from fedunseen.methods.vaegan import VAEGAN, VAEGANSettings
 class FREESettings(VAEGANSettings):
     """Settings of FREE; those of the refinement are as for AWA2 in the official code."""
 
-    name: Literal["free"] = "free"  # type: ignore[assignment]
     critic_steps: int = Field(1, ge=1)
     """Steps of the critic for each of the generator, on batches of their own."""
     passes: int = Field(2, ge=1)
@@ -48,7 +47,7 @@ class FREESettings(VAEGANSettings):
     (CUB, FLO, SUN)."""
 
 
-class FREE(VAEGAN):
+class FREE(VAEGAN, name="free"):
     """Phases: ``critic``, ``generator`` (with the encoder), ``refine``."""
 
     Settings: ClassVar[type[NamedSettings]] = FREESettings

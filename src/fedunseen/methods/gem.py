@@ -4,8 +4,6 @@ A class's score is the cosine between its semantics and a linear map of the aver
 attend to cells. The paper's gaze loss is missing from its released training loop, and here as well.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -27,7 +25,6 @@ class GEMSettings(MapSettings):
     AWA2 there: the same. SUN there: scale = 25, regression = 0.5.
     """
 
-    name: Literal["gem"] = "gem"
     lr: AutoRate = None  # type: ignore[assignment]
     """Learning rate of the clients' SGD. Unset or `"auto"`: for frozen maps 6e-4 times the squared length of V as it is
     drawn, which is the product of the numbers of attributes and channels; for a trained encoder 0.01."""
@@ -46,7 +43,7 @@ class GEMSettings(MapSettings):
     or word vectors as .txt or .gz)."""
 
 
-class GEM(MapMethod):
+class GEM(MapMethod, name="gem"):
     """Scaled cosines, with attention from word vectors as an aid in training."""
 
     Settings = GEMSettings

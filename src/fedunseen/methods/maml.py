@@ -27,7 +27,6 @@ Order = Literal["second", "first", "none"]
 class MAMLSettings(EpisodicSettings):
     """Settings of MAML."""
 
-    name: Literal["maml"] = "maml"
     inner_lr: float = Field(0.1, gt=0)
     """Step size of the adaptation (alpha in FedFSL Eq. 4). FedFSL prints 0.01."""
     inner_steps: int = Field(5, ge=1)
@@ -43,7 +42,7 @@ class MAMLSettings(EpisodicSettings):
     """Widths of the layers between the features and the answers; one makes FedFSL's two-layer classifier."""
 
 
-class MAML(Episodic):
+class MAML(Episodic, name="maml"):
     """One phase: the queries' loss after inner steps on the support set."""
 
     Settings: ClassVar[type[NamedSettings]] = MAMLSettings

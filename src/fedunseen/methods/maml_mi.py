@@ -5,7 +5,7 @@ The loss pulls a client's answers towards a peer's (FedFSL Eq. 12): the merged m
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,6 @@ from fedunseen.methods.maml import MAML, MAMLSettings
 class MAMLMISettings(MAMLSettings):
     """Settings of FedFSL-MI."""
 
-    name: Literal["maml-mi"] = "maml-mi"  # type: ignore[assignment]
     mi: float = Field(0.2, ge=0)
     """Weight of the mutual information (gamma in FedFSL Eq. 13)."""
     mi_from: int = Field(1, ge=1)
@@ -33,7 +32,7 @@ class MAMLMISettings(MAMLSettings):
     """The peer is the model of all other clients (FedFSL Eq. 11), instead of the merged one, which the paper takes."""
 
 
-class MAMLMI(MAML):
+class MAMLMI(MAML, name="maml-mi"):
     """One phase: the queries' loss and the divergence from the peer's answers."""
 
     Settings: ClassVar[type[NamedSettings]] = MAMLMISettings

@@ -6,7 +6,6 @@ stage 2 the features so that both agree (FedFSL Eq. 16), after Saito et al. 2018
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch.nn.functional as F
@@ -25,7 +24,6 @@ from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
 class MAMLMIAdvSettings(MAMLMISettings):
     """Settings of FedFSL-MI-Adv."""
 
-    name: Literal["maml-mi-adv"] = "maml-mi-adv"  # type: ignore[assignment]
     disagree: float = Field(0.1, ge=0)
     """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
     agree: float = Field(0.1, ge=0)
@@ -34,7 +32,7 @@ class MAMLMIAdvSettings(MAMLMISettings):
     """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
 
 
-class MAMLMIAdv(MAMLMI):
+class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
     """Two phases: both classifiers; the features."""
 
     Settings = MAMLMIAdvSettings

@@ -4,8 +4,6 @@ In one sub-network every attribute attends to cells, in the other every cell to 
 their scores alike. Cells have unit length. Word vectors start from those of the attributes' names and are trained.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -25,7 +23,6 @@ class MSDNSettings(MapSettings):
     distillation = 0.01, fusion = 0.7. It trains with RMSprop, here with the SGD of all methods.
     """
 
-    name: Literal["msdn"] = "msdn"
     lr: float = Field(0.1, gt=0)
     """Learning rate of the clients' SGD."""
     sce_classes: Classes = "all"
@@ -53,7 +50,7 @@ class MSDNSettings(MapSettings):
         return self
 
 
-class MSDN(MapMethod):
+class MSDN(MapMethod, name="msdn"):
     """Two attentions between attributes and cells that teach each other."""
 
     Settings = MSDNSettings

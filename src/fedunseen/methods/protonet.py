@@ -1,7 +1,5 @@
 """Prototypical networks (Snell et al. 2017), a baseline: a class is the mean of its examples."""
 
-from typing import Literal
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,12 +17,11 @@ from fedunseen.methods.networks import mlp, mlp_init
 class ProtoNetSettings(EpisodicSettings):
     """Settings of prototypical networks."""
 
-    name: Literal["protonet"] = "protonet"
     hidden: tuple[PositiveInt, ...] = ()
     """Widths of layers with ReLU on top of the features, for features that are frozen."""
 
 
-class ProtoNet(Episodic):
+class ProtoNet(Episodic, name="protonet"):
     """One phase: cross-entropy of minus the squared distances from the prototypes (their Eq. 2)."""
 
     Settings = ProtoNetSettings

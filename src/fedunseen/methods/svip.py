@@ -6,7 +6,7 @@ transformer of its own. The official code joins each four of 14 x 14 patches to 
 """
 
 import math
-from typing import Literal, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ class SVIPSettings(MapSettings):
     AWA2 there: keep = 0.92 (45 of 49), decorrelation = 1, patches = 4. SUN there: keep = 0.92.
     """
 
-    name: Literal["svip"] = "svip"
     lr: float = Field(0.002, gt=0)
     """Learning rate of the clients' SGD."""
     scale: float = Field(5.0, gt=0)
@@ -75,7 +74,7 @@ class TokenBackbone(Protocol):
         """Return tokens (n, 1 + P, width) in context, and the attention (layers, n, 1 + P, 1 + P) over heads."""
 
 
-class SVIP(MapMethod):
+class SVIP(MapMethod, name="svip"):
     """Attributes from the patches that matter; a score is ``scale`` times their compatibility with unit semantics."""
 
     Settings = SVIPSettings

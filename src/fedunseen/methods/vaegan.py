@@ -24,7 +24,6 @@ from fedunseen.methods.networks import linear
 class VAEGANSettings(GenerativeSettings):
     """Settings of f-VAEGAN."""
 
-    name: Literal["vaegan"] = "vaegan"
     output: Literal["relu", "sigmoid", "linear"] = "sigmoid"
     """Last activation of the generator: `sigmoid` is trained by binary cross-entropy and needs features in [0, 1];
     the others by half the squared error."""
@@ -32,7 +31,7 @@ class VAEGANSettings(GenerativeSettings):
     """Weight of the adversarial losses (gamma_D = gamma_G)."""
 
 
-class VAEGAN(Generative):
+class VAEGAN(Generative, name="vaegan"):
     """Phases: ``critic`` (several fresh batches), ``generator`` (with the encoder)."""
 
     Settings: ClassVar[type[NamedSettings]] = VAEGANSettings

@@ -22,7 +22,7 @@ from fedunseen.experiment.assemble import load_data
 from fedunseen.experiment.changed import judged
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.federation import Federation
-from fedunseen.methods.closed_form.gaussian import Gaussian, GaussianSettings
+from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.unlabelled import adapt
 from fedunseen.metrics import Answers, per_class
 
@@ -92,7 +92,7 @@ class _Learner:
         self.features = lambda inputs: method.scores(params, inputs, semantics)
         space, train, settings = self.benchmark.space, self.benchmark.train, {"calibration": True}
         self.method = Gaussian(
-            GaussianSettings.model_validate(settings), space, semantics.cpu(), Backbone((len(space.names),))
+            Gaussian.Settings.model_validate(settings), space, semantics.cpu(), Backbone((len(space.names),))
         )
         sums = self.method.statistics(self.rows(train), torch.from_numpy(self.benchmark.labels[train]))
         self.params, self.offset = self.method.solve(sums), 0.0

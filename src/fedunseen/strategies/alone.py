@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from fedunseen.core.parameters import Params
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+from fedunseen.strategies.base import Instruction, Reply, Strategy
 
 
-class Local(Strategy):
+class Local(Strategy, name="local"):
     """Every client trains alone and keeps its model: FedZSL's "Baseline (phi)". Accuracies are means over clients."""
 
-    Settings = StrategySettings.named("local")
     merges = False
     one_model = False
 
@@ -27,11 +26,10 @@ class Local(Strategy):
         return state, params
 
 
-class Centralised(Strategy):
+class Centralised(Strategy, name="centralised"):
     """All data at one client: FedZSL's "Centralized", the yardstick that a federation cannot have.
 
     A round is ``local_epochs`` passes over all data.
     """
 
-    Settings = StrategySettings.named("centralised")
     pools = True

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedunseen.core.parameters import Params, add_scaled, difference, is_statistic
 from fedunseen.core.phases import GradientFunction, Loss, Represent
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.core.trainer import LocalResult
 
 
@@ -100,7 +100,7 @@ class Reply:
     notes: dict[str, float] = field(default_factory=dict)
 
 
-class Strategy:
+class Strategy(Named):
     """Federated averaging, and the base of all strategies: a subclass overrides what it does differently.
 
     Running statistics of normalization layers are not learned. Every strategy averages

@@ -4,28 +4,23 @@ FedZSL's Table 1 cites Li et al. 2020 ("On the convergence of FedAvg on non-iid 
 decays the clients' rate; FedZSL describes it as decaying "the learning rate of global aggregation", which is done here.
 """
 
-from typing import Literal
-
 from pydantic import Field
 
 from fedunseen.strategies.base import Strategy, StrategySettings
 
 
-class FedAvg(Strategy):
+class FedAvg(Strategy, name="fedavg"):
     """The weighted mean of the clients' updates."""
-
-    Settings = StrategySettings.named("fedavg")
 
 
 class FedAvgDecaySettings(StrategySettings):
     """Settings of FedAvg-decay."""
 
-    name: Literal["fedavg-decay"] = "fedavg-decay"
     decay: float = Field(0.98, gt=0, le=1)
     """Factor on the server's step from one round to the next; the paper does not give its value."""
 
 
-class FedAvgDecay(Strategy):
+class FedAvgDecay(Strategy, name="fedavg-decay"):
     """FedAvg whose server takes smaller steps as rounds go by: eta * decay^t."""
 
     Settings = FedAvgDecaySettings

@@ -7,7 +7,6 @@ done: sigma changes by the sum of the clients' changes over beta N, weighted as 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -22,7 +21,6 @@ from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySett
 class FedGloSSSettings(StrategySettings):
     """Settings of FedGloSS; the paper's are for CIFAR, DistZSL gives none."""
 
-    name: Literal["fedgloss"] = "fedgloss"
     rho: float = Field(0.05, ge=0)
     """Radius of the server's SAM step; 0: none. The paper: 0.15 (CIFAR-10) and 0.01 (CIFAR-100)."""
     rho_local: float = Field(0.05, ge=0)
@@ -44,7 +42,7 @@ class FedGloSSSettings(StrategySettings):
         return self
 
 
-class FedGloSS(Strategy):
+class FedGloSS(Strategy, name="fedgloss"):
     """Global sharpness-aware minimization with dual variables; rho = rho_local = 0 and no dual variables is FedAvg."""
 
     Settings = FedGloSSSettings

@@ -7,17 +7,16 @@ gradients* of the clients and then takes one step of the average length.
 from collections.abc import Sequence
 
 from fedunseen.core.parameters import Params
-from fedunseen.strategies.base import Reply, Strategy, StrategySettings
+from fedunseen.strategies.base import Reply, Strategy
 
 
-class FedNova(Strategy):
+class FedNova(Strategy, name="fednova"):
     r""":math:`w \leftarrow w + \eta\,(\sum_k p_k a_k) \sum_k p_k \Delta_k / a_k` (their Eqs. 6-7).
 
     a_k is how far client k's optimiser would have gone along a constant gradient: ``tau_k`` steps, or more with
     momentum. With equal a_k this is FedAvg.
     """
 
-    Settings = StrategySettings.named("fednova")
     lengths = "model"
 
     def merge(self, state: Params, params: Params, replies: Sequence[Reply], round: int) -> tuple[Params, Params]:

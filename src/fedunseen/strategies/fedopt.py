@@ -5,7 +5,7 @@ The weighted mean of a round's updates, :math:`\Delta_t`, stands for a gradient.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
@@ -24,13 +24,12 @@ def mean_update(params: Params, replies: Sequence[Reply], weights: Sequence[floa
 class FedAvgMSettings(StrategySettings):
     """Settings of server momentum."""
 
-    name: Literal["fedavgm"] = "fedavgm"
     momentum: float = Field(0.9, ge=0, lt=1)
     """Part of the last step that the server keeps; 0 is FedAvg. In the long run a step is 1 / (1 - momentum) times as
     long as FedAvg's, so a smaller `server_lr` may be needed."""
 
 
-class FedAvgM(Strategy):
+class FedAvgM(Strategy, name="fedavgm"):
     r""":math:`m_t = \beta\, m_{t-1} + \Delta_t`, :math:`w_{t+1} = w_t + \eta\, m_t`."""
 
     Settings = FedAvgMSettings
@@ -98,12 +97,11 @@ class Adaptive(Strategy):
 class FedAdagradSettings(AdaptiveSettings):
     """Settings of FedAdagrad."""
 
-    name: Literal["fedadagrad"] = "fedadagrad"
     beta1: float = Field(0.0, ge=0, lt=1)
     """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps none."""
 
 
-class FedAdagrad(Adaptive):
+class FedAdagrad(Adaptive, name="fedadagrad"):
     r""":math:`v_t = v_{t-1} + \Delta_t^2`: steps grow shorter and shorter."""
 
     Settings = FedAdagradSettings
@@ -120,10 +118,10 @@ class ForgettingSettings(AdaptiveSettings):
     """How slowly squares are forgotten."""
 
 
-class FedYogi(Adaptive):
+class FedYogi(Adaptive, name="fedyogi"):
     r""":math:`v_t = v_{t-1} - (1 - \beta_2)\, \Delta_t^2\, \mathrm{sgn}(v_{t-1} - \Delta_t^2)`."""
 
-    Settings = ForgettingSettings.named("fedyogi")
+    Settings = ForgettingSettings
     settings: ForgettingSettings
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
@@ -131,10 +129,10 @@ class FedYogi(Adaptive):
         return v - (1 - self.settings.beta2) * square * torch.sign(v - square)
 
 
-class FedAdam(Adaptive):
+class FedAdam(Adaptive, name="fedadam"):
     r""":math:`v_t = \beta_2 v_{t-1} + (1 - \beta_2)\, \Delta_t^2`."""
 
-    Settings = ForgettingSettings.named("fedadam")
+    Settings = ForgettingSettings
     settings: ForgettingSettings
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:

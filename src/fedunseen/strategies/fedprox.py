@@ -4,8 +4,6 @@ FedZSL calls FedProx a scheme that "assigns higher aggregation rates to the clie
 is ``weights = "samples"``, an option of every strategy. Here is what Li et al. define.
 """
 
-from typing import Literal
-
 from pydantic import Field
 
 from fedunseen.core.parameters import Params, under, within
@@ -16,12 +14,11 @@ from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 class FedProxSettings(StrategySettings):
     """Settings of FedProx."""
 
-    name: Literal["fedprox"] = "fedprox"
     mu: float = Field(0.001, ge=0)
     """Weight of the proximal term; 0 is FedAvg."""
 
 
-class FedProx(Strategy):
+class FedProx(Strategy, name="fedprox"):
     r"""Adds :math:`\frac{\mu}{2}\|w - w^t\|^2` to the local loss (their Eq. 2)."""
 
     Settings = FedProxSettings

@@ -5,7 +5,6 @@ attributes, or what a generator makes.
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,14 +20,13 @@ from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 class MoonSettings(StrategySettings):
     """Settings of MOON."""
 
-    name: Literal["moon"] = "moon"
     mu: float = Field(1.0, ge=0)
     """Weight of the contrastive term; 0 is FedAvg. The paper's best are 5, 1 and 1 on its three data sets."""
     temperature: float = Field(0.5, gt=0)
     """tau of the contrastive term."""
 
 
-class Moon(Strategy):
+class Moon(Strategy, name="moon"):
     """FedAvg with the model-contrastive term (their Eq. 3) added to every loss."""
 
     Settings = MoonSettings

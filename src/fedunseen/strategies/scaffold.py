@@ -12,17 +12,16 @@ import torch
 from fedunseen.core.parameters import Params, under, within, zeros
 from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.core.trainer import LocalResult
-from fedunseen.strategies.base import Instruction, Reply, Strategy, StrategySettings
+from fedunseen.strategies.base import Instruction, Reply, Strategy
 
 
-class Scaffold(Strategy):
+class Scaffold(Strategy, name="scaffold"):
     r"""Option II of the paper: :math:`c_k^+ = c_k - c + (w - w_k) / (\mathrm{steps} \cdot \mathrm{lr})`.
 
     The server reads the change of c_k off the client's update, weighted as updates are; with ``weights = "uniform"``
     this is the paper's rule.
     """
 
-    Settings = StrategySettings.named("scaffold")
     lengths = "memory"
     needs_exact_update = True
 

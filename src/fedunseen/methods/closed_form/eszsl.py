@@ -4,8 +4,6 @@ A yardstick that costs nothing, and the first sanity check of any features. All 
 that ten parties and one place give the same model.
 """
 
-from typing import Literal
-
 from torch import Tensor
 
 from fedunseen.core.parameters import Params
@@ -16,14 +14,13 @@ from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 class ESZSLSettings(ClosedFormSettings):
     """Settings of ESZSL: both regularizers as powers of ten, chosen on validation classes in the papers."""
 
-    name: Literal["eszsl"] = "eszsl"
     log_gamma: float = 3.0
     """Exponent of the regularizer on features."""
     log_lambda: float = 0.0
     """Exponent of the regularizer on semantics."""
 
 
-class ESZSL(ClosedForm):
+class ESZSL(ClosedForm, name="eszsl"):
     r"""Bilinear compatibility x V a with :math:`V = (X^TX + \gamma I)^{-1} X^T Y S\,(S^TS + \lambda I)^{-1}`.
 
     Y is 1 for a sample's class and -1 elsewhere, so that :math:`X^T Y S = \sum_c (2 S_c - \sum_k S_k) s_c^T`.

@@ -44,7 +44,6 @@ _SAME_ROW = 1e-9  # squared distance of two rows that are the same description, 
 class GaussianSettings(ClosedFormSettings):
     """Settings of Gaussian classes. By default the sums themselves say what each should be."""
 
-    name: Literal["gaussian"] = "gaussian"
     shrinkage: float | None = Field(None, gt=0, le=1)
     """How far the covariance within classes is drawn towards a multiple of the identity, s. Unset: the best of 0.01,
     0.03, 0.1, 0.3, 0.5 and 0.7 for classes that are left out, by draws at the server."""
@@ -64,7 +63,7 @@ class GaussianSettings(ClosedFormSettings):
     `evaluation.selection` chooses on validation classes is added to it. For runs without (`selection = "last"`)."""
 
 
-class Gaussian(ClosedForm):
+class Gaussian(ClosedForm, name="gaussian"):
     """Gaussian classes with prototypes from a Gaussian process over their descriptions.
 
     Its model (:meth:`solve`) is, all in float64:

@@ -5,8 +5,6 @@ r"""Ridge regression from features to semantics; the class whose description poi
 X and s centered on their means over all samples, which are sums too (direct attribute prediction, in closed form).
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -18,13 +16,12 @@ from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 class RidgeSettings(ClosedFormSettings):
     """Settings of ridge regression to semantics."""
 
-    name: Literal["ridge"] = "ridge"
     log_gamma: float = -1.0
     """Exponent of the regularizer, as a power of ten, in units of the features' mean variance times the number of
     samples: so it means the same at any scale of features."""
 
 
-class Ridge(ClosedForm):
+class Ridge(ClosedForm, name="ridge"):
     """Regression of a class's attributes on a sample's features, compared with descriptions by cosine."""
 
     Settings = RidgeSettings
