@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedunseen.core.array_cache import cached_features, files_digest
 from fedunseen.core.parameters import Params
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.encoders.images import Augmentation
 
 CARRIED_MB = 20.0
@@ -79,7 +79,7 @@ class Backbone:
         return 0
 
 
-class Encoder:
+class Encoder(Named):
     """Base of all encoders: subclass, and register the class under its name (``fedunseen.encoders`` entry points).
 
     Args:
@@ -151,10 +151,8 @@ class FrozenEncoder(Encoder):
         return cached_features(depends, images, self.shape, "float16" if maps else "float32", self.compute)
 
 
-class NoEncoder(Encoder):
+class NoEncoder(Encoder, name="none"):
     """No encoder. Where a benchmark has nothing but images, one of the others has to be named."""
-
-    Settings = EncoderSettings.named("none")
 
 
 def device() -> torch.device:
