@@ -341,7 +341,7 @@ def measure_classifier(
 def judges_of(subject: Subject) -> dict[str, Judge]:
     """Return what recovered ``inputs`` and ``attributes`` of a method are compared with."""
     train = torch.from_numpy(subject.train).to(subject.inputs.device)
-    unit = subject.pixels is not None or (subject.inputs.ndim == 2 and _within_unit(subject.inputs[train]))
+    unit = subject.pixels is not None or (len(subject.inputs.shape) == 2 and _within_unit(subject.inputs[train]))
     inputs = _judge_of(subject.inputs, subject.train, subject.labels, unit)
     semantics = subject.method.semantics.double().cpu()[torch.from_numpy(inputs.classes)]
     return {

@@ -29,11 +29,6 @@ class Samples:
         """Of all samples."""
         return self.host.shape
 
-    @property
-    def ndim(self) -> int:
-        """Of all samples."""
-        return self.host.ndim
-
 
 @dataclass(frozen=True, eq=False)
 class ScaledSamples:
@@ -60,11 +55,6 @@ class ScaledSamples:
     def shape(self) -> torch.Size:
         """Of all samples."""
         return torch.Size(self.rows.shape)
-
-    @property
-    def ndim(self) -> int:
-        """Of all samples."""
-        return self.rows.ndim
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from pathlib import Path
 from shlex import quote
 
 from fedunseen.core.files import write_text
@@ -65,11 +64,9 @@ def model_card(run: Run) -> str:
     return render("texts/card.md", context)
 
 
-def write_card(run: Run, path: Path | None = None) -> Path:
-    """Write the model card of a complete run, by default as ``README.md`` in the run directory."""
-    target = path if path is not None else run.path / "README.md"
-    write_text(target, model_card(run))
-    return target
+def write_card(run: Run) -> None:
+    """Write the model card of a complete run, ``README.md`` in the run directory."""
+    write_text(run.path / "README.md", model_card(run))
 
 
 def _inert(text: str) -> str:

@@ -197,7 +197,7 @@ def _generated(federation: Federation, params: Params, kind: str) -> dict[str, N
 
 def _flat(inputs: Tensor) -> Tensor:
     """Return samples as vectors (n, d): maps and images are shrunk to at most 16 x 16 cells first."""
-    if inputs.ndim == 2:
+    if len(inputs.shape) == 2:
         return inputs.float()
     height, width = (min(16, length) for length in inputs.shape[2:])
     return torch.nn.functional.adaptive_avg_pool2d(inputs.float(), (height, width)).flatten(1)

@@ -1,23 +1,10 @@
 """The folder of a new project: an experiment, example data, a method, a test."""
 
 import re
-from importlib.resources import files
 from pathlib import Path
 
 from fedunseen.core.errors import ArgumentError
 from fedunseen.core.files import free_folder, whole_folder, write_text
-
-FILES = {
-    "README.md": "README.md",
-    "pyproject.toml": "pyproject.toml",
-    "experiment.toml": "experiment.toml",
-    "package/__init__.py": "{}/__init__.py",
-    "package/method.py": "{}/method.py",
-    "data/make_example.py": "data/make_example.py",
-    "tests/test_method.py": "tests/test_method.py",
-    "gitignore": ".gitignore",
-}
-"""Template -> path in the project, with the package's name in it."""
 
 
 def new_project(name: str) -> list[Path]:
@@ -28,12 +15,13 @@ def new_project(name: str) -> list[Path]:
     if package in ("fedunseen", "test", "tests"):
         raise ArgumentError(f"a package {package!r} is there already: choose another name")
     free_folder(folder, "choose another name")
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    source = files("fedunseen.tools") / "project"
-    loader = FunctionLoader(lambda template: (source / f"{template}.jinja").read_text("utf-8"))
+    loader = PackageLoader("fedunseen.tools", "project")
     environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
-    paths = {template: path.format(package) for template, path in FILES.items()}
+    paths = {template: template.removesuffix(".jinja") for template in environment.list_templates(["jinja"])}
+    paths |= {"gitignore.jinja": ".gitignore"}
+    paths = {template: re.sub("^package/", f"{package}/", path) for template, path in paths.items()}
     with whole_folder(folder) as partial:
         for template, path in paths.items():
             write_text(partial / path, environment.get_template(template).render(project=name, package=package))
