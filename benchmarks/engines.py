@@ -381,7 +381,7 @@ def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[
     Processor time is that of this process and all below it, less what the local updates took of it. At the end they
     are watched for ``pause`` seconds in which nothing is to be done.
     """
-    from fedunseen.engines import InProcess
+    from fedunseen.engines.local.in_process import InProcess
 
     engine, found = federation.engine, {key: list[float]() for key in ("seconds", "cpu", "local", "local_cpu")}
     if isinstance(engine, InProcess):

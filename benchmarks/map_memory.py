@@ -26,8 +26,8 @@ def measure(clients: int) -> dict[str, float]:
 
     from fedunseen.data import ClassSpace
     from fedunseen.encoders.backbone import Backbone
-    from fedunseen.engines import InProcess, Worker
-    from fedunseen.engines.local.worker import Execution
+    from fedunseen.engines.local.in_process import InProcess
+    from fedunseen.engines.local.worker import Execution, Worker
     from fedunseen.methods.apn import APN
     from fedunseen.strategies.fedavg import FedAvg
 

@@ -30,7 +30,8 @@ CASES = ("cub-size", "digit-pairs", "digit-pairs-clswgan")
 def parts() -> Iterator[dict[str, float]]:
     """Add up the processor seconds of the parts of all runs in this block; a part inside another counts for itself."""
     from fedunseen.core.trainer import Trainer
-    from fedunseen.engines import InProcess, Worker
+    from fedunseen.engines.local.in_process import InProcess
+    from fedunseen.engines.local.worker import Worker
     from fedunseen.experiment import stages
     from fedunseen.federation import callbacks
     from fedunseen.federation.run_directory import RunDirectory

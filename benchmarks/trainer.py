@@ -33,8 +33,8 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines import EngineSettings, Worker
-from fedunseen.engines.local.worker import Execution, Work
+from fedunseen.engines.local.in_process import EngineSettings
+from fedunseen.engines.local.worker import Execution, Work, Worker
 from fedunseen.methods.fedzsl import FedZSL
 from fedunseen.strategies import Instruction
 from fedunseen.strategies.fedavg import FedAvg

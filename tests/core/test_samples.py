@@ -9,7 +9,7 @@ import torch
 from fedunseen import Experiment
 from fedunseen.core.samples import Samples, ScaledSamples
 from fedunseen.data import Quantization, Scaler
-from fedunseen.engines import InProcess
+from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.experiment.assemble import _inputs, assemble, load_data, partition_of
 from fedunseen.federation.federation import Federation, Parts

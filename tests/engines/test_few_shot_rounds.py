@@ -9,8 +9,8 @@ from fedunseen.core.registry import find
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.encoders.conv import Conv4Settings, ConvBackbone
-from fedunseen.engines import InProcess, Worker
-from fedunseen.engines.local.worker import Execution, Work
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Execution, Work, Worker
 from fedunseen.methods import METHODS
 from fedunseen.strategies import Pipeline
 from fedunseen.strategies.peers import Peers

@@ -16,9 +16,9 @@ from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
 from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines import InProcess, Worker
 from fedunseen.engines.local import in_process
-from fedunseen.engines.local.worker import Execution
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Execution, Worker
 from fedunseen.methods import METHODS
 from fedunseen.strategies import STRATEGIES, Pipeline
 from fedunseen.strategies.selective import Selective, travelling

@@ -9,7 +9,8 @@ from fedunseen.core.parameters import of_each_client
 from fedunseen.core.trainer import LocalResult
 from fedunseen.data import ClassSpace, Quantization
 from fedunseen.encoders.backbone import Backbone
-from fedunseen.engines import InProcess, Worker
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Worker
 from fedunseen.methods import Ridge
 from fedunseen.strategies import FedAvg, Reply, Scaffold
 from fedunseen.strategies.summed import Summed, forget

@@ -4,18 +4,6 @@
 ``carriers`` bring the messages there and back, and ``offline`` has files in their place.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from fedunseen.core.registry import lazily
-
-if TYPE_CHECKING:
-    from fedunseen.engines.local.in_process import EngineSettings, InProcess
-    from fedunseen.engines.local.worker import Worker
-    from fedunseen.engines.remote.coordinator import Distributed, DistributedSettings
-    from fedunseen.engines.round import RoundResult
-
 ENGINES = {
     "in-process": "fedunseen.engines.local.in_process:InProcess",
     "buffered": "fedunseen.engines.local.buffered:Buffered",
@@ -24,11 +12,3 @@ ENGINES = {
     "nvflare": "fedunseen.engines.remote.coordinator:NVFlare",
     "offline": "fedunseen.engines.offline.coordinator:Offline",
 }
-
-__all__ = ["ENGINES", "Distributed", "DistributedSettings", "EngineSettings", "InProcess", "RoundResult", "Worker"]
-
-_REMOTE = {name: f"fedunseen.engines.remote.coordinator:{name}" for name in ("Distributed", "DistributedSettings")}
-_LOCAL = {name: f"fedunseen.engines.local.in_process:{name}" for name in ("EngineSettings", "InProcess")}
-_OTHERS = {"RoundResult": "fedunseen.engines.round:RoundResult", "Worker": "fedunseen.engines.local.worker:Worker"}
-# A carrier's process needs neither PyTorch nor the other engines.
-__getattr__, __dir__ = lazily(__name__, {**_REMOTE, **_LOCAL, **_OTHERS})

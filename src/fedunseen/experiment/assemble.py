@@ -22,10 +22,10 @@ from fedunseen.data import Benchmark, Quantization, Scaler, Scaling, fit_semanti
 from fedunseen.data.scaling import FITTED
 from fedunseen.defences.base import Defence, Robust, Scores
 from fedunseen.defences.screening import COUNTS, ScreenedTrainer
-from fedunseen.engines import Distributed, DistributedSettings, InProcess, Worker
 from fedunseen.engines.local.buffered import Buffered, BufferedSettings
-from fedunseen.engines.local.worker import Execution, SoftWorker
-from fedunseen.engines.remote.coordinator import Deployment, Simulation
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Execution, SoftWorker, Worker
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, Simulation
 from fedunseen.experiment import rules
 from fedunseen.experiment.dataset_checks import foreign_names
 from fedunseen.experiment.encoding import encode, make_backbone

@@ -20,7 +20,7 @@ from fedunseen.core.parameters import Params, finite, within
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, ClassSpace, Scaler
 from fedunseen.data.class_space import same_text
-from fedunseen.engines import InProcess
+from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.remote.party import Ready, stand_in
 from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_farewell
 from fedunseen.evaluation.diagnosis import misplaced_pictures

@@ -23,7 +23,7 @@ from fedunseen.core.files import free_folder, parse_json, whole_folder, write_js
 from fedunseen.core.parameters import Params, of_each_client
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, Quantization
-from fedunseen.engines import RoundResult
+from fedunseen.engines.round import RoundResult
 from fedunseen.experiment.assemble import load_data, partition_of
 from fedunseen.experiment.changed import judged
 from fedunseen.experiment.client_data import PartyData, named_samples

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedunseen.core.errors import DataError, RunDirectoryError
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.engines import Distributed
-from fedunseen.engines.remote.coordinator import Deployment, Session
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, Session
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment

@@ -13,7 +13,8 @@ from fedunseen.core.settings import NamedSettings, Settings
 from fedunseen.data import DataSettings
 from fedunseen.defences.base import DefenceSettings
 from fedunseen.encoders.backbone import EncoderSettings
-from fedunseen.engines import DistributedSettings, EngineSettings
+from fedunseen.engines.local.in_process import EngineSettings
+from fedunseen.engines.remote.coordinator import DistributedSettings
 from fedunseen.evaluation.settings import EvaluationSettings
 from fedunseen.experiment.parsing import NAMED, OPTIONAL, SECTIONS, read_tree, sections_of, validated, with_defaults
 from fedunseen.experiment.rules import ConfigFacts, check

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark
-from fedunseen.engines import InProcess
+from fedunseen.engines.local.in_process import InProcess
 from fedunseen.engines.remote.coordinator import Session
 from fedunseen.experiment.assemble import assemble, load_data, resolve_defaults
 from fedunseen.experiment.deployed import dealt

@@ -16,9 +16,8 @@ from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.engines import DistributedSettings
 from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.coordinator import PartyStatus, Session
+from fedunseen.engines.remote.coordinator import DistributedSettings, PartyStatus, Session
 from fedunseen.engines.remote.link import Simulate
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults

@@ -15,8 +15,9 @@ from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite
 from fedunseen.core.tensor_store import write_models
-from fedunseen.engines import Distributed, InProcess, Worker
-from fedunseen.engines.local.worker import Execution, Work
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Execution, Work, Worker
+from fedunseen.engines.remote.coordinator import Distributed
 from fedunseen.federation.evaluator import Choice, Evaluator, is_measured
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import NOT_MEASURED, Callback, Loop

@@ -14,7 +14,10 @@ from fedunseen.core.parameters import ClientStates, Params, to_device
 from fedunseen.core.random import stream
 from fedunseen.core.samples import Inputs
 from fedunseen.data import Benchmark, Scaler
-from fedunseen.engines import Distributed, InProcess, RoundResult, Worker
+from fedunseen.engines.local.in_process import InProcess
+from fedunseen.engines.local.worker import Worker
+from fedunseen.engines.remote.coordinator import Distributed
+from fedunseen.engines.round import RoundResult
 from fedunseen.evaluation.answers import answer
 from fedunseen.federation.partition import NEVER, Partition
 from fedunseen.methods import LEFT_TO_DATA, Candidates, Method

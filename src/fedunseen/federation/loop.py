@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedunseen.core.parameters import Params
-from fedunseen.engines import RoundResult
+from fedunseen.engines.round import RoundResult
 from fedunseen.federation.federation import Federation, State, mean_losses
 
 NOT_MEASURED = (-1.0, -1.0)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedunseen.core.errors import QuorumError
-from fedunseen.engines import DistributedSettings
-from fedunseen.engines.remote.coordinator import PartyStatus, needed
+from fedunseen.engines.remote.coordinator import DistributedSettings, PartyStatus, needed
 from fedunseen.engines.remote.releases import Site
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment.schema import Experiment

@@ -20,7 +20,7 @@ from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
 from fedunseen.defences.screening import COUNTS
-from fedunseen.engines import RoundResult
+from fedunseen.engines.round import RoundResult
 from fedunseen.evaluation.answers import answer
 from fedunseen.evaluation.measures import ZERO_SHOT
 from fedunseen.evaluation.plane import plane, silhouette

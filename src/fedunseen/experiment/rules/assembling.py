@@ -7,7 +7,7 @@ from fedunseen.core.parameters import is_statistic
 from fedunseen.core.phases import SGD
 from fedunseen.core.registry import find
 from fedunseen.data.scaling import FITTED
-from fedunseen.engines import EngineSettings
+from fedunseen.engines.local.in_process import EngineSettings
 from fedunseen.experiment.rules.base import DataFacts, EncoderFacts, ModelFacts, PresenceFacts, Rule
 from fedunseen.experiment.rules.reading import SEVERAL_LOSSES
 from fedunseen.strategies.compression import OF_FORM, Codec

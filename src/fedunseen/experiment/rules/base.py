@@ -16,7 +16,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.encoders.backbone import Encoder
-from fedunseen.engines import DistributedSettings
+from fedunseen.engines.remote.coordinator import DistributedSettings
 from fedunseen.experiment.parsing import SECTIONS
 from fedunseen.federation.federation import drawn_clients
 from fedunseen.federation.partition import Partition

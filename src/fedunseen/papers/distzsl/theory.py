@@ -20,7 +20,7 @@ from fedunseen.core.errors import ExperimentError
 from fedunseen.core.files import write_json
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
-from fedunseen.engines import RoundResult
+from fedunseen.engines.round import RoundResult
 from fedunseen.experiment.result.run import Run, load_run
 from fedunseen.experiment.setup import Setup
 from fedunseen.federation.federation import Federation
