@@ -417,11 +417,8 @@ def measure_method_sums(
     for phase, victims in phase_victims(subject, seed):
         if victims:
             tried = {"analytic": None, **(attacks if any(victims[0].sensitivity().values()) else {})}
-            seen = observations(
-                [victim.target for victim in victims],
-                functools.partial(lambda all, count: PhaseBatch(all[:count]), victims),
-                parties,
-            )
+            targets = [victim.target for victim in victims]
+            seen = observations(targets, lambda count, all=victims: PhaseBatch(all[:count]), parties)  # type: ignore[misc]
             facts[phase.name] = measure_sums(seen, judges, tried, f"{name}, {phase.name}", log)
     return facts
 

@@ -109,7 +109,7 @@ class Defence(Named, name="none"):
 
     def filter(self, view: RoundView) -> FilterResult:
         """Return what of the replies is merged, from the round's finite ones."""
-        return FilterResult(view.replies, [1.0] * len(view.replies), [0] * len(view.replies))
+        return FilterResult(view.replies)
 
 
 class Robust(Filter):
@@ -136,8 +136,8 @@ class Robust(Filter):
         result = FilterResult((), [0.0] * len(whole), [REASONS.index(TOO_FEW)] * len(whole), state=memory)
         if whole and (defence := self.defence.among(len(whole))) is not None:
             result = defence.filter(view.only(whole, memory))
-        kept[whole] = torch.tensor(result.kept, dtype=torch.float64)
-        why[whole] = torch.tensor(result.why, dtype=torch.int64)
+        kept[whole] = torch.tensor(result.kept or [1.0] * len(whole), dtype=torch.float64)
+        why[whole] = torch.tensor(result.why or [0] * len(whole), dtype=torch.int64)
         if result.judged is not None:
             judged[whole] = torch.tensor(result.judged, dtype=torch.float64)
         weights = view.strategy.reply_weights(result.replies) if result.replies else []

@@ -69,7 +69,7 @@ class NormClip(Defence, name="norm-clip"):
         """Shorten what is longer than the bound."""
         bound = self.settings.bound or self.settings.multiple * median_length(view.norms)
         factors = [1.0 if norm <= bound else bound / norm for norm in view.norms]
-        return FilterResult(shortened(view.replies, factors), factors, [0] * len(factors))
+        return FilterResult(shortened(view.replies, factors), factors)
 
 
 class ClipNoiseSettings(ClipSettings):
@@ -120,8 +120,7 @@ def middle(ordered: Tensor) -> Tensor:
 
 def same_for_all(replies: Sequence[Reply], update: Params) -> FilterResult:
     """Return one update instead of each reply's own."""
-    n = len(replies)
-    return FilterResult([replace(reply, update=update) for reply in replies], [1.0] * n, [0] * n, aggregated=True)
+    return FilterResult([replace(reply, update=update) for reply in replies], aggregated=True)
 
 
 class Median(Defence, name="median"):

@@ -329,26 +329,23 @@ class Generative(Method):
     ) -> Params:
         """Train the classifier ``name`` on ``count`` features of each class in ``made``, and on real ones."""
         device = params["generator.0.weight"].device
-        known = made if real is None else np.union1d(made, real[1].cpu().numpy())
+        inputs, own = (torch.zeros(0, self.width), torch.zeros(0, dtype=torch.int64)) if real is None else real
+        known = np.union1d(made, own.cpu().numpy())
         if not len(known):
             known = np.array([0])  # no class is asked for
         place = torch.full((len(among.names),), -1, dtype=torch.int64)
         place[torch.from_numpy(known)] = torch.arange(len(known))
-        own = 0 if real is None else len(real[1])
         width = self.refine(params, torch.zeros(1, self.width, device=device)).shape[1]
-        total = len(made) * count + own
-        labels = place[torch.from_numpy(made)].repeat_interleave(count)
-        if real is not None:
-            labels = torch.cat([labels, place[real[1].cpu()]])
+        total = len(made) * count + len(own)
+        labels = torch.cat([place[torch.from_numpy(made)].repeat_interleave(count), place[own.cpu()]])
         with enough_memory("lower method.synthetic or method.synthetic_gzsl"):
             features = torch.empty(total, width, device=device if 4 * total * width <= _ON_DEVICE else "cpu")
         for i, c in enumerate(made.tolist()):
             features[i * count : (i + 1) * count] = self.generated(params, among, c, count, seed).to(features.device)
-        if real is not None:
-            rows, first = max(1, _AT_ONCE // self.hidden), len(made) * count
-            for start in range(0, own, rows):
-                block = self.refine(params, self.features(params, real[0][start : start + rows]))
-                features[first + start : first + start + len(block)] = block.to(features.device)
+        rows, first = max(1, _AT_ONCE // self.hidden), len(made) * count
+        for start in range(0, len(own), rows):
+            block = self.refine(params, self.features(params, inputs[start : start + rows]))
+            features[first + start : first + start + len(block)] = block.to(features.device)
         s = self.settings
         adam = Adam(s.head_lr, (0.5, 0.999), weight_decay=s.head_weight_decay)
         rng = stream(seed, f"classifier {name}")

@@ -1,6 +1,5 @@
 """What the methods on maps share: their contexts, attribute groups, word vectors and projections of cells."""
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -44,7 +43,6 @@ class MapMethod(OneLoss):
 
     def prepare(self) -> None:
         """Lay out the groups (L, attributes) where the method has the loss, and divide maps by their unit."""
-        self.classes = self.settings.sce_classes
         if getattr(self.settings, "decorrelation", 0):
             self.groups = group_matrix(self.space, "method.decorrelation", "method.decorrelation = 0")
         self._divide()
@@ -78,15 +76,16 @@ class MapMethod(OneLoss):
     def context(self) -> Context:
         """Semantics (C, attributes) and, unless it is a client's own, the mask (C,) of the softmax."""
         context = {"semantics": self.semantics}
-        if self.classes != "local":
-            context["mask"] = class_mask(self.classes, self.space, np.array([], dtype=np.int64))
+        if self.settings.sce_classes != "local":
+            context["mask"] = class_mask(self.settings.sce_classes, self.space, np.array([], dtype=np.int64))
         if getattr(self.settings, "decorrelation", 0):
             context["groups"] = self.groups
         return context
 
     def client_context(self, classes: NDArray[np.int64]) -> Context:
         """Return the mask of a softmax that runs over a client's own classes."""
-        return {"mask": class_mask("local", self.space, classes)} if self.classes == "local" else {}
+        own = self.settings.sce_classes == "local"
+        return {"mask": class_mask("local", self.space, classes)} if own else {}
 
 
 class _Divided(Backbone):
@@ -128,21 +127,17 @@ def word_vectors(words: str, space: ClassSpace) -> Tensor:
     ``words`` is ``one-hot``, a text encoder, a file of word vectors, or a ``.npy`` file with a row for each attribute,
     in their order.
     """
-    return F.normalize(torch.from_numpy(_attribute_rows(words, space.attribute_names)), dim=-1)
-
-
-def _attribute_rows(words: str, names: Sequence[str]) -> NDArray[np.float32]:
-    path = Path(words).expanduser()
+    names, path = space.attribute_names, Path(words).expanduser()
     if words == "one-hot":
-        return np.eye(len(names), dtype=np.float32)
-    if path.suffix == ".npy":
+        rows = np.eye(len(names), dtype=np.float32)
+    elif path.suffix == ".npy":
         rows = read_features(path)
         if len(rows) != len(names):
             raise DataError(f"{path} has {len(rows)} vectors, but there are {len(names)} attributes: give one for each")
-        return rows
-    if path.suffix in (".txt", ".gz", ".vec") and not words.startswith(VECTORS):
-        words = VECTORS + words
-    return embed_texts([plain_words(name) for name in names], words)
+    else:
+        is_file = path.suffix in (".txt", ".gz", ".vec") and not words.startswith(VECTORS)
+        rows = embed_texts([plain_words(name) for name in names], VECTORS + words if is_file else words)
+    return F.normalize(torch.from_numpy(rows), dim=-1)
 
 
 def project(weight: Tensor, maps: Tensor) -> Tensor:

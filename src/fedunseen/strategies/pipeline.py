@@ -74,8 +74,8 @@ class FilterResult:
 
     Attributes:
         replies: what is handed on; none: the model stays what it is.
-        kept: (n,) how much of each is handed on: 1 all, 0 nothing, in between: shortened to that part.
-        why: (n,) why each was dropped, as positions in ``REASONS`` of the defences.
+        kept: (n,) how much of each is handed on: 1 all, 0 nothing, in between: shortened to that part. Empty: all.
+        why: (n,) why each was dropped, as positions in ``REASONS`` of the defences. Empty: none was.
         judged: (n,) the rule's score of each, in its own units; None if it has none but the norm.
         aggregated: one update has taken the place of all, so that weights have no meaning.
         noise: standard deviation of the Gaussian noise that every parameter gets after merging.
