@@ -25,7 +25,6 @@ _SLOPE = 0.1  # of ResNet-12's LeakyReLU, below zero
 class ConvSettings(EncoderSettings):
     """Settings of the small convolutional network."""
 
-    name: Literal["conv"] = "conv"
     widths: tuple[PositiveInt, ...] = Field((32, 64), min_length=1)
     """Channels of the blocks, each a 3 x 3 convolution, a normalization, ReLU and, where there is room, pooling."""
     smallest: PositiveInt = 2
@@ -38,7 +37,7 @@ class ConvSettings(EncoderSettings):
     """A linear layer to so many features at the end, for a method that takes vectors; 2 can be drawn in a plane."""
 
 
-class Conv(Encoder):
+class Conv(Encoder, name="conv"):
     """A few blocks of 3 x 3 convolutions, trained in the model."""
 
     Settings: ClassVar[type[EncoderSettings]] = ConvSettings
@@ -52,14 +51,13 @@ class Conv(Encoder):
 class Conv4Settings(ConvSettings):
     """Settings of few-shot learning's network of four blocks."""
 
-    name: Literal["conv4"] = "conv4"  # type: ignore[assignment]
     widths: tuple[PositiveInt, ...] = Field((32, 32, 32, 32), min_length=1)
     """Channels of the blocks, each a 3 x 3 convolution, a normalization, ReLU and, where there is room, pooling."""
     smallest: PositiveInt = 1
     """A block halves the map (the largest of 2 x 2 cells) as long as no side becomes shorter than this."""
 
 
-class Conv4(Conv):
+class Conv4(Conv, name="conv4"):
     """Four blocks of 3 x 3 convolutions."""
 
     Settings = Conv4Settings
@@ -68,7 +66,6 @@ class Conv4(Conv):
 class ResNet12Settings(EncoderSettings):
     """Settings of ResNet-12."""
 
-    name: Literal["resnet12"] = "resnet12"
     widths: tuple[PositiveInt, ...] = Field((50, 100, 200, 400), min_length=1)
     """Channels of the blocks; the default has 4.88 million parameters."""
     norm: Norm = "group"
@@ -77,7 +74,7 @@ class ResNet12Settings(EncoderSettings):
     """A linear layer to so many features at the end, for a method that takes vectors."""
 
 
-class ResNet12(Encoder):
+class ResNet12(Encoder, name="resnet12"):
     """Twelve convolutions in four residual blocks, trained in the model."""
 
     Settings = ResNet12Settings

@@ -5,8 +5,6 @@ twice. The GRU here is written out in elementary operations, so that both work. 
 computed for all steps at once.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -24,12 +22,11 @@ _KEEP = 1e4
 class GRUSettings(EncoderSettings):
     """Settings of the GRU."""
 
-    name: Literal["gru"] = "gru"
     hidden: PositiveInt = 128
     """Numbers of its state, which after the last word are the features."""
 
 
-class GRU(Encoder):
+class GRU(Encoder, name="gru"):
     """A gated recurrent unit over sequences, trained in the model."""
 
     Settings = GRUSettings

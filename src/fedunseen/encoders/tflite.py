@@ -7,7 +7,7 @@ found in the graph as the input and the output of the last operation that pools 
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ _TYPES = (np.uint8, np.int8)
 class TFLiteSettings(WeightsSettings):
     """Settings of a quantized TFLite model."""
 
-    name: Literal["tflite"] = "tflite"
     model: Path | None = None
     """The `.tflite` file: quantized, bytes in, with a global pooling (MobileNet, EfficientNet-Lite, ...)."""
     resize: Resize = "bilinear"
@@ -38,7 +37,7 @@ class _Tensors(NamedTuple):
     pooled: int
 
 
-class TFLite(FrozenEncoder):
+class TFLite(FrozenEncoder, name="tflite"):
     """The features before a quantized model's classifier, or the map that it pools; frozen."""
 
     Settings = TFLiteSettings

@@ -66,7 +66,6 @@ class _NetworkSettings(WeightsSettings):
 class ResNetSettings(_NetworkSettings):
     """Settings of a residual network (He et al. 2016)."""
 
-    name: Literal["resnet"] = "resnet"
     weights: FolderOrName = "microsoft/resnet-18"
     """A hub name (`microsoft/resnet-101`), or a folder with `config.json` and `model.safetensors`. Pickles are never
     loaded."""
@@ -75,7 +74,6 @@ class ResNetSettings(_NetworkSettings):
 class ViTSettings(_NetworkSettings):
     """Settings of a vision transformer (Dosovitskiy et al. 2021)."""
 
-    name: Literal["vit"] = "vit"
     weights: FolderOrName = "google/vit-base-patch16-224"
     """A hub name, or a folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
 
@@ -241,7 +239,7 @@ class _Network(FrozenEncoder, ABC):
         return backbone(skeleton, prepare, self.output, load)
 
 
-class ResNet(_Network):
+class ResNet(_Network, name="resnet"):
     """A residual network: the map of its last stage, or the map's mean over cells."""
 
     Settings = ResNetSettings
@@ -260,7 +258,7 @@ class ResNet(_Network):
         return self._build(NetworkBackbone, skeleton, he, ResNetModel)
 
 
-class ViT(_Network):
+class ViT(_Network, name="vit"):
     """A vision transformer: the CLS token, or the patches' tokens as a map."""
 
     Settings = ViTSettings

@@ -5,7 +5,7 @@ Where ``data.text_encoder`` names the weights of the same CLIP or SigLIP, a clas
 """
 
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from numpy.typing import NDArray
@@ -44,7 +44,6 @@ _KINDS |= {f"{name}_vision_model": _KINDS[name] for name in ("clip", "siglip")}
 class VisionSettings(WeightsSettings):
     """Settings of the image part of a DINOv2, CLIP or SigLIP."""
 
-    name: Literal["vision"] = "vision"
     weights: FolderOrName = "facebook/dinov2-small"
     """A hub name (`facebook/dinov2-base`, `openai/clip-vit-base-patch16`, `google/siglip-base-patch16-224`), or a
     folder with `config.json` and `model.safetensors`. Pickles are never loaded."""
@@ -55,7 +54,7 @@ class VisionSettings(WeightsSettings):
     """How they are resized: `bilinear` or `bicubic`."""
 
 
-class Vision(FrozenEncoder):
+class Vision(FrozenEncoder, name="vision"):
     """Vectors (DINOv2: the CLS token after the last norm; CLIP and SigLIP: as compared with texts), or maps."""
 
     Settings = VisionSettings
