@@ -198,7 +198,7 @@ def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_h
     file = printed(works("data", "check", here), tmp_path / "mine.toml")
     finished = run(Experiment.load(file, {"strategy.rounds": 1}), tmp_path / "run")
     np.save(tmp_path / "new.npy", np.ones((2, 4)))
-    assert finished.read(tmp_path / "new.npy").shape == (2, 4)
+    assert finished.read_inputs(tmp_path / "new.npy").shape == (2, 4)
     monkeypatch.setenv("FEDUNSEEN_DATA", str(here.parent))
     assert f"mine: {here}" in works("doctor", "--json").answer["data"]
 

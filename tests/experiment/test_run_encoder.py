@@ -39,7 +39,7 @@ def test_a_trained_backbone_learns_from_pictures_and_predicts_new_ones(photos, t
     path = photos / "blue above" / "3.png"
     (ranking,) = load_run(tmp_path / "run").predict([path], top=3)
     assert ranking[0].name == "blue above"
-    pixels = done.read(path)
+    pixels = done.read_inputs(path)
     assert (pixels.shape, pixels.dtype) == ((1, 3, 16, 16), np.uint8)
     assert done.predict(pixels, top=3)[0] == ranking
 
@@ -49,7 +49,7 @@ def test_pictures_are_changed_in_training_only(photos, tmp_path):
     moved = run(experiment(photos, encoder__augment=["flip", "shift"]), tmp_path / "moved")
     assert same(plain, again)
     assert not torch.equal(plain.params["f.conv0.weight"], moved.params["f.conv0.weight"])
-    inputs = plain.read(photos / "red above" / "0.png")
+    inputs = plain.read_inputs(photos / "red above" / "0.png")
     assert moved.predict(inputs) == moved.predict(inputs)
 
 

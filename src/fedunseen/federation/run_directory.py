@@ -129,20 +129,12 @@ class RunDirectory:
     def _judged(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``warnings``, the findings of a diagnosis, and ``summary``; of several seeds, the warnings of each."""
         if "seeds" in result:
-            of_seed = {
-                seed: (RunDirectory(self.path / f"seed-{seed}").result() or {}).get("warnings", [])
-                for seed in result["seeds"]
-            }
+            runs = {seed: RunDirectory(self.path / f"seed-{seed}").result() or {} for seed in result["seeds"]}
+            of_seed = {seed: one.get("warnings", []) for seed, one in runs.items()}
             first, *others = of_seed.values()
-            common = [
-                warning for warning in first if all(warning in other for other in others)
-            ]  # of the data, not of chance
-            more = [
-                {**warning, "what": f"Seed {seed}: {warning['what']}"}
-                for seed, warnings in of_seed.items()
-                for warning in warnings
-                if warning not in common
-            ]
+            common = [sign for sign in first if all(sign in other for other in others)]  # of the data, not of chance
+            signs = [(seed, sign) for seed, own in of_seed.items() for sign in own if sign not in common]
+            more = [{**sign, "what": f"Seed {seed}: {sign['what']}"} for seed, sign in signs]
             return {"warnings": common + more}
         if self.manifest().get("brought_home"):  # the coordinator's, who has the tests
             return {"warnings": list(result["warnings"])}

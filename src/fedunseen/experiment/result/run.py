@@ -342,15 +342,11 @@ class Run:
             return classes  # type: ignore[return-value]
         return semantics_of_names(names, self.space, self.describing)  # type: ignore[return-value]
 
-    def read(self, path: str | Path) -> NDArray[Any]:
-        """Read an image or a feature file as (n, ...) samples: what the model takes, before scaling."""
-        return np.concatenate([rows for _, rows in batches(self, [Path(path)])])
-
     def batches(self, paths: Sequence[str | Path]) -> Iterator[tuple[list[str], NDArray[Any]]]:
         """Yield names and samples of files, of folders of files and of arrays, some dozens at a time.
 
         Args:
-            paths: pictures, texts or feature files as :meth:`read` takes them; folders, whose files are read however
+            paths: pictures, texts or feature files as the benchmark has them; folders, whose files are read however
                 deep they lie; ``.npy`` and ``.npz`` files of pictures, (n, height, width), (n, height, width, 3) or
                 (n, 3, height, width), bytes or numbers from 0 to 1. What is not a picture in a folder is left out with
                 a warning.
@@ -367,7 +363,7 @@ class Run:
     def read_inputs(self, inputs: Inputs) -> NDArray[Any]:
         """Return samples (n, ...) as the model takes them, before scaling."""
         if isinstance(inputs, (str, Path)):
-            return self.read(inputs)
+            inputs = [inputs]
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
