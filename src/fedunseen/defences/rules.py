@@ -72,17 +72,14 @@ class NormClip(Defence, name="norm-clip"):
         return FilterResult(shortened(view.replies, factors), factors)
 
 
-class ClipNoiseSettings(ClipSettings):
-    """Settings of clipping and noise."""
-
-    deviation: float = Field(0.001, ge=0)
-    """Standard deviation of the noise on every parameter after merging."""
-
-
 class ClipNoise(NormClip, name="clip-noise"):
     """Norm clipping, and Gaussian noise on the merged model."""
 
-    Settings = ClipNoiseSettings
+    class Settings(ClipSettings):
+        """Settings of clipping and noise."""
+
+        deviation: float = Field(0.001, ge=0)
+        """Standard deviation of the noise on every parameter after merging."""
 
     def __init__(self, settings: Any, seed: int = 0, scores: Scores | None = None) -> None:
         super().__init__(settings, seed, scores)
@@ -251,17 +248,14 @@ class Krum(Defence, name="krum"):
         return FilterResult([replies[i] for i in sorted(best)], *_verdicts(best, len(replies)), scores.tolist())
 
 
-class MultiKrumSettings(KrumSettings):
-    """Settings of Multi-Krum."""
-
-    merged: int | None = Field(None, ge=1)
-    """How many of the best updates are merged; unset: all but f."""
-
-
 class MultiKrum(Krum, name="multi-krum"):
     """Merges the updates with the least Krum scores."""
 
-    Settings = MultiKrumSettings
+    class Settings(KrumSettings):
+        """Settings of Multi-Krum."""
+
+        merged: int | None = Field(None, ge=1)
+        """How many of the best updates are merged; unset: all but f."""
 
     def check(self, replies: int, round: int) -> None:
         """Refuse, too, to merge more than n - f updates: one of them may be malicious."""
@@ -279,13 +273,6 @@ class MultiKrum(Krum, name="multi-krum"):
         return min(int(self.settings.merged or most), most)
 
 
-class BulyanSettings(DefenceSettings):
-    """Settings of Bulyan."""
-
-    malicious: int = Field(1, ge=0)
-    """How many malicious clients a round may have, f; needs 4 f + 3 clients a round."""
-
-
 class Bulyan(Krum, name="bulyan"):
     """Krum again and again, then a mean around the median of each coordinate.
 
@@ -293,7 +280,12 @@ class Bulyan(Krum, name="bulyan"):
     nearest to the median are averaged, each client counting once.
     """
 
-    Settings = BulyanSettings
+    class Settings(DefenceSettings):
+        """Settings of Bulyan."""
+
+        malicious: int = Field(1, ge=0)
+        """How many malicious clients a round may have, f; needs 4 f + 3 clients a round."""
+
     needs = (4, 3)
 
     def filter(self, view: RoundView) -> FilterResult:

@@ -13,18 +13,15 @@ from fedunseen.methods.closed_form.ridge import Ridge
 LEAD = 3.0  # percentage points by which ridge regression has to lead, beside its interval
 
 
-class AutoSettings(GaussianSettings):
-    """Settings of the automatic choice: those of Gaussian classes, and which closed form it is."""
-
-    form: Literal["gaussian", "ridge"] | None = None
-    """Unset: ridge regression where it does clearly better on classes left out of the sums, otherwise Gaussian
-    classes."""
-
-
 class Auto(Gaussian, name="auto"):
     """Gaussian classes, or ridge regression where classes left out of the sums are recognized better so."""
 
-    Settings = AutoSettings
+    class Settings(GaussianSettings):
+        """Settings of the automatic choice: those of Gaussian classes, and which closed form it is."""
+
+        form: Literal["gaussian", "ridge"] | None = None
+        """Unset: ridge regression where it does clearly better on classes left out of the sums, otherwise Gaussian
+        classes."""
 
     @property
     def _ridge(self) -> Ridge:

@@ -12,21 +12,19 @@ from fedunseen.methods.base import AutoRate, MethodSettings
 from fedunseen.methods.networks import Layered, linear, mlp, mlp_init
 
 
-class ClassifierSettings(MethodSettings):
-    """Settings of the attribute-free classifier."""
-
-    lr: AutoRate = None  # type: ignore[assignment]
-    """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
-    features; for a trained encoder 0.01 at most."""
-    hidden: tuple[PositiveInt, ...] = ()
-    """Widths of the layers between the inputs and the class outputs."""
-
-
 class Classifier(Layered, name="classifier"):
     """Softmax over all classes of the space, trained with cross-entropy."""
 
-    Settings = ClassifierSettings
-    settings: ClassifierSettings
+    class Settings(MethodSettings):
+        """Settings of the attribute-free classifier."""
+
+        lr: AutoRate = None  # type: ignore[assignment]
+        """Learning rate of the clients' SGD. Unset or `"auto"`: half of the largest that is stable, from the lengths of
+        features; for a trained encoder 0.01 at most."""
+        hidden: tuple[PositiveInt, ...] = ()
+        """Widths of the layers between the inputs and the class outputs."""
+
+    settings: Settings
     zero_shot = False
 
     def init(self, rng: np.random.Generator) -> Params:

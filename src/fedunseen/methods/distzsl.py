@@ -15,23 +15,21 @@ from fedunseen.methods.maps import group_matrix
 from fedunseen.methods.networks import linear
 
 
-class DistZSLSettings(AlignmentSettings):
-    """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""
-
-    losses = "sce", "kl", "bilateral"
-    kl: float = Field(10.0, ge=0)
-    """Weight of the cross-device attribute regularizer, DistZSL Eq. 5 to DistZSL Eq. 7."""
-    bilateral: float = Field(0.1, ge=0)
-    """Weight of the bilateral connection, DistZSL Eq. 8; 0 leaves h out."""
-    decorrelation: float = Field(0.3, ge=0)
-    """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
-
-
 class DistZSL(FedZSL, name="distzsl"):
     """FedZSL's networks and Gamma with DistZSL's losses (DistZSL Eq. 9): Eq. 3, Eq. 7, Eq. 8 and Eq. 4."""
 
-    Settings = DistZSLSettings
-    settings: DistZSLSettings
+    class Settings(AlignmentSettings):
+        """Settings of DistZSL; the weights of the losses are the paper's for CUB. A weight of 0 switches a loss off."""
+
+        losses = "sce", "kl", "bilateral"
+        kl: float = Field(10.0, ge=0)
+        """Weight of the cross-device attribute regularizer, DistZSL Eq. 5 to DistZSL Eq. 7."""
+        bilateral: float = Field(0.1, ge=0)
+        """Weight of the bilateral connection, DistZSL Eq. 8; 0 leaves h out."""
+        decorrelation: float = Field(0.3, ge=0)
+        """Weight of the attribute decorrelation, DistZSL Eq. 4. It needs every attribute in a group; 0 needs none."""
+
+    settings: Settings
     trained_rate = 0.003  # the divergence's weight of 10 bears little more
     of_h = "bilateral"
 

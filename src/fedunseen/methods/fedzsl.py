@@ -51,18 +51,16 @@ class AlignmentSettings(MethodSettings):
     """Classes in the softmaxes of the distillation; as DistZSL Eq. 6 is printed, it is "all"."""
 
 
-class FedZSLSettings(AlignmentSettings):
-    """Settings of FedZSL; the defaults of the losses are the paper's."""
-
-    losses = "sce", "kl", "consistency"
-    consistency: float = Field(1.0, ge=0)
-    """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
-
-
 class FedZSL(Layered, name="fedzsl"):
     """Attribute regression with FedZSL's three local objectives (FedZSL Eq. 8)."""
 
-    Settings: ClassVar[type[AlignmentSettings]] = FedZSLSettings
+    class Settings(AlignmentSettings):
+        """Settings of FedZSL; the defaults of the losses are the paper's."""
+
+        losses = "sce", "kl", "consistency"
+        consistency: float = Field(1.0, ge=0)
+        """Weight of the consistency loss, FedZSL Eq. 7; 0 leaves h out."""
+
     grows = True
     settings: AlignmentSettings
     of_h: ClassVar[str] = "consistency"

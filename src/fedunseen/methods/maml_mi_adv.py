@@ -21,22 +21,20 @@ from fedunseen.methods.episodic import accuracy, answers_of
 from fedunseen.methods.maml_mi import MAMLMI, MAMLMISettings
 
 
-class MAMLMIAdvSettings(MAMLMISettings):
-    """Settings of FedFSL-MI-Adv."""
-
-    disagree: float = Field(0.1, ge=0)
-    """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
-    agree: float = Field(0.1, ge=0)
-    """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
-    mi_in_stages: bool = True
-    """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
-
-
 class MAMLMIAdv(MAMLMI, name="maml-mi-adv"):
     """Two phases: both classifiers; the features."""
 
-    Settings = MAMLMIAdvSettings
-    settings: MAMLMIAdvSettings
+    class Settings(MAMLMISettings):
+        """Settings of FedFSL-MI-Adv."""
+
+        disagree: float = Field(0.1, ge=0)
+        """Weight of the classifiers' divergence in stage 1 (eta in FedFSL Eq. 15)."""
+        agree: float = Field(0.1, ge=0)
+        """Weight of the classifiers' divergence in stage 2 (lambda in FedFSL Eq. 16)."""
+        mi_in_stages: bool = True
+        """Keep the mutual information (FedFSL Eq. 13) in both stages; the paper's Algorithm 2 leaves it out."""
+
+    settings: Settings
     one_draw = True
 
     def prepare(self) -> None:

@@ -14,18 +14,16 @@ from fedunseen.methods.episodic import Episodic, EpisodicSettings, accuracy, ans
 from fedunseen.methods.networks import mlp, mlp_init
 
 
-class ProtoNetSettings(EpisodicSettings):
-    """Settings of prototypical networks."""
-
-    hidden: tuple[PositiveInt, ...] = ()
-    """Widths of layers with ReLU on top of the features, for features that are frozen."""
-
-
 class ProtoNet(Episodic, name="protonet"):
     """One phase: cross-entropy of minus the squared distances from the prototypes (their Eq. 2)."""
 
-    Settings = ProtoNetSettings
-    settings: ProtoNetSettings
+    class Settings(EpisodicSettings):
+        """Settings of prototypical networks."""
+
+        hidden: tuple[PositiveInt, ...] = ()
+        """Widths of layers with ReLU on top of the features, for features that are frozen."""
+
+    settings: Settings
 
     def prepare(self) -> None:
         """Refuse, too, to train nothing."""

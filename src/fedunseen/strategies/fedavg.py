@@ -13,18 +13,16 @@ class FedAvg(Strategy, name="fedavg"):
     """The weighted mean of the clients' updates."""
 
 
-class FedAvgDecaySettings(StrategySettings):
-    """Settings of FedAvg-decay."""
-
-    decay: float = Field(0.98, gt=0, le=1)
-    """Factor on the server's step from one round to the next; the paper does not give its value."""
-
-
 class FedAvgDecay(Strategy, name="fedavg-decay"):
     """FedAvg whose server takes smaller steps as rounds go by: eta * decay^t."""
 
-    Settings = FedAvgDecaySettings
-    settings: FedAvgDecaySettings
+    class Settings(StrategySettings):
+        """Settings of FedAvg-decay."""
+
+        decay: float = Field(0.98, gt=0, le=1)
+        """Factor on the server's step from one round to the next; the paper does not give its value."""
+
+    settings: Settings
 
     def server_step(self, round: int) -> float:
         """Return eta * decay^round."""

@@ -94,17 +94,14 @@ class Adaptive(Strategy):
         raise TypeError(f"{type(self).__name__} must say how v follows the squares of the updates")
 
 
-class FedAdagradSettings(AdaptiveSettings):
-    """Settings of FedAdagrad."""
-
-    beta1: float = Field(0.0, ge=0, lt=1)
-    """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps none."""
-
-
 class FedAdagrad(Adaptive, name="fedadagrad"):
     r""":math:`v_t = v_{t-1} + \Delta_t^2`: steps grow shorter and shorter."""
 
-    Settings = FedAdagradSettings
+    class Settings(AdaptiveSettings):
+        """Settings of FedAdagrad."""
+
+        beta1: float = Field(0.0, ge=0, lt=1)
+        """Part of the last rounds' mean update that the server keeps; the paper's FedAdagrad keeps none."""
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Add the square."""

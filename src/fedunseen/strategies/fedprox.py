@@ -11,18 +11,16 @@ from fedunseen.core.phases import GradientFunction, Step, Terms
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
 
-class FedProxSettings(StrategySettings):
-    """Settings of FedProx."""
-
-    mu: float = Field(0.001, ge=0)
-    """Weight of the proximal term; 0 is FedAvg."""
-
-
 class FedProx(Strategy, name="fedprox"):
     r"""Adds :math:`\frac{\mu}{2}\|w - w^t\|^2` to the local loss (their Eq. 2)."""
 
-    Settings = FedProxSettings
-    settings: FedProxSettings
+    class Settings(StrategySettings):
+        """Settings of FedProx."""
+
+        mu: float = Field(0.001, ge=0)
+        """Weight of the proximal term; 0 is FedAvg."""
+
+    settings: Settings
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the global model twice: as the start, and as the point of the pull."""

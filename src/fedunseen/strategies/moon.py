@@ -17,20 +17,18 @@ from fedunseen.core.trainer import LocalResult
 from fedunseen.strategies.base import Instruction, Strategy, StrategySettings
 
 
-class MoonSettings(StrategySettings):
-    """Settings of MOON."""
-
-    mu: float = Field(1.0, ge=0)
-    """Weight of the contrastive term; 0 is FedAvg. The paper's best are 5, 1 and 1 on its three data sets."""
-    temperature: float = Field(0.5, gt=0)
-    """tau of the contrastive term."""
-
-
 class Moon(Strategy, name="moon"):
     """FedAvg with the model-contrastive term (their Eq. 3) added to every loss."""
 
-    Settings = MoonSettings
-    settings: MoonSettings
+    class Settings(StrategySettings):
+        """Settings of MOON."""
+
+        mu: float = Field(1.0, ge=0)
+        """Weight of the contrastive term; 0 is FedAvg. The paper's best are 5, 1 and 1 on its three data sets."""
+        temperature: float = Field(0.5, gt=0)
+        """tau of the contrastive term."""
+
+    settings: Settings
 
     def instruct(self, state: Params, params: Params, round: int) -> Instruction:
         """Send the model, which is also what the client's features are drawn to."""

@@ -11,22 +11,20 @@ from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 
 
-class ESZSLSettings(ClosedFormSettings):
-    """Settings of ESZSL: both regularizers as powers of ten, chosen on validation classes in the papers."""
-
-    log_gamma: float = 3.0
-    """Exponent of the regularizer on features."""
-    log_lambda: float = 0.0
-    """Exponent of the regularizer on semantics."""
-
-
 class ESZSL(ClosedForm, name="eszsl"):
     r"""Bilinear compatibility x V a with :math:`V = (X^TX + \gamma I)^{-1} X^T Y S\,(S^TS + \lambda I)^{-1}`.
 
     Y is 1 for a sample's class and -1 elsewhere, so that :math:`X^T Y S = \sum_c (2 S_c - \sum_k S_k) s_c^T`.
     """
 
-    Settings = ESZSLSettings
+    class Settings(ClosedFormSettings):
+        """Settings of ESZSL: both regularizers as powers of ten, chosen on validation classes in the papers."""
+
+        log_gamma: float = 3.0
+        """Exponent of the regularizer on features."""
+        log_lambda: float = 0.0
+        """Exponent of the regularizer on semantics."""
+
     shift_invariant = False  # V has no intercept
     scaling = ("centre", "l2")  # its regularizer is in the features' own units
 

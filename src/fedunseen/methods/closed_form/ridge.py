@@ -13,18 +13,15 @@ from fedunseen.methods.closed_form.base import ClosedForm, ClosedFormSettings
 from fedunseen.methods.closed_form.statistics import solve_positive, unpacked
 
 
-class RidgeSettings(ClosedFormSettings):
-    """Settings of ridge regression to semantics."""
-
-    log_gamma: float = -1.0
-    """Exponent of the regularizer, as a power of ten, in units of the features' mean variance times the number of
-    samples: so it means the same at any scale of features."""
-
-
 class Ridge(ClosedForm, name="ridge"):
     """Regression of a class's attributes on a sample's features, compared with descriptions by cosine."""
 
-    Settings = RidgeSettings
+    class Settings(ClosedFormSettings):
+        """Settings of ridge regression to semantics."""
+
+        log_gamma: float = -1.0
+        """Exponent of the regularizer, as a power of ten, in units of the features' mean variance times the number of
+        samples: so it means the same at any scale of features."""
 
     def solve(self, sums: Params) -> Params:
         """Return V (d, attributes) and the means of features and attributes."""
