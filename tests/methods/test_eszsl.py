@@ -5,7 +5,7 @@ import pytest
 import torch
 from on_space import on
 
-from fedunseen.methods import ESZSL
+from fedunseen.methods import ESZSL, Ridge
 
 GAMMA, LAMBDA = 10.0**0.5, 10.0**-0.3
 CLASSES = [0, 1, 3, 4]  # no one holds class 2
@@ -49,3 +49,18 @@ def test_it_starts_from_no_sums_and_the_model_of_none_is_nothing(method):
     start = method.init(np.random.default_rng(0))
     assert not start["count"].any()
     assert torch.equal(method.solve(start)["v"], torch.zeros(5, 4))
+
+
+def test_ridge_regresses_centred_attributes_on_centred_features_and_scores_by_cosine(space):
+    method, generator = on(Ridge, space, (5,), log_gamma=-0.5), torch.Generator().manual_seed(0)
+    inputs = torch.randn(25, 5, generator=generator) + 2.0
+    labels = torch.tensor(CLASSES)[torch.randint(4, (25,), generator=generator)]
+    x, s = inputs.double().numpy(), method.semantics[labels].double().numpy()
+    x, s, middle = x - x.mean(0), s - s.mean(0), s.mean(0)
+    penalty = np.sqrt(10.0**-0.5 * (x**2).sum(0).mean()) * np.eye(5)
+    v = np.linalg.lstsq(np.vstack([x, penalty]), np.vstack([s, np.zeros((5, 30))]), rcond=None)[0]
+    solved = method.solve(method.statistics(inputs, labels))
+    np.testing.assert_allclose(solved["v"].numpy(), v, rtol=1e-4, atol=1e-6)
+    scores = method.scores(solved, inputs, method.semantics)
+    expected = torch.cosine_similarity(torch.from_numpy(x @ v)[:, None], method.semantics.double() - middle, dim=2)
+    torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-5)

@@ -56,6 +56,19 @@ def test_the_classes_of_a_denominator_are_a_named_choice(grouped, kind, mask, ch
     torch.testing.assert_close(method.loss(params, b, context)[1]["sce"], expected)
 
 
+def test_the_steepness_of_equation_3_is_that_of_two_classes_at_even_odds(space):
+    """The largest eigenvalue of the Hessian, where it is largest: at probability 1/2 of each of the two classes."""
+    two = replace(space, seen=np.array([0, 1]), unseen=np.array([5, 6]), validation=np.array([], dtype=np.int64))
+    method = on(FedZSL, two, scale=1.5, sce=0.5, kl=0.0, consistency=1.0)
+    a = method.semantics[:2]
+
+    def loss(predicted):
+        return 0.5 * F.cross_entropy(1.5 * predicted[None] @ a.T, torch.tensor([0]))
+
+    hessian = torch.func.hessian(loss)(torch.zeros(30))
+    assert method.steepness() == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
+
+
 def test_scores_are_compatibilities_with_any_classes(space):
     method = on(FedZSL, space, scale=2.0)
     p, x = drawn(method), batch((12,))["inputs"]
