@@ -171,7 +171,7 @@ def processor_time(process: int) -> float:
 def answers(path: Path, requests: int, turns: int) -> None:
     """Print p50 and p99 of both servers."""
     port_file = path.parent / "port"
-    rows = load_run(path).read(PICTURE)
+    rows = load_run(path).read_inputs(PICTURE)
     line = [sys.executable, __file__, "bare", str(path), str(port_file)]
     with our_service(path) as (ours, our_process), served(line) as other_process:
         while not (port_file.exists() and port_file.read_text()):
@@ -229,7 +229,7 @@ def classes(path: Path, count: int, turns: int) -> None:
     model, rng = load_run(path), np.random.default_rng(0)
     more = rng.random((count - len(model.space.names), model.space.attributes))
     grown = model.learn({f"class {i}": row.tolist() for i, row in enumerate(more)}, out=path.parent / "grown")
-    five = (model.read(PICTURE) + 0.1 * rng.random((5, 128))).clip(0, 1)
+    five = (model.read_inputs(PICTURE) + 0.1 * rng.random((5, 128))).clip(0, 1)
     known, taken = (
         rng.random(model.space.attributes).tolist(),
         {"a description": [], "five examples": [], "an answer": []},
