@@ -5,6 +5,8 @@ them. ``--data`` takes them from ``DATA/photos``; without it they are drawn. Eac
 each number is a median over turns, of processor time. ONNX Runtime and OpenVINO, where installed, compute the same
 network on the same pictures. Differences are the largest one of all features from those of one picture at a time
 through the package's network in float64, in units of the features' root mean square.
+
+``--whole`` times whole folders, as a run does with an empty cache, by the clock and in processor time.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,13 +29,27 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedunseen.core.onnx import onnx_graph
-from fedunseen.data.io.images import read_image
-from fedunseen.encoders.backbone import in_portions
-from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _Maps, _network
+from fedunseen.encoders.efficientnet import EfficientNetLite, EfficientNetLiteSettings, _network
+
+
+def module(*names: str) -> Any:
+    """Return the first of the package's modules that the measured state has: they had other places before."""
+    for name in names:
+        try:
+            return import_module(f"fedunseen.{name}")
+        except ModuleNotFoundError:
+            continue
+    raise ModuleNotFoundError(f"none of {names}")
+
+
+image_files = module("data.io.images", "data.images")
+read_image = image_files.read_image
+in_portions = module("encoders.frozen", "encoders.backbone").in_portions
 
 SIDE = 224
 AT_ONCE = 4  # pictures a call, in all libraries
+WHOLE = ("500 px, JPEG", "12 MP, JPEG")
+REPEATED = 16  # a whole folder has each photo so many times
 KINDS = {
     "32 px, PNG": (32, 32, "png", 64),
     "500 px, JPEG": (500, 375, "jpg", 32),
@@ -47,6 +65,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, help="the folder src of another state")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="folders, decoded and encoded, by the clock")
     parser.add_argument("--smallest", action="store_true", help="two small photos, to see that it runs")
     parser.add_argument("--work", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -56,12 +75,18 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         write_photos(Path(folder), args.data, args.smallest)
-        libraries = [name for name in PEERS if not args.smallest and find_spec(name.split()[0])]
+        libraries = [name for name in PEERS if not args.smallest | args.whole and find_spec(name.split()[0])]
         sources = [("before", args.before)] * bool(args.before) + [("now", None)]
         tasks = {(name, ""): start(folder, "", source, args.threads) for name, source in sources}
         tasks |= {(name, "peer"): start(folder, name, None, args.threads) for name in libraries}
-        seconds, errors = measure(tasks, 1 if args.smallest else args.turns)
-    print(tables(seconds, errors))
+        turns = 1 if args.smallest else args.turns
+        whole = [f"whole {kind}" for kind in WHOLE] if args.whole or args.smallest else []
+        wanted = whole if args.whole else [*KINDS, "prepare", "encode", *whole]
+        seconds, errors = measure(tasks, turns, wanted)
+    if whole:
+        print(whole_table(seconds))
+    if not args.whole:
+        print(tables(seconds, errors))
 
 
 def write_photos(folder: Path, data: Path | None, smallest: bool) -> None:
@@ -88,11 +113,12 @@ def start(folder: str, library: str, source: Path | None, threads: int) -> subpr
 
 
 def work(folder: Path, library: str) -> None:
-    """Do what each line of the standard input names, and print its processor seconds a picture and its difference."""
+    """Do what each line of the standard input names; print processor and clock seconds a picture, and a difference."""
     files = {kind: sorted((folder / kind).iterdir()) for kind in KINDS}
     images = np.concatenate([read_image(file, SIDE, 256) for file in files["500 px, JPEG"]])
     encoder = EfficientNetLite(EfficientNetLiteSettings(), (3, SIDE, SIDE), "vectors")
-    encode = PEERS[library](encoder) if library else encoder.compute
+    own = encoder.compute if hasattr(encoder, "compute") else partial(encoder._run, output="vectors")
+    encode = PEERS[library](encoder) if library else own
     features = encode(images)  # the first call compiles and loads
     network = _network("lite0").double()
     network.load_state_dict(encoder._weights())
@@ -103,16 +129,26 @@ def work(folder: Path, library: str) -> None:
     right = torch.cat(rows).mean((2, 3)).numpy()
     difference = np.abs(features[:8] - right).max() / np.sqrt(np.square(right).mean())
     for line in sys.stdin:
-        begin, task = time.process_time(), line.strip()
+        begin, clock, task = time.process_time(), time.perf_counter(), line.strip()
         if task in files:
             for file in files[task]:
                 read_image(file, SIDE, 256)
         elif task == "prepare":
             in_portions(images, AT_ONCE, lambda part: encoder.prepare(part)[:, :1, :1, :1])
-        else:
+        elif task == "encode":
             encode(images)
-        count = len(files.get(task, images))
-        print((time.process_time() - begin) / count, difference, flush=True)
+        else:
+            read_and_encode(files[task.removeprefix("whole ")], encoder)
+        count = REPEATED * len(files[task.removeprefix("whole ")]) if "whole" in task else len(files.get(task, images))
+        print((time.process_time() - begin) / count, (time.perf_counter() - clock) / count, difference, flush=True)
+
+
+def read_and_encode(files: list[Path], encoder: EfficientNetLite) -> None:
+    """Do what a run does with a folder of photos that no cache knows."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["FEDUNSEEN_CACHE"] = cache
+        names = [file.name for file in files] * REPEATED
+        encoder.encode(image_files.decode(files[0].parent, names, SIDE, 256)[0])
 
 
 def onnxruntime(encoder: EfficientNetLite) -> Encode:
@@ -125,6 +161,9 @@ def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
 
     def load(encoder: EfficientNetLite) -> Encode:
         import openvino as vino
+
+        from fedunseen.core.onnx import onnx_graph
+        from fedunseen.encoders.efficientnet import _Maps
 
         core = vino.Core()
         how = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
@@ -154,13 +193,13 @@ PEERS: dict[str, Callable[[EfficientNetLite], Encode]] = {
 
 
 def measure(
-    processes: dict[tuple[str, str], subprocess.Popen[str]], turns: int
+    processes: dict[tuple[str, str], subprocess.Popen[str]], turns: int, wanted: list[str]
 ) -> tuple[dict[str, dict[str, list[float]]], dict[str, float]]:
     """Return seconds a picture of each state and task, a number a turn, and the difference of each state."""
     seconds: dict[str, dict[str, list[float]]] = {name: {} for name, _ in processes}
     errors: dict[str, float] = {}
     for _ in range(turns):
-        for task in (*KINDS, "prepare", "encode"):
+        for task in wanted:
             for (name, kind), process in processes.items():
                 if kind and task != "encode":
                     continue
@@ -168,11 +207,24 @@ def measure(
                 assert process.stdout is not None
                 process.stdin.write(f"{task}\n")
                 process.stdin.flush()
-                took, errors[name] = map(float, process.stdout.readline().split())
+                took, clock, errors[name] = map(float, process.stdout.readline().split())
                 seconds[name].setdefault(task, []).append(took)
+                seconds[name].setdefault(f"{task}, clock", []).append(clock)
     for process in processes.values():
         process.communicate()
     return seconds, errors
+
+
+def whole_table(seconds: dict[str, dict[str, list[float]]]) -> str:
+    """Return milliseconds a picture of whole folders, by the clock and of the processor, and ratios within turns."""
+    now, before = seconds["now"], seconds.get("before", seconds["now"])
+    lines = ["| ms a picture, whole folders | before | now | ratio |", "|---|--:|--:|--:|"]
+    for kind in WHOLE:
+        for name, clock in (("clock", ", clock"), ("processor", "")):
+            old, new = (state[f"whole {kind}{clock}"] for state in (before, now))
+            ratio = np.median(np.array(old) / np.array(new))
+            lines.append(f"| {kind}, {name} | {1e3 * np.median(old):.1f} | {1e3 * np.median(new):.1f} | {ratio:.2f} |")
+    return "\n".join([*lines, f"load {os.getloadavg()[0]:.1f}", ""])
 
 
 def tables(seconds: dict[str, dict[str, list[float]]], errors: dict[str, float]) -> str:
