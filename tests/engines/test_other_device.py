@@ -36,7 +36,7 @@ def elsewhere(monkeypatch):
     monkeypatch.setattr(assembling, "find_device", lambda choice: META)
     number = torch.Tensor.__float__
     monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0 if tensor.device == META else number(tensor))
-    monkeypatch.setattr(trainer._Log, "means_of_each", lambda self: [{} for _ in range(*self.shape)])
+    monkeypatch.setattr(trainer._Log, "means", lambda self: [{} for _ in range(self.clients)])
     monkeypatch.setattr(in_process, "not_finite", lambda reply, own: "")
     monkeypatch.setattr(FREE, "check_inputs", lambda self, inputs: None)
     plain, labels = torch.Tensor.cpu, []
