@@ -107,7 +107,8 @@ def write_photos(folder: Path, data: Path | None, smallest: bool) -> None:
 
 def start(folder: str, library: str, source: Path | None, threads: int) -> subprocess.Popen[str]:
     """Start a process that does a task a line: see :func:`work`."""
-    environment = {**os.environ, "PYTHONPATH": str(source.resolve())} if source else None
+    # As the command does: threads that spin between operations would take the core from the other process.
+    environment = {**os.environ, "GOMP_SPINCOUNT": "1000"} | ({"PYTHONPATH": str(source.resolve())} if source else {})
     command = [sys.executable, __file__, "--threads", str(threads), "--work", folder, library]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
