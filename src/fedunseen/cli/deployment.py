@@ -88,12 +88,11 @@ def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -
     names, coordinator = party_names((renew or revoke or "").split(",")), out / "coordinator"
     before = now = Authority.load(authority)
     before.check(names)
+    change(authority, out, names if renew else (), () if renew else names)
     for name in names if renew else ():
         now = now.renew(name, out)
         say(f"{name}: {out / name}")
-    coordinator.mkdir(parents=True, exist_ok=True)
     (coordinator / REVOKED).write_bytes(before.revoke(names))
-    change(authority, out, names if renew else (), () if renew else names)
     say(f"for the coordinator's credentials folder: {coordinator}")
     say(*(f"for every party's credentials folder: {coordinator / name}" for name in (REVOKED, "federation.json")))
 

@@ -111,7 +111,6 @@ class Authority:
 
     def renew(self, name: str, out: Path) -> "Authority":
         """Write a party's folder with a new key, and ``out/coordinator/NAME.pub``; return the authority that knows."""
-        (out / "coordinator").mkdir(parents=True, exist_ok=True)
         serial = _party(out, name, self.certificate, self.key)
         now = replace(self, issued={**self.issued, name: [*self.issued[name], serial]})
         now.write()
@@ -266,7 +265,7 @@ def _general(host: str) -> x509.GeneralName:
 
 
 def _folder(path: Path) -> Path:
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     return path
 
