@@ -96,11 +96,20 @@ def make(argument):
 """
 
 
-@pytest.mark.parametrize("engine", ["nvflare", "flower"])
-def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path, monkeypatch):
-    pytest.importorskip({"flower": "ray"}.get(engine, engine), reason=f"pip install 'fedunseen[{engine}]'")
-    (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
+@pytest.fixture(params=["nvflare", "flower"])
+def engine(request, tmp_path, monkeypatch):
+    name = request.param
+    pytest.importorskip({"flower": "ray"}.get(name, name), reason=f"pip install 'fedunseen[{name}]'")
+    (tmp_path / f"echo_for_{name}.py").write_text(FACTORY)
     monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def gone(started):
+    return not [one for one, state in descendants(0).items() if one in started and state != "Z"]
+
+
+def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path):
     before = set(descendants(os.getpid()))  # of other tests in this process
     with carrier(engine).simulate(Simulate(tmp_path / "run", 3, 2, f"echo_for_{engine}:make", "says")) as link:
         until(link.present)
@@ -118,7 +127,7 @@ def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine
         assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
         started = descendants(os.getpid()).keys() - before
         assert len(started) > 3
-    until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
+    until(lambda: gone(started))
 
 
 def simulate_for_ever(engine, folder):
@@ -128,18 +137,13 @@ def simulate_for_ever(engine, folder):
         threading.Event().wait()
 
 
-@pytest.mark.parametrize("engine", ["nvflare", "flower"])
-def test_a_simulation_ends_when_the_process_that_started_it_is_killed(engine, machine, tmp_path, monkeypatch):
-    pytest.importorskip({"flower": "ray"}.get(engine, engine), reason=f"pip install 'fedunseen[{engine}]'")
-    (tmp_path / f"echo_for_{engine}.py").write_text(FACTORY)
-    monkeypatch.syspath_prepend(tmp_path)
-    process = Forked([engine, tmp_path], simulate_for_ever, tmp_path, "simulation.log")
-    machine.running.append(process)
+def test_a_simulation_ends_when_the_process_that_started_it_is_killed(engine, machine, tmp_path):
+    machine.running.append(process := Forked([engine, tmp_path], simulate_for_ever, tmp_path, "simulation.log"))
     until((tmp_path / "ready").exists)
     started = descendants(process.pid)
     assert len(started) > 3
     process.kill()
-    until(lambda: not [one for one, state in descendants(0).items() if one in started and state != "Z"])
+    until(lambda: gone(started))
 
 
 def test_credentials_of_each_party_are_its_own(tmp_path):

@@ -93,9 +93,8 @@ def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_pat
 def test_settings_are_read_as_nvflare_passes_them_on():
     """Its simulator leaves dotted keys alone, and its command for submitting jobs makes tables of them."""
     settings = {"strategy.rounds": 2, "privacy": {"aggregation": "masked"}, "partition": {"join": {"2": 2}}}
-    assert Coordinator("digit-pairs", settings=settings).settings == {
-        "strategy.rounds": 2, "privacy.aggregation": "masked", "partition.join": {"2": 2},
-    }  # fmt: skip
+    dotted = {"strategy.rounds": 2, "privacy.aggregation": "masked", "partition.join": {"2": 2}}
+    assert Coordinator("digit-pairs", settings=settings).settings == dotted
 
 
 def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
@@ -111,8 +110,5 @@ def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
 
 def test_without_nvflare_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("fedunseen.engines.carriers.nvflare.find_spec", lambda name: None)
-    with (
-        pytest.raises(MissingDependencyError, match=r"pip install 'fedunseen\[nvflare\]'"),
-        simulate(Simulate(tmp_path, 1, 1, "", "")),
-    ):
-        pass
+    with pytest.raises(MissingDependencyError, match=r"pip install 'fedunseen\[nvflare\]'"):
+        simulate(Simulate(tmp_path, 1, 1, "", "")).__enter__()

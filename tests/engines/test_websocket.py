@@ -36,8 +36,7 @@ NAMES = ("north", "south", "west")
 
 @pytest.fixture
 def place(tmp_path, request):
-    secure = getattr(request, "param", True)
-    made = Place(tmp_path, NAMES, secure, tmp_path / "authority")
+    made = Place(tmp_path, NAMES, getattr(request, "param", True), tmp_path / "authority")
     yield made
     made.end()
 

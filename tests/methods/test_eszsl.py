@@ -61,6 +61,6 @@ def test_ridge_regresses_centred_attributes_on_centred_features_and_scores_by_co
     v = np.linalg.lstsq(np.vstack([x, penalty]), np.vstack([s, np.zeros((5, 30))]), rcond=None)[0]
     solved = method.solve(method.statistics(inputs, labels))
     np.testing.assert_allclose(solved["v"].numpy(), v, rtol=1e-4, atol=1e-6)
-    scores = method.scores(solved, inputs, method.semantics)
     expected = torch.cosine_similarity(torch.from_numpy(x @ v)[:, None], method.semantics.double() - middle, dim=2)
-    torch.testing.assert_close(scores.double(), expected, rtol=1e-4, atol=1e-5)
+    scores = method.scores(solved, inputs, method.semantics).double()
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)

@@ -60,12 +60,8 @@ def test_the_steepness_of_equation_3_is_that_of_two_classes_at_even_odds(space):
     """The largest eigenvalue of the Hessian, where it is largest: at probability 1/2 of each of the two classes."""
     two = replace(space, seen=np.array([0, 1]), unseen=np.array([5, 6]), validation=np.array([], dtype=np.int64))
     method = on(FedZSL, two, scale=1.5, sce=0.5, kl=0.0, consistency=1.0)
-    a = method.semantics[:2]
-
-    def loss(predicted):
-        return 0.5 * F.cross_entropy(1.5 * predicted[None] @ a.T, torch.tensor([0]))
-
-    hessian = torch.func.hessian(loss)(torch.zeros(30))
+    logits = lambda predicted: 1.5 * predicted[None] @ method.semantics[:2].T  # noqa: E731
+    hessian = torch.func.hessian(lambda p: 0.5 * F.cross_entropy(logits(p), torch.tensor([0])))(torch.zeros(30))
     assert method.steepness() == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-5)
 
 
