@@ -72,10 +72,8 @@ def name_settings(kind: Any, name: str) -> None:
     base = kind.Settings
     fields: Any = {"name": (Literal[name], name)}
     kind.Settings = create_model("Settings", __base__=base, __doc__=base.__doc__, **fields)
-    kind.Settings.__module__, kind.Settings.__qualname__ = (
-        kind.__module__,
-        f"{kind.__qualname__}.Settings",
-    )  # for pickle
+    # where pickle finds them
+    kind.Settings.__module__, kind.Settings.__qualname__ = kind.__module__, f"{kind.__qualname__}.Settings"
 
 
 class Named:

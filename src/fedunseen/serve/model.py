@@ -285,7 +285,7 @@ class Recognizer:
         if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
             ends = ", ".join(FEATURE_SUFFIXES)
             raise DataError(f"{path}: this run takes feature vectors: give a file that ends in {ends}")
-        return self.run.read_inputs(self.run.read_inputs(path))
+        return self.run.read_inputs(path)
 
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers."""

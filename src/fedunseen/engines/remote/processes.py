@@ -49,7 +49,8 @@ class Child:
             self.process.wait(grace)
         self.process.kill()
         self.process.wait()
-        while left := self._left():
+        end = time.monotonic() + 10  # what the kernel holds longer is left to it
+        while (left := self._left()) and time.monotonic() < end:
             for process in left:
                 with contextlib.suppress(OSError):
                     os.kill(process, signal.SIGKILL)

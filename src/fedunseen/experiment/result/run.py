@@ -367,7 +367,7 @@ class Run:
         if not len(inputs):
             raise DataError("there is nothing to predict: give at least one input")
         if not isinstance(inputs, np.ndarray) and all(isinstance(one, (str, Path)) for one in inputs):
-            return np.concatenate([rows for _, rows in self.batches(inputs)])
+            inputs = np.concatenate([rows for _, rows in self.batches(inputs)])
         given: NDArray[Any] = np.asarray(inputs)
         sample = tuple(self.manifest["input_shape"])
         rows = given[None] if given.shape == sample else given
