@@ -178,7 +178,7 @@ def decoder(
         "L_h": largest,
         "lemma_3_holds": float((kept >= promised - _slack(kept)).mean()) if len(seen) else 1.0,
         "lemma_3_says_something": float((promised > 0).mean()) if len(seen) else 0.0,
-        "lemma_4_holds": float((off <= allowed + _slack(off)).mean()),
+        "lemma_4_holds": float((off <= allowed + _slack(inner)).mean()),
     }
     return report, epsilon
 
