@@ -1,4 +1,4 @@
-"""The distributed engines beside the in-process one: equal weights, what a round costs, what a killed process costs.
+"""A deployment beside the in-process engine: equal weights, what a round costs, what a killed process costs.
 
 Everything runs on this machine, in temporary folders, with the real commands: `data deal`, `certs`, `host`, `join` and
 `run`, over TLS on loopback. `digit-pairs`, three parties.
@@ -9,7 +9,7 @@ Everything runs on this machine, in temporary folders, with the real commands: `
 - **faults**: each kind of process is killed (SIGKILL) at each stage of round 3 of 5. A coordinator is started again at
   once with `--resume`, a party is started again at once.
 
-    python benchmarks/engines.py equality|overhead|faults [--engines nvflare flower websocket] [--json FILE]
+    python benchmarks/engines.py equality|overhead|faults [--json FILE]
 
 To stop a process at a stage it is started through this file, which wraps one function of the package: there it says
 that it has arrived, and waits until the kill has been done.
@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
-import importlib.util
 import json
 import os
 import platform
@@ -42,9 +40,6 @@ if TYPE_CHECKING:
     from fedunseen.engines.remote.link import Link
 
 NAMES = ("north", "south", "west")
-LIBRARIES = {"nvflare": "nvflare", "flower": "flwr", "websocket": "websockets"}
-TITLES = {"nvflare": "NVFlare", "flower": "Flower", "websocket": "WebSocket"}
-MODES = {"nvflare": "simulation", "flower": "simulation", "websocket": "deployment"}
 COMMON = (
     "--set=partition.clients=3",
     "--set=evaluation.selection=last",
@@ -60,6 +55,7 @@ CASES = {
     ),
 }  # fmt: skip
 SMALL = ("--set=strategy.rounds=5", "--set=strategy.name=scaffold", "--set=method.hidden=[16]")
+RUNS = {"reference": "one-at-a-time", "in-process, auto": "auto", "deployment": "deployment"}  # name -> engine.mode
 ROUNDS, STRUCK = 5, 2  # of a run with a fault; the round in which it happens, counted from 0
 STAGES = ("instruct", "train", "reply", "merge", "checkpoint")
 VICTIM = "south"
@@ -215,28 +211,20 @@ def say(line: str) -> None:
 
 
 def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]]:
-    """Compare the final weights of the engines with those of the in-process one."""
-    modes = ["in-process, auto"]
-    modes += [f"{TITLES[engine]} {MODES[engine]}" for engine in asked.engines]
-    head = ["case", *modes]
+    """Compare the final weights with those of the in-process engine, one client at a time."""
+    head = ["case", *(name for name in RUNS if name != "reference")]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
     for case, settings in CASES.items():
         row: dict[str, Any] = {"case": case}
         with workplace(asked.keep, f"equality {case}") as folder:
             options = [*COMMON, f"--set=strategy.rounds={ROUNDS}", *settings]
-            runs: dict[str, tuple[str, str]] = {
-                "reference": ("in-process", "one-at-a-time"),
-                "in-process, auto": ("in-process", "auto"),
-            }
-            for engine in asked.engines:
-                runs[f"{TITLES[engine]} {MODES[engine]}"] = (engine, MODES[engine])
-            for name, (engine, mode) in runs.items():
+            for name, mode in RUNS.items():
                 say(f"{case}: {name}")
                 place = folder / name.replace(" ", "-").replace(",", "")
                 place.mkdir()
                 try:
-                    whole_run(place, engine, mode, options)
+                    whole_run(place, mode, options)
                     if name != "reference":
                         row[name] = difference(folder / "reference" / "run", place / "run")
                 except RuntimeError as error:
@@ -247,12 +235,11 @@ def equality(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
     return head, rows
 
 
-def whole_run(place: Path, engine: str, mode: str, options: Sequence[str]) -> None:
+def whole_run(place: Path, mode: str, options: Sequence[str]) -> None:
     """Run an experiment into ``place/run``."""
     with Machine(place) as machine:
         if mode != "deployment":
-            chosen = [f"--set=engine.name={engine}", f"--set=engine.mode={mode}"]
-            machine.run("run", "digit-pairs", *options, *chosen, "--out", "run")
+            machine.run("run", "digit-pairs", *options, f"--set=engine.mode={mode}", "--out", "run")
             return
         machine.deal()
         at = f"127.0.0.1:{free_port()}"
@@ -286,23 +273,21 @@ def overhead(asked: argparse.Namespace) -> tuple[list[str], list[dict[str, Any]]
         "engine", "s a round", "s a message", "CPU-s a round", "CPU-s a message", "CPU-s a second, idle",
         "slowest local update, s", "local updates, CPU-s", "load",
     ]  # fmt: skip
-    chosen: list[tuple[str, str]] = [("in-process", "one-at-a-time"), ("in-process", "batched")]
-    chosen += [(engine, MODES[engine]) for engine in asked.engines]
     rows: list[dict[str, Any]] = []
     print(table_head(head), flush=True)
-    for engine, mode in chosen:
-        say(f"overhead: {engine}, {mode}")
-        command = [sys.executable, __file__, "measure", engine, mode, "--rounds", str(asked.rounds)]
+    for mode in ("one-at-a-time", "batched", "deployment"):
+        say(f"overhead: {mode}")
+        command = [sys.executable, __file__, "measure", mode, "--rounds", str(asked.rounds)]
         command += ["--keep", str(asked.keep.resolve())] if asked.keep else []
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment)
         if done.returncode:
-            rows.append({"engine": f"{TITLES.get(engine, engine)}, {mode}", "failed": done.returncode})
-            print(line_of([rows[-1]["engine"], "failed", *[""] * (len(head) - 2)]), flush=True)
+            rows.append({"engine": mode, "failed": done.returncode})
+            print(line_of([mode, "failed", *[""] * (len(head) - 2)]), flush=True)
             continue
         row = json.loads(done.stdout.splitlines()[-1])
         rows.append(row)
-        per = 1 if engine == "in-process" else len(NAMES)
+        per = len(NAMES) if mode == "deployment" else 1
         cells = [row["engine"], spread(row["seconds"]), "", spread(row["cpu"]), "", f"{row['idle']:.3f}"]
         if per > 1:
             cells[2], cells[4] = (f"{statistics.median(row[key]) / per:.3f}" for key in ("seconds", "cpu"))
@@ -323,20 +308,19 @@ def measure(asked: argparse.Namespace) -> None:
     import torch
 
     from fedunseen.core.parameters import size_in_bytes
-    from fedunseen.engines.carriers import carrier, websocket
+    from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.coordinator import PartyStatus, Session
-    from fedunseen.engines.remote.link import Host, Simulate
+    from fedunseen.engines.remote.link import Host
     from fedunseen.experiment.assemble import assemble, partition_of, prepared
     from fedunseen.experiment.schema import Experiment
 
     torch.set_num_threads(1)
-    engine, mode, deployed = asked.engine, asked.mode, asked.mode == "deployment"
+    mode, deployed = asked.mode, asked.mode == "deployment"
     settings: dict[str, Any] = {
-        "engine.name": engine, "engine.mode": mode, "partition.clients": len(NAMES), "run.seed": 0,
+        "engine.name": "websocket" if deployed else "in-process", "engine.mode": mode, "run.seed": 0,
+        "partition.clients": len(NAMES),
         "method.hidden": [asked.width], "strategy.local_epochs": 1, "evaluation.selection": "last",
     }  # fmt: skip
-    if mode == "simulation":
-        settings["engine.processes"] = len(NAMES)
     experiment = Experiment.load("digit-pairs", settings)
     benchmark, partition = prepared(experiment, False)
     if deployed:
@@ -346,33 +330,23 @@ def measure(asked: argparse.Namespace) -> None:
     else:
         partition = partition_of(experiment, benchmark, 0)
     federation = assemble(experiment, benchmark, partition)
-    title = f"{TITLES.get(engine, engine)}, {mode}"
-    with workplace(asked.keep, f"overhead {title}") as folder, contextlib.ExitStack() as stack:
+    with workplace(asked.keep, f"overhead {mode}") as folder, contextlib.ExitStack() as stack:
         events = folder / "events"
         events.touch()
-        if engine == "in-process":
-            numbers = rounds_of(federation, asked.rounds, events, asked.pause)
-        else:
-            link: Link
-            if deployed:
-                machine = stack.enter_context(Machine(folder))
-                machine.deal()
-                port = free_port()
-                place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
-                link = stack.enter_context(websocket.host(place))
-                for name in NAMES:
-                    machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
-                members = [PartyStatus(name) for name in NAMES]
-            else:
-                factory = f"{Path(__file__).stem}:simulated"
-                simulation = Simulate(folder / "engine", len(NAMES), len(NAMES), factory, str(events))
-                link = stack.enter_context(carrier(engine).simulate(simulation))
-                members = [PartyStatus(str(client)) for client in range(len(NAMES))]
-            federation.engine.connect(Session(link, members, "0" * 16))
-            numbers = rounds_of(federation, asked.rounds, events, asked.pause)
+        if deployed:
+            machine = stack.enter_context(Machine(folder))
+            machine.deal()
+            port = free_port()
+            place = Host(folder / "run" / "engine", "127.0.0.1", port, folder / "kits" / "coordinator", NAMES)
+            link = stack.enter_context(websocket.host(place))
+            for name in NAMES:
+                machine.join(f"127.0.0.1:{port}", name, {"events": str(events)})
+            federation.engine.connect(Session(link, [PartyStatus(name) for name in NAMES], "0" * 16))
+        numbers = rounds_of(federation, asked.rounds, events, asked.pause)
+        if deployed:
             numbers_of_run = {"selection": "last", "rounds": asked.rounds, "calibration_factor": 0.0}
             federation.engine.finish(numbers_of_run, federation.first)
-    print(json.dumps({"engine": title, "bytes": size_in_bytes(federation.first), **numbers}))
+    print(json.dumps({"engine": mode, "bytes": size_in_bytes(federation.first), **numbers}))
 
 
 def rounds_of(federation: Any, rounds: int, events: Path, pause: float) -> dict[str, Any]:
@@ -558,15 +532,6 @@ def timed(events: Path, arrive: Callable[[str, int], None] | None = None) -> Cal
     return local
 
 
-def simulated(argument: str) -> Callable[[str, bytes], bytes]:
-    """Be a simulation's worker process, on one thread, that notes down what its local updates take."""
-    from fedunseen.engines.remote import party
-    from fedunseen.experiment.client_data import simulated as every_client
-
-    vars(party)["local_update"] = timed(Path(argument))
-    return every_client("1")
-
-
 class Held:
     """A link that waits before it sends the instructions of one round."""
 
@@ -684,7 +649,7 @@ def smallest() -> None:
         RuntimeError: a replaced function does not say what it was replaced for.
     """
     for mode in ("one-at-a-time", "batched"):
-        measure(argparse.Namespace(engine="in-process", mode=mode, rounds=1, keep=None, width=8, pause=0.0))
+        measure(argparse.Namespace(mode=mode, rounds=1, keep=None, width=8, pause=0.0))
     with workplace(None, "smallest") as folder, Machine(folder) as machine:
         (folder / "events").touch()
         words = [
@@ -714,11 +679,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     if sys.argv[1:2] == ["measure"]:
         parser.add_argument("part")
-        parser.add_argument("engine")
         parser.add_argument("mode")
     else:
         parser.add_argument("part", choices=PARTS)
-        parser.add_argument("--engines", nargs="+", choices=LIBRARIES, help="default: those that are installed")
         parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), help="faults: who is killed")
         parser.add_argument("--stages", nargs="+", choices=STAGES, default=list(STAGES), help="faults: when")
         parser.add_argument("--json", type=Path)
@@ -729,8 +692,6 @@ def main() -> None:
         asked.width, asked.pause = 4054, 5.0
         measure(asked)
         return
-    if asked.engines is None:
-        asked.engines = [name for name, library in LIBRARIES.items() if importlib.util.find_spec(library)]
     before, began = os.getloadavg(), time.monotonic()
     _, rows = PARTS[asked.part](asked)
     load = [round(value, 1) for value in (*before, *os.getloadavg())]

@@ -2,8 +2,8 @@
 
     python benchmarks/one_digest.py --root FOLDER_WITH_XLSA17
 
-Partitions are crossed with numbers of parties and masks, threads with the processor's instructions; each engine runs
-plain and under masks, and so do files; last comes a deployment of three processes. Two parties are not masked: a masked
+Partitions are crossed with numbers of parties and masks, threads with the processor's instructions; files are plain and
+under masks; last comes a deployment of three processes. Two parties are not masked: a masked
 sum has three at least. Without the data the script says so and ends. The exit code is 1 where digests differ.
 """
 
@@ -63,8 +63,8 @@ def ways() -> Iterator[Way]:
             yield Way(clients, partition, masked=masked)
     for threads, instructions in ((2, "native"), (1, "default"), (2, "default")):
         yield Way(threads=threads, instructions=instructions)
-    for engine, masked in itertools.product(("flower", "nvflare", "file"), (False, True)):
-        yield Way(engine=engine, masked=masked)
+    yield Way(engine="file")
+    yield Way(engine="file", masked=True)
     yield Way(3, engine="deployment", masked=True)
 
 
@@ -74,11 +74,6 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
     data = SMALLEST if root is None else {"data.dataset": "AWA1_LAMPERT", "data.root": str(root)}
     facts = {**QUICK, **data, "partition.kind": way.partition, "partition.clients": way.clients}
     masks = {"privacy.aggregation": "masked"} if way.masked else {}
-    engine = (
-        {"engine.name": way.engine, "engine.processes": 2, "engine.timeout": 600}
-        if way.engine in ("flower", "nvflare")
-        else {}
-    )
 
     def call(*words: str, **settings: object) -> str:
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
@@ -90,8 +85,8 @@ def sums_of(way: Way, root: Path | None, folder: Path) -> str:
 
     if (way.engine, way.threads, way.instructions) == ("in-process", 1, "native"):
         return str(run(Experiment.load(preset, {**facts, **masks}), folder / "run").result["sums_sha256"])
-    if way.engine in ("flower", "nvflare", "in-process"):
-        return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks, **engine))["sums_sha256"])
+    if way.engine == "in-process":
+        return str(json.loads(call("run", preset, "--out", "run", "--json", **facts, **masks))["sums_sha256"])
     names = NAMES[: way.clients]
     call("data", "deal", preset, "--parties", ",".join(names), "--out", "data", **facts)
     call("certs", "--parties", ",".join(names), "--out", "kits")

@@ -35,7 +35,6 @@ LAST: dict[str, Any] = {**DIGITS, "evaluation.selection": "last", "method.kl": 0
 CONV: dict[str, Any] = {**DIGITS, "evaluation.selection": "last", "partition.clients": 3}
 GENERATE: dict[str, Any] = {**CONV, "method.hidden": 32, "method.batch_size": 32}
 SHOT: dict[str, Any] = {**SHORT, "method.episodes": 4, "evaluation.episodes": 20, "evaluation.validation_episodes": 10}
-ENGINE: dict[str, Any] = {**LAST, "partition.clients": 2, "engine.processes": 2}
 SUMS: dict[str, Any] = {"evaluation.selection": "last", "evaluation.embedding": False, "partition.clients": 2}
 
 STRATEGIES = ("fedavg-decay", "fedprox", "fednova", "scaffold", "moon", "fedgloss", "local", "centralised")
@@ -54,8 +53,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "classifier": ("digit-pairs-classifier", DIGITS),
     "eszsl, centralised": ("digit-pairs-eszsl", {}),
     "gaussian": ("digit-pairs-gaussian", SUMS),
-    "gaussian on flower": ("digit-pairs-gaussian", {**SUMS, "engine.name": "flower", "engine.processes": 2}),
-    "gaussian on nvflare": ("digit-pairs-gaussian", {**SUMS, "engine.name": "nvflare", "engine.processes": 2}),
     "ridge": ("digit-pairs-gaussian", {**SUMS, "method.name": "ridge"}),
     "conv backbone": ("digit-pairs-conv", CONV),
     **{name: ("digit-pairs-conv", {**CONV, "method.name": name}) for name in ("apn", "gem", "msdn", "svip")},
@@ -99,8 +96,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "maml-mi, exclusive": (FEW_SHOT, {**SHOT, "method.name": "maml-mi", "method.exclusive": True}),
     "maml, two seeds": (FEW_SHOT, {**SHOT, "run.seeds": 2}),
     "maml, local": (FEW_SHOT, {**SHOT, "strategy.name": "local"}),
-    "flower": ("digit-pairs", {**ENGINE, "engine.name": "flower"}),
-    "nvflare": ("digit-pairs", {**ENGINE, "engine.name": "nvflare"}),
 }
 
 QUANTITIES = (  # patterns of the keys of metrics.jsonl and result.json whose values are compared

@@ -70,5 +70,5 @@ def elsewhere(chosen, out, link=None, resume=False):
     """Run an experiment over a link to the worker processes of a simulation."""
     parties = [PartyStatus(str(client)) for client in range(chosen.partition.clients)]
     session = Session(link or Inline(len(parties)), parties)
-    chosen = chosen.with_overrides({"engine.name": "nvflare"})
+    chosen = chosen.with_overrides({"engine.name": "flower", "engine.mode": "simulation"})
     return run(chosen, out, resume, meeting=lambda: nullcontext(session))

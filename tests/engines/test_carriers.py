@@ -11,9 +11,9 @@ import pytest
 from carried import Place
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.carriers import carrier, websocket
-from fedunseen.engines.remote.link import Simulate, exchange
-from processes import GUARD, Forked, descendants, until
+from fedunseen.engines.carriers import websocket
+from fedunseen.engines.remote.link import exchange
+from processes import GUARD, Forked, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -80,70 +80,6 @@ def test_a_killed_party_is_left_out_and_comes_back(machine, tmp_path):
         assert link.present()["south"] == first["south"]
         assert link.present()["north"] != first["north"]
         assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
-
-
-FACTORY = """
-import os
-
-def make(argument):
-    def answer(party, message):
-        if message == b"die":
-            os._exit(3)
-        if message == b"who?":
-            return str(os.getpid()).encode()
-        return f"{party} {argument} ".encode() + message
-    return answer
-"""
-
-
-@pytest.fixture(params=["nvflare", "flower"])
-def engine(request, tmp_path, monkeypatch):
-    name = request.param
-    pytest.importorskip({"flower": "ray"}.get(name, name), reason=f"pip install 'fedunseen[{name}]'")
-    (tmp_path / f"echo_for_{name}.py").write_text(FACTORY)
-    monkeypatch.syspath_prepend(tmp_path)
-    return name
-
-
-def gone(started):
-    return not [one for one, state in descendants(0).items() if one in started and state != "Z"]
-
-
-def test_a_simulation_answers_survives_a_worker_and_leaves_nothing_behind(engine, tmp_path):
-    before = set(descendants(os.getpid()))  # of other tests in this process
-    with carrier(engine).simulate(Simulate(tmp_path / "run", 3, 2, f"echo_for_{engine}:make", "says")) as link:
-        until(link.present)
-        names, first = ("0", "1", "2"), link.present()
-        assert tuple(first) == names
-        assert dict(exchange(link, {"0": b"given up"}, 0.0)) == {"0": None}
-        body = os.urandom(3_000_000)
-        said = {name: f"{name} says ".encode() + body for name in names}
-        for _ in range(2):
-            assert dict(exchange(link, sent(body, names), GUARD)) == said
-        processes = {int(process) for _, process in exchange(link, sent(b"who?", names), GUARD)}
-        assert len(processes) == 2 if engine == "nvflare" else len(processes) <= 2  # Ray may leave one idle
-        assert dict(exchange(link, {"1": b"die"}, GUARD)) == {"1": None}
-        until(lambda: link.present() and link.present() != first)
-        assert dict(exchange(link, {"1": b"live"}, GUARD)) == {"1": b"1 says live"}
-        started = descendants(os.getpid()).keys() - before
-        assert len(started) > 3
-    until(lambda: gone(started))
-
-
-def simulate_for_ever(engine, folder):
-    with carrier(engine).simulate(Simulate(folder / "run", 2, 2, f"echo_for_{engine}:make", "says")) as link:
-        until(link.present)
-        (folder / "ready").touch()
-        threading.Event().wait()
-
-
-def test_a_simulation_ends_when_the_process_that_started_it_is_killed(engine, machine, tmp_path):
-    machine.running.append(process := Forked([engine, tmp_path], simulate_for_ever, tmp_path, "simulation.log"))
-    until((tmp_path / "ready").exists)
-    started = descendants(process.pid)
-    assert len(started) > 3
-    process.kill()
-    until(lambda: gone(started))
 
 
 def test_credentials_of_each_party_are_its_own(tmp_path):

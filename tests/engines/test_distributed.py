@@ -38,7 +38,7 @@ class Reversed(Inline):
 
 def apart(out, link=None, resume=False, **settings):
     """Run an experiment over a link."""
-    return elsewhere(experiment(engine__name="nvflare", **settings), out, link, resume)
+    return elsewhere(experiment(engine__name="flower", engine__mode="simulation", **settings), out, link, resume)
 
 
 def here(folder, **settings):

@@ -17,9 +17,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.carriers import flower
-from fedunseen.engines.remote.link import PartyGone, Simulate
+from fedunseen.engines.remote.link import PartyGone
 from fedunseen.experiment.running import run
 from fedunseen.tools.deal import deal
 from links import CLOSED, experiment
@@ -295,11 +293,3 @@ def test_an_answer_completes_its_message_and_an_error_or_a_new_process_ends_it(a
         late = link.ask("south", b"late")
         late.cancel()
         until(lambda: not link.open)
-
-
-def test_a_simulation_that_cannot_start(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    monkeypatch.setattr("fedunseen.engines.carriers.flower.simulation.START", 15.0)
-    simulation = flower.simulate(Simulate(tmp_path, 2, 1, "os:getenv", ""))
-    with pytest.raises(FedUnseenError, match=r"Flower's simulation did not start: .*simulation.log says why"):
-        simulation.__enter__()

@@ -2,7 +2,10 @@
 
 import contextlib
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,16 +13,13 @@ from unittest.mock import Mock
 import pytest
 
 from fedunseen import Experiment, run
-from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
-from processes import command, environment, sets, until
+from fedunseen.core.errors import ExperimentError, FedUnseenError
+from processes import command, descendants, environment, sets, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
 
-from fedunseen.engines.carriers.nvflare import simulate
 from fedunseen.engines.carriers.nvflare.job import Place
-from fedunseen.engines.remote.link import Simulate
-from fedunseen.engines.remote.processes import Child
 from fedunseen.tools.nvflare_job import Coordinator, Party
 
 pytestmark = pytest.mark.slow
@@ -54,24 +54,33 @@ def simulated(folder, dealt, experiment, settings, own=None):
     (local / "fedunseen.json").write_text(json.dumps({"data": f"{dealt}/data/{{site}}", **(own or {})}))
     words = [sys.executable, "-m", "nvflare.cli", "simulator", "job", "-w", "simulator", "-c", ",".join(SITES)]
     home = {**environment(), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
-    child = Child([*words, "-n", "3", "-t", "3"], folder / "output.txt", home, folder)
+    with open(folder / "output.txt", "ab") as out:
+        process = subprocess.Popen([*words, "-n", "3", "-t", "3"], stdout=out, stderr=out, env=home, cwd=folder)
     try:
-        yield child, folder / "simulator" / "server" / "fedunseen-run"
+        yield process, folder / "simulator" / "server" / "fedunseen-run"
     finally:
-        child.stop()
+        kill(process)
 
 
-def finish(child, folder):
-    until(lambda: child.status is not None, folder)
-    assert child.status == 0, (folder / "output.txt").read_text()
+def kill(process):
+    """Kill the simulator and all that it has started."""
+    for one in (*descendants(process.pid), process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    process.wait()
+
+
+def finish(process, folder):
+    until(lambda: process.poll() is not None, folder)
+    assert process.returncode == 0, (folder / "output.txt").read_text()
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_path):
     settings = {**FEW, "method.calibration": False, "privacy.aggregation": "masked" if masked else "plain"}
     own = {"masked": True, "credentials": f"{dealt}/kits/{{site}}"} if masked else {}
-    with simulated(tmp_path, dealt, "digit-pairs-gaussian", settings, own) as (child, out):
-        finish(child, tmp_path)
+    with simulated(tmp_path, dealt, "digit-pairs-gaussian", settings, own) as (process, out):
+        finish(process, tmp_path)
     here = run(Experiment.load("digit-pairs-gaussian", settings), tmp_path / "here")
     assert json.loads((out / "result.json").read_text())["sums_sha256"] == here.result["sums_sha256"]
     assert (tmp_path / "simulator" / "north" / "fedunseen-model" / "result.json").exists()
@@ -79,13 +88,13 @@ def test_a_job_ends_with_the_sums_of_the_run_in_one_process(masked, dealt, tmp_p
 
 def test_a_new_job_continues_from_the_checkpoint_to_the_same_bits(dealt, tmp_path):
     settings = {**FEW, "strategy.name": "scaffold", "strategy.rounds": 30, "method.hidden": [20]}
-    with simulated(tmp_path, dealt, "digit-pairs", settings) as (child, out):
+    with simulated(tmp_path, dealt, "digit-pairs", settings) as (process, out):
         metrics = out / "metrics.jsonl"
         until(lambda: metrics.exists() and metrics.read_text().count("\n") > 1, tmp_path)
-        child.stop(0.0)
+        kill(process)
     assert not (out / "result.json").exists()
-    with simulated(tmp_path, dealt, "digit-pairs", settings) as (child, out):
-        finish(child, tmp_path)
+    with simulated(tmp_path, dealt, "digit-pairs", settings) as (process, out):
+        finish(process, tmp_path)
     run(Experiment.load("digit-pairs", {**settings, "engine.mode": "one-at-a-time"}), tmp_path / "here")
     assert (out / "model.safetensors").read_bytes() == (tmp_path / "here" / "model.safetensors").read_bytes()
 
@@ -106,9 +115,3 @@ def test_a_site_without_data_and_a_damaged_file_are_refused(tmp_path):
     (tmp_path / "fedunseen.json").write_text("{")
     with pytest.raises(FedUnseenError, match="is damaged"):
         Place.of(context)
-
-
-def test_without_nvflare_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedunseen.engines.carriers.nvflare.find_spec", lambda name: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'fedunseen\[nvflare\]'"):
-        simulate(Simulate(tmp_path, 1, 1, "", "")).__enter__()

@@ -32,7 +32,7 @@ def test_one_folder_imports_a_carriers_library(library, folder):
 
 def test_nothing_imports_what_flower_does_not_publish():
     """``flwr.app.message`` and the like are modules of a public package, and not public themselves."""
-    public = {"flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.simulation"}
+    public = {"flwr", "flwr.app", "flwr.clientapp", "flwr.serverapp"}
     found = {
         (path.name, name)
         for path in ROOT.rglob("*.py")

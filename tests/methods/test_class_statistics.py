@@ -238,14 +238,6 @@ def test_one_digest_for_partitions_masks_threads_and_processors(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["flower", "nvflare"])
-@pytest.mark.parametrize("aggregation", ["plain", "masked"])
-def test_one_digest_for_engines(tmp_path, engine, aggregation):
-    settings = {"engine.name": engine, "engine.processes": 2, "privacy.aggregation": aggregation}
-    assert digest(tmp_path, partition__clients=4, **settings) == digest(tmp_path, "in-process")
-
-
-@pytest.mark.slow
 def test_more_than_a_hundredth_of_features_clipped_is_a_warning_with_the_number(tmp_path):
     chosen = experiment("digit-pairs-gaussian", data__quantization_range=1.0, data__features=["l2"])
     result = run(chosen, tmp_path / "run").result

@@ -241,8 +241,7 @@ def _distributed(scene: Scene, strategy: Strategy, selection: bool, attack: Atta
         job = _deployment(experiment, scene.benchmark, scene.scaler, selection)
     notes = (*COUNTS, "threshold") if experiment.screening.name != "none" else ()
     classes, masks = len(scene.benchmark.space.names), _masks(scene)
-    named = find("engine", experiment.engine.name)
-    kind = named if issubclass(named, Distributed) else Distributed
+    kind: type[Distributed] = find("engine", experiment.engine.name)
     return kind(strategy, experiment.engine, classes, job, _drops_non_finite(experiment, attack), notes, masks)
 
 

@@ -338,9 +338,9 @@ def _check_places(settings: Mapping[str, Any], own: Mapping[str, Any]) -> None:
                 )
 
 
-def simulated(argument: str = "1") -> Callable[[str, bytes], bytes]:
-    """Return what answers for any client of a simulation; every worker process calls this once, with its threads."""
-    torch.set_num_threads(int(argument))
+def simulated() -> Callable[[str, bytes], bytes]:
+    """Return what answers for any client of a simulation; every worker process calls this once."""
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # the coordinator has said it already
 
     def make(settings: Mapping[str, Any]) -> InProcess:

@@ -10,15 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedunseen.core.errors import DataError, FedUnseenError
 from fedunseen.core.files import replacing, write_tensors
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark, fit_semantics
-from fedunseen.engines.carriers import carrier
-from fedunseen.engines.remote.coordinator import DistributedSettings, PartyStatus, Session
-from fedunseen.engines.remote.link import Simulate
+from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.experiment.assemble import resolve_defaults
 from fedunseen.experiment.calibration_folds import factor_of_folds
@@ -65,7 +62,6 @@ def connect(setup: Setup) -> None:
 @contextmanager
 def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Setup]:
     """Yield the setup with the link to its parties, if any; ``present`` is called with who the clients are."""
-    settings, clients = setup.experiment.engine, len(setup.federation.partition.clients)
     show = present or (lambda members: None)
     if meet is not None:
         with meet() as meeting:
@@ -73,14 +69,7 @@ def met(setup: Setup, meet: Meet | None, present: Present | None) -> Iterator[Se
             yield replace(setup, meeting=meeting)
         return
     show(clients_of(setup.federation))
-    if not isinstance(settings, DistributedSettings):
-        yield setup
-        return
-    threads = str(max(1, torch.get_num_threads() // settings.processes))
-    factory = "fedunseen.experiment.client_data:simulated"
-    place = Simulate(setup.directory.path / "engine", clients, settings.processes, factory, threads)
-    with carrier(settings.name).simulate(place) as link:
-        yield replace(setup, meeting=Session(link, [PartyStatus(str(client)) for client in range(clients)]))
+    yield setup
 
 
 def prepare(setup: Setup) -> Setup:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedunseen.core.errors import ExperimentError, FedUnseenError
 from fedunseen.core.files import holding, parse_json
-from fedunseen.engines.carriers.flower.app import GridLink, client_app, serve_party, server_app
+from fedunseen.engines.carriers.flower.app import GridLink, client_app, server_app
+from fedunseen.engines.carriers.flower.staying import serve_party
 from fedunseen.tools.existing_federation import answering, coordinated, log, logged_to
 
 if TYPE_CHECKING:

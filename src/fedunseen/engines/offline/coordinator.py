@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from fedunseen.core.errors import ExperimentError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, to_device, under
 from fedunseen.engines.offline.files import Signed, read, signed
 from fedunseen.engines.offline.party import facts_of, layout_of, rho_of
-from fedunseen.engines.remote.coordinator import Deployment, Distributed, DistributedSettings, PartyStatus, Session
+from fedunseen.engines.remote.coordinator import Deployment, Distributed, PartyStatus, Session
 from fedunseen.engines.remote.wire import Expected, WireError, read_reply
 from fedunseen.engines.round import Arrivals, RoundResult, server_step
 from fedunseen.secagg.enrolment import Enrolment
@@ -25,14 +25,6 @@ from fedunseen.secagg.masks import MaskedSum, digest_of
 from fedunseen.secagg.plan import Plan
 from fedunseen.secagg.primitives import SecAggError
 from fedunseen.strategies import Instruction, Reply
-
-
-class OfflineSettings(DistributedSettings):
-    """Settings of a federation by file."""
-
-    name: Literal["offline"] = "offline"
-    mode: Literal["deployment"] = "deployment"
-    """The parties are elsewhere: `fedunseen offline plan`, `answer` and `merge`."""
 
 
 @dataclass(eq=False)
@@ -44,10 +36,8 @@ class Table(Session):
     brought: Arrivals | None = None
 
 
-class Offline(Distributed):
-    """Merges the answers of files in one round."""
-
-    Settings = OfflineSettings
+class Offline(Distributed, name="offline"):
+    """Merges the answers of files in one round: ``fedunseen offline plan``, ``answer`` and ``merge``."""
 
     def connect(self, meeting: Session) -> None:
         """Take what the files hold."""

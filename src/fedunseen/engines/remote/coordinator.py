@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
 from fedunseen.core.parameters import ClientStates, Params, finite, is_statistic, length, to_device, under, wire_size
-from fedunseen.core.settings import NamedSettings
+from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.engines.remote import wire
 from fedunseen.engines.remote.link import Link, PendingRequests, exchange
 from fedunseen.engines.remote.wire import Expected, NotFiniteError, PartyError, WireError
@@ -46,10 +46,10 @@ _RECEIPT = "round"  # a deployment's client state at the coordinator: the last m
 
 
 class DistributedSettings(NamedSettings):
-    """Settings that both distributed engines have."""
+    """Settings of engines whose clients are elsewhere."""
 
-    mode: Literal["simulation", "deployment"] = "simulation"
-    """Worker processes on this machine, or parties elsewhere: `fedunseen host` and `fedunseen join`."""
+    mode: Literal["simulation", "deployment"] = "deployment"
+    """Clients are parties, or the worker processes of Flower's own simulation."""
     quorum: int | float = 1.0
     """How many of a round's clients have to answer: a number (`2`) or a share (`0.66`; `1.0` is all of them)."""
     timeout: float = Field(600.0, gt=0)
@@ -62,9 +62,7 @@ class DistributedSettings(NamedSettings):
     staleness: float = Field(0.5, ge=0, le=100)
     """With `buffer`, a: an update of a model t merges old counts (1 + t)^-a of a fresh one; 0: as much."""
     deliver: bool = True
-    """deployment: at the end every party gets the merged model, as a run directory that is ready for `predict`."""
-    processes: int = Field(2, ge=1)
-    """simulation: worker processes, each with all data in its memory."""
+    """At the end every party gets the merged model, as a run directory that is ready for `predict`."""
     memory: int = Field(1024, ge=1)
     """MiB that a client may take beside the data."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -76,47 +74,6 @@ class DistributedSettings(NamedSettings):
         if (isinstance(value, int) and value < 1) or (isinstance(value, float) and not 0 < value <= 1):
             raise ValueError(f"quorum = {value}: give a number of clients (1, 2, ...) or a share (0.5, at most 1.0)")
         return value
-
-
-class WebSocketSettings(DistributedSettings):
-    """Settings of FedUnseen's own connections."""
-
-    name: Literal["websocket"] = "websocket"
-    mode: Literal["deployment"] = "deployment"
-    """The parties are elsewhere: `fedunseen host` and `fedunseen join`."""
-
-
-class FlowerSettings(DistributedSettings):
-    """Settings of Flower."""
-
-    name: Literal["flower"] = "flower"
-
-
-class NVFlareSettings(DistributedSettings):
-    """Settings of NVFlare."""
-
-    name: Literal["nvflare"] = "nvflare"
-
-
-class WebSocket:
-    """Each party keeps a connection to the coordinator (extra ``masked``)."""
-
-    Settings = WebSocketSettings
-    adapter: ClassVar[str] = "fedunseen.engines.carriers.websocket"
-
-
-class Flower:
-    """Flower carries the messages (extra ``flower``)."""
-
-    Settings = FlowerSettings
-    adapter: ClassVar[str] = "fedunseen.engines.carriers.flower"
-
-
-class NVFlare:
-    """NVIDIA FLARE carries the messages (extra ``nvflare``)."""
-
-    Settings = NVFlareSettings
-    adapter: ClassVar[str] = "fedunseen.engines.carriers.nvflare"
 
 
 def needed(quorum: int | float, clients: int) -> int:
@@ -195,8 +152,10 @@ class Deployment:
     extra: Mapping[str, Any] = field(default_factory=dict)  # what a removal says besides
 
 
-class Distributed:
+class Distributed(Named):
     """Runs a round over a link: instruct, wait for replies, check them, merge."""
+
+    Settings = DistributedSettings
 
     def __init__(
         self,
@@ -682,3 +641,15 @@ def _read_masked_hello(answer: bytes) -> float:
     if header.get("masked") is not True or not isinstance(weight, int | float) or not 1 <= weight <= 2**24:
         raise WireError("it does not say that it masks what it sends")
     return float(weight)
+
+
+class WebSocket(Distributed, name="websocket"):
+    """Each party keeps a connection to the coordinator (extra ``masked``): ``fedunseen host`` and ``join``."""
+
+
+class Flower(Distributed, name="flower"):
+    """Flower carries the messages (extra ``flower``): ``flwr run``."""
+
+
+class NVFlare(Distributed, name="nvflare"):
+    """NVIDIA FLARE carries the messages (extra ``nvflare``): ``nvflare job submit``."""

@@ -8,7 +8,6 @@ the futures of :meth:`Link.ask`. A party computes the answer to a message that c
 """
 
 import contextlib
-import importlib
 import logging
 import queue
 import time
@@ -28,16 +27,6 @@ Answer = Callable[[bytes], bytes]
 
 LOOKING: Mapping[str, bool] = {"looking": True}
 """Marks a line of the log that says that a party cannot reach its coordinator just now."""
-
-Factory = Callable[[str], Callable[[str, bytes], bytes]]
-"""Makes what answers in a worker process of a simulation: (party, message) -> answer."""
-
-
-def found(address: str) -> Factory:
-    """Return the function at ``module:function``."""
-    module, _, name = address.partition(":")
-    factory: Factory = getattr(importlib.import_module(module), name)
-    return factory
 
 
 class PartyGone(Exception):
@@ -96,25 +85,6 @@ class Join:
     kit: Path | None
     name: str
     patience: float
-
-
-@dataclass(frozen=True)
-class Simulate:
-    """How a simulation's parties, named "0", "1" ..., run.
-
-    Attributes:
-        folder: for the engine's files and logs.
-        parties: how many there are.
-        processes: how many of them work at the same time.
-        factory: ``module:function`` of a :data:`Factory`, which every worker process calls once with ``argument``.
-        argument: what ``factory`` is called with.
-    """
-
-    folder: Path
-    parties: int
-    processes: int
-    factory: str
-    argument: str
 
 
 @dataclass(eq=False)

@@ -232,9 +232,8 @@ READING: Sequence[Rule[ConfigFacts]] = (
 
 START: Sequence[Rule[StartFacts]] = (
     Rule("part-of-data", lambda s: s.get("data", "part") and not (s.deployed_here and s.experiment.deployed)),
-    Rule("deployment-here", lambda s: not s.deployed_here and s.experiment.deployed),
+    Rule("deployment-here", lambda s: not s.deployed_here and s.distributed),
     Rule("arrays-not-named", lambda s: s.arrays and s.experiment.data.name != "arrays"),
-    Rule("arrays-elsewhere", lambda s: s.arrays and s.experiment.engine.name != "in-process"),
 )
 
 OFFLINE: Sequence[Rule[StartFacts]] = (

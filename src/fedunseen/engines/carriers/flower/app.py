@@ -1,39 +1,31 @@
 """A Flower app on Flower's public interfaces: a link over the grid of a ServerApp, and a ClientApp that answers.
 
-Flower starts a process for each message. At a party it passes the message on to a process that stays, which has the
-data in memory and the secrets of masked sums. In a simulation Flower's workers stay, and answer themselves.
+At a party the app passes each message on to a process that stays. In a simulation Flower's workers stay, and answer
+themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
-import os
-import subprocess
-import sys
+import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedunseen.core.errors import FedUnseenError
-from fedunseen.engines.remote.link import PartyGone, complete, found
-from fedunseen.engines.remote.relay import ENDED, Channel, Port, answering, dial
+from fedunseen.engines.carriers.flower.staying import ask_party
+from fedunseen.engines.remote.link import PartyGone, complete
 
 POLL = 0.1  # seconds between looks for answers
 LOOK = 1.0  # seconds between looks for nodes
-START = 600.0  # seconds in which a party's process has to have read its data
-IDLE = 3600.0  # seconds without a message after which a party's process ends
 WHOLE = 8 * 2**20  # bytes of a body that is sent in one piece; Flower cuts a large array into pieces of 5 MiB
-RELAY, LOG = "flower-relay.json", "party.log"  # in a party's state folder
 
 _log = logging.getLogger("fedunseen.federation")
 
@@ -64,8 +56,8 @@ class GridLink:
     in its node's configuration. Without parties, any node answers for each of so many ``simulated`` clients.
     """
 
-    def __init__(self, grid: Grid, parties: Sequence[str] = (), simulated: int = 0, poll: float = POLL) -> None:
-        self.grid, self.parties, self.simulated, self.poll = grid, tuple(parties), simulated, poll
+    def __init__(self, grid: Grid, parties: Sequence[str] = (), simulated: int = 0) -> None:
+        self.grid, self.parties, self.simulated = grid, tuple(parties), simulated
         self.lock = threading.RLock()  # of the grid, and of what follows
         self.names: dict[int, str | None] = {}  # node -> its name; None: it has been asked for it
         self.nodes: dict[str, tuple[int, str]] = {}  # party -> its node, and a token of its connection
@@ -142,7 +134,7 @@ class GridLink:
         return future
 
     def _carry(self) -> None:
-        while not self.ended.wait(self.poll):
+        while not self.ended.wait(POLL):
             with self.lock:
                 for number in [number for number, (_, _, future) in self.open.items() if future.done()]:
                     del self.open[number]  # given up
@@ -182,16 +174,17 @@ def server_app(coordinate: Callable[[Grid, Mapping[str, Any]], object]) -> Serve
 
 
 @functools.cache
-def _made(address: str, argument: str) -> Callable[[str, bytes], bytes]:
+def _made(address: str) -> Callable[[str, bytes], bytes]:
     """Make the function that answers, once in a process."""
-    return found(address)(argument)
+    answer: Callable[[str, bytes], bytes] = pkgutil.resolve_name(address)()
+    return answer
 
 
-def client_app(party: str, simulated: str, argument: str = "1") -> ClientApp:
+def client_app(party: str, simulated: str) -> ClientApp:
     """Return the app that answers.
 
-    ``party`` is the ``module:function`` of a party's process, which is called with the node's configuration and calls
-    :func:`serve_party`; ``simulated`` that of what makes, from ``argument``, what answers for any simulated client.
+    ``party`` is the ``module:function`` of a party's process, as :func:`ask_party` takes it; ``simulated`` that of
+    what makes what answers for any simulated client.
     """
     app = ClientApp()
 
@@ -203,94 +196,9 @@ def client_app(party: str, simulated: str, argument: str = "1") -> ClientApp:
             return Message(RecordDict({"who": who}), reply_to=message)
         body = unpacked(message.content["body"])
         if "data" in place:
-            reply = _ask_party(party, place, body)
+            reply = ask_party(party, place, body)
         else:
-            reply = _made(simulated, argument)(str(message.content.config_records["to"]["party"]), body)
+            reply = _made(simulated)(str(message.content.config_records["to"]["party"]), body)
         return Message(RecordDict({"body": packed(reply)}), reply_to=message)
 
     return app
-
-
-def _state(place: Mapping[str, Any]) -> Path:
-    return Path(str(place.get("state") or f"fedunseen-{place['name']}"))
-
-
-def _ask_party(party: str, place: Mapping[str, Any], body: bytes) -> bytes:
-    """Pass a message on to the party's process, which is started unless it runs."""
-    if not place.get("name"):
-        raise FedUnseenError("the node's configuration lacks the party's name: --node-config 'name=\"north\" ...'")
-    channel = _dial(_state(place)) or _start(party, place)
-    try:
-        channel.send({}, body)
-        return channel.receive()[1]
-    except ENDED:
-        raise FedUnseenError(
-            f"the process of party {place['name']} ended; {LOG} in its state folder says why"
-        ) from None
-    finally:
-        channel.close()
-
-
-def _dial(state: Path) -> Channel | None:
-    try:
-        return dial(json.loads((state / RELAY).read_bytes()))
-    except (KeyError, ValueError, *ENDED):
-        return None
-
-
-def _start(party: str, place: Mapping[str, Any]) -> Channel:
-    """Start a party's process, and wait until it has its data."""
-    state = _state(place)
-    state.mkdir(parents=True, exist_ok=True)
-    module, _, name = party.partition(":")
-    arguments = json.dumps({**place, "parent": os.getppid()})
-    with open(state / LOG, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"from {module} import {name}; {name}()", arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    end = time.monotonic() + START
-    while (channel := _dial(state)) is None:
-        if process.poll() is not None or time.monotonic() > end:
-            last = (state / LOG).read_text("utf-8", "replace").strip().rpartition("\n")[2]
-            print(last, file=sys.stderr, flush=True)  # for this party alone: it may name its folders
-            raise FedUnseenError(
-                f"the process of party {place['name']} does not start; {LOG} in its state folder says why"
-            )
-        time.sleep(0.05)
-    return channel
-
-
-def serve_party(state: Path, answer: Callable[[bytes], bytes], done: threading.Event, parent: int) -> None:
-    """Answer what a node's short-lived processes pass on, until the run is over or the node's process has ended."""
-    last = time.monotonic()
-
-    def noted(message: bytes) -> bytes:
-        nonlocal last
-        try:
-            return answer(message)
-        finally:
-            last = time.monotonic()
-
-    relay = state / RELAY
-    with Port(state / "engine", answering(noted)) as port:
-        beside = relay.with_suffix(".new")
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(port.environment, file)
-        beside.replace(relay)
-        while not done.wait(0.5) and time.monotonic() - last < IDLE and _runs(parent):
-            pass
-        relay.unlink(missing_ok=True)
-        while port.channels and time.monotonic() - last < 60:  # the last answer is on its way
-            time.sleep(0.05)
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except OSError:
-        return False
-    return True

@@ -6,7 +6,6 @@ seconds at most; the controller asks again by the question's number) or ``taken`
 """
 
 import contextlib
-import os
 import queue
 import secrets
 import threading
@@ -29,8 +28,7 @@ from nvflare.apis.signal import Signal
 
 from fedunseen.core.errors import FedUnseenError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.remote.link import Answer, PartyGone, complete, found
-from fedunseen.engines.remote.relay import dial, forward
+from fedunseen.engines.remote.link import Answer, PartyGone, complete
 
 TOPIC = "fedunseen"
 SETTINGS = "fedunseen.json"  # a site's own file, in the folder `local` of its workspace
@@ -256,50 +254,3 @@ class Party(Executor, ABC):  # type: ignore[misc]
         while True:
             future, question = self.questions.get()
             complete(future, answer(question))
-
-
-# A simulation: one job, for the simulator alone, since no site allows these classes
-
-
-class Switch(Coordinator):
-    """The controller of a simulation's job; it ends with any client process, and our process starts another job."""
-
-    def __init__(self, parties: int, processes: int) -> None:
-        super().__init__()
-        self.parties = {str(party): f"process-{party % processes}" for party in range(parties)}
-
-    def coordinate(self, place: Place, sites: list[str]) -> None:
-        """Pass on the messages of our process, once all client processes are there."""
-        channel = dial()
-        while (workers := self.present()).keys() != set(self.parties.values()):
-            time.sleep(BEAT / 4)
-        channel.send({"parties": {party: workers[process] for party, process in self.parties.items()}})
-        forward(channel, lambda name, message: self.ask(self.parties[name], name.encode() + b" " + message))
-
-    def _now(self, name: str, token: str | None) -> None:
-        if token is None and name in self.sites:
-            os._exit(1)
-        super()._now(name, token)
-
-
-class Worker(Party):
-    """The executor of a simulation's job: it answers for any party.
-
-    Args:
-        factory: the address of a function to call once.
-        argument: what to call it with.
-    """
-
-    def __init__(self, factory: str, argument: str) -> None:
-        super().__init__()
-        self.factory, self.argument = factory, argument
-
-    def answering(self, place: Place) -> Answer:
-        """Return what answers: to a party's name, a space and a message."""
-        answer = found(self.factory)(self.argument)
-
-        def to(question: bytes) -> bytes:
-            name, _, message = question.partition(b" ")
-            return answer(name.decode(), message)
-
-        return to

@@ -1,0 +1,63 @@
+"""The process of a party that stays: it answers one after the other, and ends with its run or its node."""
+
+import json
+import os
+import threading
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Listener
+
+import pytest
+
+from fedunseen.core.errors import FedUnseenError
+from fedunseen.engines.carriers.flower import staying
+from processes import GUARD, until
+
+
+@pytest.fixture(params=["", "a-folder-of-a-name-that-is-too-long-for-a-socket/" * 3], ids=["short", "long"])
+def served(request, tmp_path):
+    """The configuration of a node whose party is there, a thread of this process."""
+    state, done = tmp_path / request.param / "state", threading.Event()
+    state.mkdir(parents=True)
+    given = (state, lambda message: message[::-1], done, os.getpid())
+    thread = threading.Thread(target=staying.serve_party, args=given, daemon=True)
+    thread.start()
+    until((state / staying.RELAY).exists)
+    yield {"name": "north", "state": str(state)}
+    done.set()
+    thread.join(GUARD)
+    assert not thread.is_alive()
+    assert not (state / staying.RELAY).exists()
+    assert not list(state.rglob("relay"))
+
+
+def test_a_partys_process_answers_whoever_may_read_its_state_folder(served):
+    body = os.urandom(3_000_000)
+    assert [staying.ask_party("", served, message) for message in (b"ab", b"", body)] == [b"ba", b"", body[::-1]]
+    relay = staying.Path(served["state"], staying.RELAY)
+    assert relay.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(AuthenticationError):
+        Client(json.loads(relay.read_bytes())["path"], family="AF_UNIX", authkey=b"another key")
+    assert staying.ask_party("", served, b"still here") == b"ereh llits"
+
+
+def test_a_process_whose_node_has_ended_ends_too(tmp_path):
+    before = threading.active_count()
+    staying.serve_party(tmp_path, bytes, threading.Event(), 2**22 + 1)  # no process has such a number
+    assert not (tmp_path / staying.RELAY).exists()
+    assert threading.active_count() <= before + 1
+
+
+def test_a_party_that_cannot_start_or_has_no_name_is_said(tmp_path):
+    with pytest.raises(FedUnseenError, match="lacks the party's name"):
+        staying.ask_party("os:abort", {"data": "here"}, b"")
+    with pytest.raises(FedUnseenError, match=r"of party north does not start; party\.log in its state folder says why"):
+        staying.ask_party("os:abort", {"name": "north", "state": str(tmp_path / "state")}, b"")
+
+
+def test_a_process_that_ends_while_it_answers_is_said(tmp_path):
+    at, key = str(tmp_path / "socket"), b"key"
+    with Listener(at, family="AF_UNIX", authkey=key) as listener:
+        (tmp_path / staying.RELAY).write_text(json.dumps({"path": at, "key": key.hex()}))
+        threading.Thread(target=lambda: listener.accept().close(), daemon=True).start()
+        with pytest.raises(FedUnseenError, match=r"of party north ended; party\.log in its state folder says why"):
+            staying.ask_party("", {"name": "north", "state": str(tmp_path)}, b"")
