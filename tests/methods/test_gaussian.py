@@ -214,6 +214,10 @@ def test_classes_learnt_later_are_as_if_they_had_been_there_at_once_and_learning
     first = method.extend(model, method.semantics, *added(8, [5], [shown]))
     torch.testing.assert_close(method.extend(first, method.semantics, *added(8, [6], [more])), once)
     torch.testing.assert_close(method.extend(model, method.semantics, *added(8, [], [])), model)
+    count, total = added(8, [5, 6], [shown, more])
+    draws = method.extend(model, method.semantics, count, torch.stack([total, 3 * total]))
+    torch.testing.assert_close(draws["weight"][0], once["weight"])
+    torch.testing.assert_close(draws["bias"][1], method.extend(model, method.semantics, count, 3 * total)["bias"])
 
 
 def test_a_class_without_a_description_is_its_examples_drawn_to_the_middle(space):
@@ -358,3 +362,7 @@ def test_left_out_classes_are_scored_as_if_sums_were_solved_without_them(texts):
     fast, slow = (kind.left_out_scores(quick, model, less, x.float(), out) for kind in (Gaussian, ClosedForm))
     factor = 0.9 * (len(x) - len(sums["count"])) / (float(count.sum()) - len(count) + len(out))
     torch.testing.assert_close(fast - fast.mean(1, keepdim=True), factor * (slow - slow.mean(1, keepdim=True)))
+    few = torch.cat([torch.nonzero(labels == c)[: 5 if c in out else None, 0] for c in range(12)])
+    shown = method.statistics(x[few], labels[few])
+    fast, slow = (kind.left_out_scores(quick, model, shown, x.float(), out) for kind in (Gaussian, ClosedForm))
+    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-10)

@@ -34,7 +34,7 @@ class Auto(Gaussian, name="auto"):
             return self._ridge.solve(sums)
         model = super().solve(sums)
         if form is None and estimable(self, sums):
-            ours, theirs = left_out_accuracy([(super().quick(model), model), (self._ridge, {})], sums)
+            ours, theirs = left_out_accuracy([(super().quick(model), model, 0), (self._ridge, {}, 0)], sums)
             lead = lead_over(theirs, ours)
             if lead["lead"] > max(LEAD, lead["ci95"]):
                 return self._ridge.solve(sums)

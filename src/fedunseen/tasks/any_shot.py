@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen import metrics
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 _BLOCK = 64  # samples scored at once: images may take much memory on their way
 _SHOTS = (0, 1, 2, 5, 10, 20)  # examples of each unseen class in the report's curve
 _DRAWS = 5  # of examples, in that curve
+_NUMBERS = 2**22  # of sums and scores at once, to bound memory
 _SUPPORTING = 5  # classes named beside each prototype
 
 
@@ -148,35 +148,44 @@ def curve(
     classes, counts = np.unique(labels, return_counts=True)
     shots = [k for k in shots if k < counts.min()] if len(classes) > 1 else []
     result = {f"curve_{kind}": np.full((len(shots), _DRAWS), np.nan) for kind in ("both", "examples", "nearest")}
-    total_classes, width = len(params["count"]), features.shape[1]
-    ids = torch.from_numpy(classes)
-    for draw in range(_DRAWS):
-        order = {int(c): rng.permutation(np.flatnonzero(labels == c)) for c in classes}
+    total_classes, width, ids = len(params["count"]), features.shape[1], torch.from_numpy(classes)
+    undescribed = np.isin(np.arange(total_classes), classes, invert=True)
+    forgotten = params | {"described": params["described"].index_fill(0, ids, 0.0)}
+    at_once = max(1, _NUMBERS // (total_classes * width + len(labels) * len(classes)))
+    for draws in np.split(np.arange(_DRAWS), range(at_once, _DRAWS, at_once)):
+        orders = [[rng.permutation(np.flatnonzero(labels == c)) for c in classes] for _ in draws]
         for place, k in enumerate(shots):
-            shown = np.concatenate([own[:k] for own in order.values()]).astype(np.int64)
-            tested = np.setdiff1d(np.arange(len(labels)), shown)
-            count = torch.zeros(total_classes, dtype=torch.float64)
-            count[ids] = float(k)
-            total = torch.zeros(total_classes, width, dtype=torch.float64)
-            total.index_add_(0, torch.from_numpy(labels[shown]), features[torch.from_numpy(shown)])
-            asked = features[torch.from_numpy(tested)]
-
-            def accuracy(scores: Tensor, of: NDArray[np.int64] = labels[tested]) -> float:
-                answers = classes[scores.argmax(1).numpy()]
-                return float(np.nanmean(metrics.per_class(of, answers, classes)))
-
-            model = method.extend(params, method.semantics, count, total) if k else params
-            result["curve_both"][place, draw] = accuracy(_scores(model, asked, ids))
-            if k:
-                undescribed = np.isin(np.arange(total_classes), classes, invert=True)
-                forgotten = params | {"described": params["described"].clone()}
-                forgotten["described"][ids] = 0.0
-                alone = method.extend(forgotten, method.semantics, count, total, undescribed)
-                result["curve_examples"][place, draw] = accuracy(_scores(alone, asked, ids))
-                result["curve_nearest"][place, draw] = accuracy(-torch.cdist(asked, total[ids] / k))
+            shown = np.array([np.concatenate([own[:k] for own in order]) for order in orders])
+            tested = np.ones((len(draws), len(labels)))
+            np.put_along_axis(tested, shown, 0.0, axis=1)
+            if not k:
+                result["curve_both"][place, draws] = _accuracies(_scores(params, features, ids), labels, tested)
+                continue
+            count = torch.zeros(total_classes, dtype=torch.float64).index_fill(0, ids, float(k))
+            total = torch.zeros(len(draws), total_classes, width, dtype=torch.float64)
+            for sums, rows in zip(total, shown, strict=True):
+                sums.index_add_(0, torch.from_numpy(labels[rows]), features[torch.from_numpy(rows)])
+            both = method.extend(params, method.semantics, count, total)
+            alone = method.extend(forgotten, method.semantics, count, total, undescribed)
+            for kind, scores in (
+                ("both", _scores(both, features, ids)),
+                ("examples", _scores(alone, features, ids)),
+                ("nearest", -torch.cdist(features, total[:, ids] / k)),
+            ):
+                result[f"curve_{kind}"][place, draws] = _accuracies(scores, labels, tested)
     return {"curve_shots": np.array(shots, dtype=np.float64), **result}
 
 
 def _scores(model: Params, features: Tensor, ids: Tensor) -> Tensor:
-    """Return (n, k) the scores of some classes."""
-    return torch.addmm(model["bias"][ids], features - model["centre"], model["weight"][ids].T)
+    """Return (..., n, k) the scores of some classes."""
+    weight, bias = model["weight"][..., ids, :], model["bias"][..., None, ids]
+    return (features - model["centre"]) @ weight.mT + bias
+
+
+def _accuracies(scores: Tensor, labels: NDArray[np.int64], tested: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return (draws,) the mean accuracy of classes in percent, where ``tested`` (draws, n) is 1."""
+    classes, truth = np.unique(labels, return_inverse=True)
+    member = (truth[:, None] == np.arange(len(classes))).astype(np.float64)
+    right = tested * (scores.argmax(-1).numpy() == truth)
+    mean: NDArray[np.float64] = (100.0 * (right @ member) / (tested @ member)).mean(1)
+    return mean

@@ -146,19 +146,19 @@ class Gaussian(ClosedForm, name="gaussian"):
         return model | self._linear(model, semantics)
 
     def left_out_scores(self, model: Params, sums: Params, inputs: Tensor, out: Tensor) -> Tensor:
-        """Return scores of classes that ``sums`` lack.
+        """Return scores of classes that ``sums`` lack, or have a few examples of.
 
-        Without classes Sigma changes by a factor alone, which changes no answer; with examples all is solved again.
+        Without classes Sigma changes by a factor alone, which changes no answer; examples change it.
         """
-        if bool(sums["count"][out].any()):
-            return super().left_out_scores(model, sums, inputs, out)
         s, semantics = self.settings, self.semantics.double().cpu()
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
         width = s.width * gp.median_distance(semantics[sums["count"] > 0])
         kernel = gp.Kernel(s.variance, s.nugget, width)
         less = model | _prototypes(kernel, semantics, sums, fit)
         less["kernel"] = kernel.packed(s.shrinkage)
-        weight, bias = self.describe(less, semantics[out])
+        if bool(sums["count"][out].any()):
+            less["precision"] = torch.cholesky_inverse(gp.shrunk_factor(gp.moments(sums).covariance, s.shrinkage))
+        weight, bias = _discriminants(self.prototypes(less, semantics)[out], less["precision"])
         return torch.addmm(bias, inputs.double() - less["centre"], weight.T)
 
     def units(self, model: Params) -> dict[str, float]:
@@ -255,10 +255,13 @@ class Gaussian(ClosedForm, name="gaussian"):
         total: Tensor,
         described: NDArray[np.bool_] | None = None,
     ) -> Params:
-        """Learn classes, or more of classes, at any time: from descriptions, examples, or both."""
+        """Learn classes, or more of classes, at any time: from descriptions, examples, or both.
+
+        ``total`` (..., C, d) may hold the sums of several draws of examples, which are learned apart.
+        """
         before, classes = len(params["count"]), len(semantics)
         width = len(params["centre"])
-        if classes < before or count.shape != (classes,) or total.shape != (classes, width):
+        if classes < before or count.shape != (classes,) or total.shape[-2:] != (classes, width):
             raise DataError(
                 f"{classes} descriptions, {len(count)} counts and sums of shape {tuple(total.shape)} do not fit a "
                 f"model of {before} classes with features of {width} numbers"
@@ -282,12 +285,12 @@ class Gaussian(ClosedForm, name="gaussian"):
         samples = has + count
         now = torch.nonzero(samples > 0)[:, 0]
         means = apart * has[:, None] + total - count[:, None] * params["centre"]
-        means = means[now] / samples[now][:, None]
+        means = means[..., now, :] / samples[now][:, None]
         a = covariance_with(kernel, semantics[now], flags[now], torch.arange(len(now)))
         a.diagonal().add_(1 / samples[now])
-        dual = torch.zeros(classes, width, dtype=torch.float64)
+        dual = torch.zeros_like(total)
         means = from_prior(params, means, semantics[now], flags[now], sign=-1.0)
-        dual[now] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
+        dual[..., now, :] = torch.cholesky_solve(means, torch.linalg.cholesky(a))
         seen_mask = empty.clone()
         seen_mask[:before] = params["seen_mask"]
         model = params | {
@@ -302,7 +305,7 @@ class Gaussian(ClosedForm, name="gaussian"):
         """Return the prototypes (C, d) of the model's classes, whose semantics are (C, a), less the centre."""
         observed = torch.nonzero(model["count"] > 0)[:, 0]
         cross = covariance_with(gp.Kernel.of(model), semantics, model["described"], observed)
-        return from_prior(model, cross @ model["dual_coefficients"][observed], semantics, model["described"])
+        return from_prior(model, cross @ model["dual_coefficients"][..., observed, :], semantics, model["described"])
 
     def support(self, params: Params, semantics: Tensor) -> Tensor:
         """Return (C, O) how much each observed class's mean counts in each class's prototype, O in order of ids."""
@@ -366,6 +369,6 @@ def _posterior_of(model: Params, semantics: Tensor) -> gp.Posterior:
 
 
 def _discriminants(apart: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return weights (T, d) and biases (T,) from prototypes less the centre (T, d)."""
+    """Return weights (..., T, d) and biases (..., T) from prototypes less the centre (..., T, d)."""
     weight = apart @ precision
-    return weight, (weight * apart).sum(1) / -2
+    return weight, (weight * apart).sum(-1) / -2

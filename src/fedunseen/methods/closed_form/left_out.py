@@ -35,8 +35,11 @@ def estimable(method: ClosedForm, sums: Params) -> bool:
     )
 
 
-def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params, shots: int = 0) -> NDArray[np.float64]:
-    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws."""
+def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params, int]], sums: Params) -> NDArray[np.float64]:
+    """Return the accuracy among classes left out, in percent, (methods, repeats): all are tested on the same draws.
+
+    ``tested``: methods, their models, and how many examples of each class left out they see: none, or one number.
+    """
     count, total = sums["count"], sums["total"]
     there = torch.nonzero(count > 0)[:, 0].numpy()
     means, width = total / count.clamp(min=1.0)[:, None], total.shape[1]
@@ -49,26 +52,30 @@ def left_out_accuracy(tested: Sequence[tuple[ClosedForm, Params]], sums: Params,
     factor = torch.linalg.cholesky(within).float()
     wanted = max(2, min(len(tested[0][0].space.unseen), len(there) // 2))
     asked = torch.arange(wanted).repeat_interleave(DRAWS)
+    most = max(shots for *_, shots in tested)
     right = []
-    for repeat in range(next(n for most, n in _REPEATS if width <= most)):
+    for repeat in range(next(n for widest, n in _REPEATS if width <= widest)):
         rng = stream(0, "classes left out of the sums", repeat)
         out = torch.from_numpy(np.sort(rng.choice(there, wanted, replace=False)))
-        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + shots), width))).float() @ factor.T
-        tests, examples = noise.split([wanted * DRAWS, wanted * shots])
+        noise = torch.from_numpy(rng.standard_normal((wanted * (DRAWS + most), width))).float() @ factor.T
+        tests, examples = noise.split([wanted * DRAWS, wanted * most])
         kept = count.clone()
         kept[out] = 0.0
-        less = {**sums, "count": kept, "total": means * kept[:, None]}
         square = torch.add(sums["square"], spread, alpha=float(kept.sum() / count.sum()) - 1)
         square.addmm_(total[out].T, means[out], alpha=-1.0)
-        if shots:
-            ids = out.repeat_interleave(shots)
+        shown = {0: {**sums, "count": kept, "total": means * kept[:, None], "square": square}}
+        if most:
+            ids = out.repeat_interleave(most)
             examples = examples + means[ids]
-            kept[out] = float(shots)
-            less["total"].index_add_(0, ids, examples)
-            square += examples.T @ examples
+            shown[most] = {
+                **sums,
+                "count": kept.index_fill(0, out, float(most)),
+                "total": shown[0]["total"].index_add(0, ids, examples),
+                "square": square + examples.T @ examples,
+            }
         inputs = (tests + means[out][asked]).float()
         with torch.no_grad():
-            scores = [method.left_out_scores(model, less | {"square": square}, inputs, out) for method, model in tested]
+            scores = [method.left_out_scores(model, shown[shots], inputs, out) for method, model, shots in tested]
         right.append([100 * float((one.argmax(1) == asked).double().mean()) for one in scores])
     return np.array(right).T
 
@@ -89,18 +96,19 @@ def estimates(method: ClosedForm, sums: Params, model: Params, examples: bool = 
         return {}
     sums = {**sums, **dequantized(sums, method.quantization)}
     quick = method.quick(model)
-    tested = [(quick, model)]
+    tested = [(quick, model, 0)]
     about = method.space, method.semantics, method.backbone
     if not isinstance(quick, Gaussian):
         rival = Gaussian(Gaussian.Settings.model_validate({}), *about)
         solved = rival.solve(sums)
-        tested.append((rival.quick(solved), solved))
+        tested.append((rival.quick(solved), solved, 0))
     if not isinstance(quick, Ridge):
-        tested.append((Ridge(Ridge.Settings.model_validate({}), *about), {}))
+        tested.append((Ridge(Ridge.Settings.model_validate({}), *about), {}, 0))
+    shown = [(quick, model, SHOTS)] if examples and isinstance(quick, Gaussian) else []
     with few_threads(method.width):
-        ours, *theirs = left_out_accuracy(tested, sums)
-        accuracy = {"0": float(ours.mean())}
-        if examples and isinstance(quick, Gaussian):
-            accuracy[str(SHOTS)] = float(left_out_accuracy(tested[:1], sums, SHOTS).mean())
-    rivals = {one.settings.name: lead_over(row, ours) for (one, _), row in zip(tested[1:], theirs, strict=True)}
+        ours, *theirs = left_out_accuracy([*tested, *shown], sums)
+    accuracy = {"0": float(ours.mean())}
+    if shown:
+        accuracy[str(SHOTS)] = float(theirs.pop().mean())
+    rivals = {one.settings.name: lead_over(row, ours) for (one, *_), row in zip(tested[1:], theirs, strict=True)}
     return {"left_out_accuracy": accuracy, "left_out_rivals": rivals}
