@@ -19,6 +19,7 @@ from fedunseen.methods.closed_form.statistics import scatter
 
 _ZSL_DRAWS = 50  # of each class that is left out
 SAMPLES_ENOUGH = 10  # for each feature: samples beyond them change scores of new samples by a tenth at most
+_AT_ONCE = 2**20  # covariances of classes
 EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
 
 
@@ -220,18 +221,18 @@ def fit_kernel(
 class Posterior:
     """Prototypes as combinations of observed class means."""
 
-    weights: Tensor  # (T, O): mu = m + weights (M - m)
-    variance: Tensor  # (T,) of each prototype, in units of Sigma: tends to 0 as the sample count grows
+    weights: Tensor  # (..., T, O): mu = m + weights (M - m)
+    variance: Tensor  # (..., T) of each prototype, in units of Sigma: tends to 0 as the sample count grows
 
 
 def posterior(kernel: Tensor, cross: Tensor, own: Tensor, count: Tensor) -> Posterior:
     """Return the posterior of prototypes."""
     a = kernel.clone()
-    a.diagonal().add_(1 / count)
+    a.diagonal(dim1=-2, dim2=-1).add_(1 / count)
     factor = torch.linalg.cholesky(a)
-    half = torch.linalg.solve_triangular(factor, cross.T, upper=False)
-    weights = torch.linalg.solve_triangular(factor.T, half, upper=True).T
-    return Posterior(weights, (own - half.square().sum(0)).clamp(min=0.0))
+    half = torch.linalg.solve_triangular(factor, cross.mT, upper=False)
+    weights = torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
+    return Posterior(weights, (own - half.square().sum(-2)).clamp(min=0.0))
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,7 @@ def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
     for out, rng in _left_out(total, classes):
         kept = everyone[~torch.isin(everyone, out)]
         order = torch.cat([kept, out])  # neighbors are sliced, which copies nothing
-        mean, spread = _scores_of(found, k, count, kept, order, full.weights)
+        mean, spread = _scores_of(found, k, count, kept, order, full.weights, everyone)
         noise = torch.from_numpy(rng.standard_normal((total, draws, total), dtype=np.float32))
         noise *= (1 + full.variance).sqrt().float()[:, None, None]
         scores = torch.baddbmm(mean.float()[:, None], noise, spread.T.float().expand(total, -1, -1))
@@ -275,23 +276,26 @@ def leave_class_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
 def zsl_of_left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: Kernel, classes: int) -> float:
     """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its time."""
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
-    everyone, right = torch.arange(len(count)), []
-    for out, normal in _zsl_draws(len(count), classes):
-        kept = everyone[~torch.isin(everyone, out)]
-        mean, spread = _scores_of(found, k, count, kept, out, full.weights[out])
-        noise = normal * (1 + full.variance[out]).sqrt().float()[:, None, None]
-        scores = noise @ spread.T.float() + mean.float()[:, None]
-        right.append(scores.argmax(2) == torch.arange(len(out))[:, None])
-    return 100 * float(torch.stack(right).double().mean())
+    total, right = len(count), []
+    parts = (each.split(max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
+    for out, kept, normal in zip(*parts, strict=True):
+        mean, spread = _scores_of(found, k, count, kept, out, full.weights, out)
+        scores = (normal.flatten(1, 2) @ spread.mT.float()).view_as(normal)
+        scores += (mean / (1 + full.variance[out]).sqrt()[..., None]).float()[..., None, :]  # scaled: the same answers
+        right.append(scores.max(-1).indices == torch.arange(out.shape[1])[:, None])
+    return 100 * float(torch.cat(right).double().mean())
 
 
 @lru_cache(maxsize=1)
-def _zsl_draws(total: int, classes: int) -> list[tuple[Tensor, Tensor]]:
-    """Return the classes that are left out, several times over, with normal draws: every shrinkage has the same."""
-    return [
+def _zsl_draws(total: int, classes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return classes that are left out, those kept, and normal draws: every shrinkage has the same."""
+    drawn = [
         (out, torch.from_numpy(rng.standard_normal((len(out), _ZSL_DRAWS, len(out)), dtype=np.float32)))
         for out, rng in _left_out(total, classes)
     ]
+    outs, normals = (torch.stack(each) for each in zip(*drawn, strict=True))
+    everyone = torch.arange(total)
+    return outs, torch.stack([everyone[~torch.isin(everyone, out)] for out in outs]), normals
 
 
 def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Generator]]:
@@ -303,26 +307,30 @@ def _left_out(total: int, classes: int) -> Iterator[tuple[Tensor, np.random.Gene
 
 
 def _scores_of(
-    found: Whitened, k: Tensor, count: Tensor, kept: Tensor, targets: Tensor, centres: Tensor
+    found: Whitened, k: Tensor, count: Tensor, kept: Tensor, targets: Tensor, weights: Tensor, drawn: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed."""
-    total = len(count)
-    inner = posterior(k[kept][:, kept], k[targets][:, kept], k.diagonal()[targets], count[kept])
+    """Return how scores of ``targets``, predicted from ``kept`` classes, are distributed for samples of ``drawn``.
+
+    Classes are ids (..., n); ``weights`` (C, C) are those of the posterior given all classes.
+    """
+    cross = k[targets[..., None], kept[..., None, :]]
+    inner = posterior(k[kept[..., None], kept[..., None, :]], cross, k.diagonal()[targets], count[kept])
     # as combinations of all (M - m): the kept classes have a mean of their own
-    combined = torch.zeros(len(targets), total, dtype=k.dtype)
-    combined[:, kept] = inner.weights + (1 - inner.weights.sum(1, keepdim=True)) / len(kept)
-    combined -= combined.mean(1, keepdim=True)
-    if len(found.gram) > total:  # and each class's own prior mean
-        own = torch.eye(total, dtype=k.dtype)
-        combined = torch.cat([combined, own[targets]], 1)
-        centres = torch.cat([centres, own if len(centres) == total else own[targets]], 1)
+    values = inner.weights + (1 - inner.weights.sum(-1, keepdim=True)) / kept.shape[-1]
+    combined = k.new_zeros(*targets.shape, len(k)).scatter_(-1, kept[..., None, :].expand_as(values), values)
+    combined -= combined.mean(-1, keepdim=True)
+    centres = weights[drawn]
+    if len(found.gram) > len(k):  # and each class's own prior mean
+        own = torch.eye(len(k), dtype=k.dtype)
+        combined, centres = torch.cat([combined, own[targets]], -1), torch.cat([centres, own[drawn]], -1)
     projected = combined @ found.gram
-    mean = centres @ projected.T - (projected * combined).sum(1) / 2
-    covariance = combined @ found.spread @ combined.T
-    covariance.diagonal().add_(1e-9 * covariance.diagonal().mean() + 1e-300)
+    mean = centres @ projected.mT - (projected * combined).sum(-1)[..., None, :] / 2
+    covariance = combined @ found.spread @ combined.mT
+    diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+    diagonal += 1e-9 * diagonal.mean(-1, keepdim=True) + 1e-300
     factor, failed = torch.linalg.cholesky_ex(covariance)
-    if failed:  # samples do not vary where classes differ: the spread is rounding, which may be negative
-        covariance.diagonal().add_(1e-9 * found.gram.diagonal().mean())
+    if failed.any():  # samples do not vary where classes differ: the spread is rounding, which may be negative
+        diagonal += (failed > 0)[..., None] * (1e-9 * found.gram.diagonal().mean())
         factor = torch.linalg.cholesky(covariance)
     return mean, factor
 
