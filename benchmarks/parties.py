@@ -57,7 +57,7 @@ def take_part(folder: Path, names: list[str], port: int) -> None:
 def measure(count: int, rounds: int) -> tuple[int, int, float]:
     """Return the coordinator's memory before the parties came, at its peak, and the median seconds of a round."""
     from fedunseen import Experiment
-    from fedunseen.engines.carriers.websocket.kit import make
+    from fedunseen.tools.certs import make
     from fedunseen.tools.deal import deal
 
     names = [f"party{k}" for k in range(count)]

@@ -8,7 +8,7 @@ from fedunseen.secagg.enrolment import Credentials, Enrolment
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
 
-from fedunseen.engines.carriers.websocket.kit import Authority, revoked
+from fedunseen.tools.certs import Authority, revoked
 
 
 def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, refused, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import Format, emit, logged, speak, subscribed
 from fedunseen.core.files import holding
-from fedunseen.engines.remote.releases import Releases
+from fedunseen.privacy.releases import Releases
 from processes import sets
 
 

@@ -83,13 +83,13 @@ def test_a_killed_party_is_left_out_and_comes_back(machine, tmp_path):
 
 
 def test_credentials_of_each_party_are_its_own(tmp_path):
-    from fedunseen.engines.carriers.websocket.kit import make
+    from fedunseen.tools.certs import make
 
     kit = tmp_path / "kit"
     make(kit, "hospital.example", ["a", "b"], 1)
     assert sorted(path.name for path in kit.iterdir()) == ["a", "b", "coordinator"]
     keys = list(kit.rglob("*.key"))
-    assert sorted(path.parent.name for path in keys) == ["a", "b", "coordinator"]
+    assert sorted(path.parent.name for path in keys) == ["a", "a", "b", "b", "coordinator", "coordinator"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
     assert parse_json((kit / "a/party.json").read_bytes()) == {"name": "a"}
     assert parse_json((kit / "coordinator/parties.json").read_bytes()) == {"parties": ["a", "b"]}

@@ -29,6 +29,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from fedunseen.engines.carriers.websocket import client, messages, server
 from fedunseen.engines.carriers.websocket import kit as kits
+from fedunseen.tools import certs
 
 pytestmark = pytest.mark.slow
 NAMES = ("north", "south", "west")
@@ -218,7 +219,7 @@ def test_the_second_process_of_a_party_is_refused(place, monkeypatch):
 
 
 def test_strangers_and_expired_certificates_are_refused(place, tmp_path):
-    kits.make(tmp_path / "other", "127.0.0.1", NAMES, days=2)
+    certs.make(tmp_path / "other", "127.0.0.1", NAMES, days=2)
     keyless = tmp_path / "other" / "south"
     (keyless / "ca.crt").write_bytes((place.kit / "south" / "ca.crt").read_bytes())
     where = f"127.0.0.1:{place.port}"
@@ -386,8 +387,8 @@ def test_damaged_kits(place):
 def test_an_expired_certificate(place, monkeypatch, tmp_path):
     place.kit = tmp_path / "old"
     with monkeypatch.context() as patch:
-        patch.setattr(kits, "datetime", days_ago(9))
-        kits.make(place.kit, "127.0.0.1", NAMES, days=2)
+        patch.setattr(certs, "datetime", days_ago(9))
+        certs.make(place.kit, "127.0.0.1", NAMES, days=2)
     with pytest.raises(RefusedError, match=r"server.crt: valid from .* not today; make a new kit"), place.host():
         pass
     monkeypatch.setattr(kits, "server_files", lambda kit: (kit / "server.crt", kit / "server.key"))

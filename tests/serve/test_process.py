@@ -57,8 +57,10 @@ def test_it_answers_many_at_once_and_sigterm_ends_it(started, machine):
 
 
 def test_with_a_certificate_it_speaks_tls(started, tmp_path):
-    kit = pytest.importorskip("fedunseen.engines.carriers.websocket.kit")
-    kit.make(tmp_path / "kit", "127.0.0.1", ["north"], 1)
+    certs = pytest.importorskip("fedunseen.tools.certs")
+    from fedunseen.engines.carriers.websocket import kit
+
+    certs.make(tmp_path / "kit", "127.0.0.1", ["north"], 1)
     certificate, key = kit.server_files(tmp_path / "kit" / "coordinator")
     (tmp_path / "token").write_text("a-token-of-the-tests\n")
     options = ("--certificate", certificate, "--key", key, "--token-file", tmp_path / "token")

@@ -20,7 +20,7 @@ from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, RunDirectoryError
 from fedunseen.core.files import existing_folder, free_folder, parse_json
-from fedunseen.engines.remote.names import party_names
+from fedunseen.core.party_names import party_names
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -53,8 +53,6 @@ def certs(
     revoke: Annotated[str | None, typer.Option(help="With --authority: shut these parties out: a,b.")] = None,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
-    from fedunseen.secagg.enrolment import enrol
-
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
     free_folder(out)
@@ -63,7 +61,14 @@ def certs(
             raise ExperimentError(
                 "--authority is missing: name the folder in which the certificates' authority is kept"
             )
-        _change(authority, out, renew, revoke)
+        changed = party_names((renew or revoke or "").split(","))
+        from fedunseen.engines.carriers.websocket.kit import REVOKED
+        from fedunseen.tools.certs import change
+
+        change(authority, out, changed, renew is not None)
+        say(*(f"{name}: {out / name}" for name in changed if renew))
+        say(f"for the coordinator's credentials folder: {out / 'coordinator'}")
+        say(*(f"for every party's credentials folder: {out / 'coordinator' / n}" for n in (REVOKED, "federation.json")))
         return
     names = party_names(parties.split(","))
     if authority is not None and out.resolve() in (
@@ -71,30 +76,12 @@ def certs(
         *authority.resolve().parents,
     ):
         raise RunDirectoryError("--authority is inside --out: choose a folder that is handed to no one")
-    from fedunseen.engines.carriers.websocket.kit import make
+    from fedunseen.tools.certs import make
 
     make(out, _address(address)[0], names, days, authority)
-    enrol(out, names, authority)
     say(f"coordinator: {out / 'coordinator'}", *(f"{name}: {out / name}" for name in names))
     if authority is not None:
         say(f"authority (for no one who runs the coordinator): {authority}")
-
-
-def _change(authority: Path, out: Path, renew: str | None, revoke: str | None) -> None:
-    """Give parties new keys, or shut them out; either way their certificates so far are revoked."""
-    from fedunseen.engines.carriers.websocket.kit import REVOKED, Authority
-    from fedunseen.secagg.enrolment import change
-
-    names, coordinator = party_names((renew or revoke or "").split(",")), out / "coordinator"
-    before = now = Authority.load(authority)
-    before.check(names)
-    change(authority, out, names if renew else (), () if renew else names)
-    for name in names if renew else ():
-        now = now.renew(name, out)
-        say(f"{name}: {out / name}")
-    (coordinator / REVOKED).write_bytes(before.revoke(names))
-    say(f"for the coordinator's credentials folder: {coordinator}")
-    say(*(f"for every party's credentials folder: {coordinator / name}" for name in (REVOKED, "federation.json")))
 
 
 @live_page
@@ -217,10 +204,10 @@ def join(
     from fedunseen.engines.carriers import websocket
     from fedunseen.engines.remote.link import Join  # now: PyTorch comes with some of these, which takes seconds
     from fedunseen.engines.remote.party import Party
-    from fedunseen.engines.remote.releases import Site
     from fedunseen.experiment.client_data import PartyData, Removal
     from fedunseen.experiment.manifest import unused
     from fedunseen.privacy.client_level import plan_cost
+    from fedunseen.privacy.releases import Site
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)

@@ -114,7 +114,7 @@ def ledger(
     as_json: opt.Json = False,
 ) -> None:
     """List what a party has sent: when, for which run, what kind, how many bytes; and the privacy that it spent."""
-    from fedunseen.engines.remote.releases import Releases
+    from fedunseen.privacy.releases import Releases
 
     if not state.is_dir():
         raise DataError(f"the folder {state} is missing: name a party's --state folder")

@@ -16,7 +16,7 @@ from fedunseen.cli.console import check_consent, filled, finish, overrides_of, s
 from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
-from fedunseen.engines.remote.names import party_names
+from fedunseen.core.party_names import party_names
 
 if TYPE_CHECKING:
     from fedunseen.engines.offline.coordinator import Offline
@@ -192,8 +192,8 @@ def answer(
     from fedunseen.cli.progress import preparation_bars
     from fedunseen.engines.offline.files import read, write
     from fedunseen.engines.offline.party import Answering
-    from fedunseen.engines.remote.releases import Releases, data_mark, run_mark
     from fedunseen.privacy.client_level import plan_cost
+    from fedunseen.privacy.releases import Releases, data_mark, run_mark
 
     own_settings = overrides_of(overrides)
     asked = read(plan, "plan")

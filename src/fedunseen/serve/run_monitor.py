@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 from fedunseen.core.errors import QuorumError
 from fedunseen.engines.remote.coordinator import DistributedSettings, PartyStatus, needed
-from fedunseen.engines.remote.releases import Site
 from fedunseen.evaluation.measures import SHORT
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.privacy.releases import Site
 
 Phase = Literal["preparing", "waiting", "training", "finishing", "complete", "paused", "interrupted", "failed"]
 

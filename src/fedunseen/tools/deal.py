@@ -8,10 +8,10 @@ import numpy as np
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.files import free_folder, whole_folder
+from fedunseen.core.party_names import COORDINATOR, party_names
 from fedunseen.core.registry import find
 from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.folder import write_folder
-from fedunseen.engines.remote.names import COORDINATOR, party_names
 from fedunseen.experiment.assemble import partition_of
 from fedunseen.experiment.schema import Experiment
 

@@ -79,7 +79,7 @@ def _serve(config: Mapping[str, Any]) -> None:
 
 def _names(config: Mapping[str, Any]) -> list[str]:
     """Return the names of the parties; none: a simulation."""
-    from fedunseen.engines.remote.names import party_names
+    from fedunseen.core.party_names import party_names
 
     if given := str(config.get("parties") or ""):
         return party_names(given.split(","))

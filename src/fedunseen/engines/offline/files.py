@@ -17,7 +17,7 @@ import torch
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import check_ordinary, replacing
 from fedunseen.core.parameters import Params
-from fedunseen.engines.remote.names import COORDINATOR
+from fedunseen.core.party_names import COORDINATOR
 from fedunseen.engines.remote.wire import WireError, installed, pack, plain, read_instruction, unpack
 from fedunseen.secagg.enrolment import Enrolment
 from fedunseen.secagg.masks import digest_of

@@ -9,9 +9,9 @@ import pytest
 
 from fedunseen.cli.health import summary
 from fedunseen.core.errors import DataError, RefusedError
-from fedunseen.engines.remote.releases import Releases, Site, header_of
 from fedunseen.engines.remote.wire import failure, pack
 from fedunseen.privacy.client_level import plan_cost
+from fedunseen.privacy.releases import Releases, Site, header_of
 from fedunseen.serve.run_monitor import SiteMonitor
 
 NOISE = {"name": "sample-level", "clip": 1.0, "epsilon": 3.0}
