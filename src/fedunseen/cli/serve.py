@@ -73,5 +73,6 @@ def serve(
             signal.signal(name, lambda *_: None)
         say(f"serving {path} at {url} (Ctrl-C ends it)")
         print_json(as_json, {"run": str(path), "url": url})
-        uvicorn.Server(config).run([listening])
+        # libuv takes one connection of a socket between two rounds of answers: take sixteen.
+        uvicorn.Server(config).run([listening, *(listening.dup() for _ in range(15))])
     say("stopped")

@@ -120,11 +120,15 @@ class Quantization:
         beyond = self._round(codes)
         return codes.astype(np.int8 if self.bits <= 8 else np.int16), beyond
 
+    @cached_property
+    def _divisor(self) -> NDArray[np.float32]:
+        return np.where(self.step > 0, self.step, np.float32(np.inf))
+
     def _round(self, rows: NDArray[np.float32]) -> int:
         """Replace features by whole numbers, and return how many were clipped."""
-        rows /= np.where(self.step > 0, self.step, np.float32(np.inf))
+        rows /= self._divisor
         np.rint(rows, out=rows)
-        if rows.size and rows.max() <= self.levels and rows.min() >= -self.levels:
+        if rows.size and np.maximum.reduce(rows, None) <= self.levels and np.minimum.reduce(rows, None) >= -self.levels:
             return 0
         beyond = np.count_nonzero(np.abs(rows) > self.levels)
         np.clip(rows, -self.levels, self.levels, out=rows)
@@ -180,7 +184,8 @@ class Scaler:
         if not self.steps and self.quantization is None:
             return rows.astype(np.float32, copy=False)
         scaled = np.empty(rows.shape, dtype=np.float32)
-        for block, out in zip(blocks(rows), blocks(scaled), strict=True):
+        small = rows.size <= BLOCK
+        for block, out in ((rows, scaled),) if small else zip(blocks(rows), blocks(scaled), strict=True):
             self._scale(block, out)
             if self.quantization is not None:
                 self.quantization._round(out)
@@ -204,20 +209,23 @@ class Scaler:
         """How scaled rows are rounded; None: they are not."""
         return Quantization.read(self.statistics)
 
+    @cached_property
+    def _offset(self) -> NDArray[np.float32] | None:
+        return None if self.quantization is None or not self.quantization.offset.any() else self.quantization.offset
+
     def quantized(self, quantization: Quantization) -> Scaler:
         """Return the scaler that rounds too."""
         return Scaler(self.steps, {**self.statistics, **quantization.statistics})
 
     def _scale(self, rows: NDArray[Any], out: NDArray[np.float32]) -> None:
-        offset = None if self.quantization is None or not self.quantization.offset.any() else self.quantization.offset
-        if not self.steps and offset is not None:  # once through memory instead of twice
-            np.subtract(rows, offset, out=out, dtype=np.float32, casting="unsafe")
+        if not self.steps and self._offset is not None:  # once through memory instead of twice
+            np.subtract(rows, self._offset, out=out, dtype=np.float32, casting="unsafe")
             return
         out[:] = rows
         for i, step in enumerate(self.steps):
             self._apply(step, i, out)
-        if offset is not None:
-            out -= offset
+        if self._offset is not None:
+            out -= self._offset
 
     def _apply(self, step: Scaling, i: int, rows: NDArray[np.float32]) -> None:
         """Apply one step in place."""

@@ -72,7 +72,7 @@ class Backbone:
         Running statistics (``fedunseen.core.parameters.is_statistic``) are used as they are, or, in ``training``,
         replaced by the batch's own and updated in place.
         """
-        return inputs.to(torch.promote_types(inputs.dtype, torch.float32))
+        return inputs if inputs.dtype == torch.float32 else inputs.to(torch.promote_types(inputs.dtype, torch.float32))
 
     def multiply_adds(self) -> int:
         """Return the multiplications that one sample takes; 0 where nothing is computed."""

@@ -2,21 +2,24 @@
 
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Path, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from fastapi.routing import APIRoute
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field, StrictStr, ValidationError
+from pydantic_core import to_json
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedunseen import __version__
 from fedunseen.core.errors import DataError, ExperimentError, FedUnseenError
@@ -125,8 +128,7 @@ class Service:
     async def ask(self, question: Callable[[], _T], size: int = _SMALL) -> _T:
         """Ask the model when it is our turn; ``size``: bytes of the request."""
         try:
-            with self.measured.waiting.track_inprogress():
-                return await self.queue.ask(question, self.limits.answer, size < _SMALL)
+            return await self.queue.ask(question, self.limits.answer, size < _SMALL)
         except QueueFullError:
             raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
@@ -146,26 +148,32 @@ async def _service(request: Request) -> Service:
 Served = Annotated[Service, Depends(_service)]
 
 
-class _Predict(APIRoute):
-    """Ranks at once what is asked without a query: FastAPI's reading of parameters takes as long as the model."""
+@dataclass(eq=False)
+class _Quick:
+    """ASGI middleware: ranks what is asked without a query, since FastAPI's way to a function takes as long."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what answers a request."""
-        usual = super().get_route_handler()
+    app: ASGIApp
 
-        async def handle(request: Request) -> Response:
-            if request.scope["query_string"]:
-                return await usual(request)
-            response: Response = await self.endpoint(request, request.app.state.service)
-            return response
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or hand it on."""
+        if scope["type"] != "http" or scope["path"] != "/predict" or scope["method"] != "POST" or scope["query_string"]:
+            return await self.app(scope, receive, send)
+        request, scope["route"] = Request(scope, receive), routes.routes[0]
+        try:
+            response = await predict(request, request.app.state.service)
+        except FedUnseenError as error:
+            response = await _refuse(request, error)
+        except HTTPException as error:
+            response = await http_exception_handler(request, error)
+        except ClientDisconnect as error:
+            response = await _gone(request, error)
+        await response(scope, receive, send)
 
-        return handle
+
+routes = APIRouter()
 
 
-routes, quick = APIRouter(), APIRouter(route_class=_Predict)
-
-
-@quick.post("/predict", openapi_extra=_takes(Samples), response_model=Answers)
+@routes.post("/predict", openapi_extra=_takes(Samples), response_model=Answers)
 async def predict(
     request: Request,
     served: Served,
@@ -178,18 +186,20 @@ async def predict(
     """Rank classes for files, numbers or texts."""
     model, (body, files) = served.model, await _read(request, Samples)
 
-    def answer() -> list[Answer]:
+    def answer() -> list[dict[str, Any]]:  # as Answers has it
         names, samples = _samples(model, body, files)
         rankings = model.rank(samples, among, top)
-        answers = [Answer(input=name, classes=ranking) for name, ranking in zip(names, rankings, strict=True)]
+        answers: list[dict[str, Any]] = [
+            {"input": name, "classes": ranking} for name, ranking in zip(names, rankings, strict=True)
+        ]
         if explain and len(samples) == 1:
-            answers[0].why = model.explain(samples, [item.name for item in rankings[0][:3]])
+            answers[0]["why"] = model.explain(samples, [item.name for item in rankings[0][:3]])
         return answers
 
     size = int(request.headers.get("content-length", _SMALL))  # the guard has read it
     answers = await served.ask(answer, size)
     served.measured.samples.inc(len(answers))
-    return Response(Answers(answers=answers).model_dump_json(exclude_none=True), media_type="application/json")
+    return Response(to_json({"answers": answers}, inf_nan_mode="null"), media_type="application/json")
 
 
 @routes.get("/", response_class=HTMLResponse, include_in_schema=False)
@@ -298,11 +308,12 @@ def create_app(
     """Return the service as an ASGI application."""
     limits, measured = limits or Limits(), MeasuredModel()
     app = FastAPI(title="FedUnseen", version=__version__, docs_url=None, redoc_url=None)  # those pages need a network
+    app.add_middleware(_Quick)
     app.add_middleware(Guard, token=token, local=local, limits=limits, measured=measured, write_token=write_token)
     app.add_exception_handler(FedUnseenError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_query)
     app.add_exception_handler(ClientDisconnect, _gone)
-    app.router.routes += quick.routes + routes.routes  # a router within the router takes longer
+    app.router.routes += routes.routes  # a router within the router takes longer
     queue, protected = InferenceQueue(limits.waiting), token is not None or write_token is not None
     app.state.warm = warm = queue.put(model.warm)
 
@@ -312,6 +323,7 @@ def create_app(
 
     warm.add_done_callback(note)
     measured.added.set(len(model.added))
+    measured.waiting.set_function(lambda: queue.asked)
     app.state.service = Service(model, limits, measured, queue, warm, protected, _about(model, protected))
     return app
 

@@ -3,10 +3,39 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+
+class _OneWrite:
+    """A transport that sends the head of an answer with the first of its body: every write wakes the client."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self._head = transport, b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Keep a head until :meth:`flush`, and send other bytes at once."""
+        if self._head or not data.startswith(b"HTTP/1.1 ") or data.startswith(b"HTTP/1.1 100 "):
+            data, self._head = self._head + data, b""
+            self._transport.write(data)
+        else:
+            self._head = data
+
+    def flush(self) -> None:
+        """Send what is kept."""
+        if self._head:
+            self.write(b"")
+
+    def close(self) -> None:
+        """Send what is kept, and close."""
+        self.flush()
+        self._transport.close()
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -17,7 +46,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a new connection, and drop another where there would be too many."""
-        super().connection_made(transport)
+        self._sending = _OneWrite(transport)
+        super().connection_made(self._sending)  # type: ignore[arg-type]
         self._begun, self._head = time.monotonic(), 0
         if self.limit_concurrency is not None and len(self.connections) > self.limit_concurrency // 2:
             waiting = [
@@ -45,6 +75,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head = 0 if in_body or self.cycle is not before else self._head + len(data)
         if self._head > self.head_bytes:
             self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        """Send a head that nothing follows."""
+        self._sending.flush()
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""

@@ -27,6 +27,7 @@ class InferenceQueue:
 
     def __init__(self, waiting: int) -> None:
         self.waiting = waiting
+        self.asked = 0  # questions without an answer yet
         self._asking = threading.Lock()
         self._small = QUICK  # seconds that small questions took lately
         self._line: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
@@ -40,16 +41,20 @@ class InferenceQueue:
 
     async def ask(self, question: Callable[[], _T], seconds: float, small: bool = False) -> _T:
         """Return the answer to a question; ``small``: it should take as long as other small ones."""
-        if small:
-            question = self._timed(question)
-            if self._small < QUICK and self._line.empty() and self._asking.acquire(blocking=False):
-                try:
-                    return question()
-                finally:
-                    self._asking.release()
-        if self._line.qsize() >= self.waiting:
-            raise QueueFullError
-        return await asyncio.wait_for(asyncio.wrap_future(self.put(question)), seconds)
+        self.asked += 1
+        try:
+            if small:
+                question = self._timed(question)
+                if self._small < QUICK and self._line.empty() and self._asking.acquire(blocking=False):
+                    try:
+                        return question()
+                    finally:
+                        self._asking.release()
+            if self._line.qsize() >= self.waiting:
+                raise QueueFullError
+            return await asyncio.wait_for(asyncio.wrap_future(self.put(question)), seconds)
+        finally:
+            self.asked -= 1
 
     def _timed(self, question: Callable[[], _T]) -> Callable[[], _T]:
         def ask() -> _T:

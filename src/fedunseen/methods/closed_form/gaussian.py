@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import linear
 
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.core.parameters import Params
@@ -196,12 +197,17 @@ class Gaussian(ClosedForm, name="gaussian"):
         }
         return model | self._linear(model, semantics)
 
+    def knows(self, params: Params, semantics: Tensor) -> bool:
+        """Return whether these are the semantics of the model's own classes."""
+        known = len(params["weight"])
+        return len(semantics) == known and (semantics is self.semantics or known > len(self.semantics))
+
     def scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return (n, C') log-likelihoods of classes but for what all have in common, seen classes less the offset."""
         weight, bias = params["weight"], params["bias"]
-        features = self.backbone(params, inputs).to(weight.dtype)
-        if len(semantics) == len(weight) and (semantics is self.semantics or len(weight) > len(self.semantics)):
-            return torch.addmm(bias, features - params["centre"], weight.T)  # its own classes
+        features = self.backbone(params, inputs) - params["centre"]  # float64
+        if self.knows(params, semantics):
+            return linear(features, weight, bias)
         known = min(len(weight), len(semantics))
         mine = self.semantics.to(semantics)
         same = (semantics[:known] == mine[:known]).all(1) if known <= len(mine) else torch.ones(known, dtype=torch.bool)
@@ -211,7 +217,12 @@ class Gaussian(ClosedForm, name="gaussian"):
             weight = torch.cat([weight[:known], weight.new_zeros(len(semantics) - known, weight.shape[1])])
             bias = torch.cat([bias[:known], bias.new_zeros(len(semantics) - known)])
             weight[new], bias[new] = self.describe(params, semantics[new])
-        return torch.addmm(bias[: len(semantics)], features - params["centre"], weight[: len(semantics)].T)
+        return linear(features, weight[: len(semantics)], bias[: len(semantics)])
+
+    def own_scores(self, params: Params, rows: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return :meth:`scores` of vectors (n, d) for the model's own classes, the same bits in half the time."""
+        features = torch.from_numpy(rows - params["centre"].numpy())
+        return np.asarray(linear(features, params["weight"], params["bias"]).numpy())
 
     def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return what :meth:`scores` does, with prototypes that the graph makes of any classes' semantics.
