@@ -77,7 +77,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def on_response_complete(self) -> None:
-        """Send a head that nothing follows."""
+        """Send a head without a body."""
         self._sending.flush()
         super().on_response_complete()
 
