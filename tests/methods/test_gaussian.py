@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import scipy.optimize
 import scipy.stats
 import torch
 import torch.nn.functional as F
@@ -82,9 +83,33 @@ def test_the_evidence_is_the_density_of_the_class_means_and_its_gradient_that_of
     assert at(0.4, 2.0, 0.3, 20.0)[0] == pytest.approx(dense.logpdf(centred.numpy()), rel=1e-10)
 
     logs = np.log([0.8, 0.2, 30.0])
-    for slope, step in zip(at(0.3, *np.exp(logs))[1], np.eye(3) * 1e-5, strict=True):
-        above, below = (at(0.3, *np.exp(moved))[0] for moved in (logs + step, logs - step))
-        assert slope == pytest.approx((above - below) / 2e-5, rel=1e-5)
+    _, slopes, curvature = at(0.3, *np.exp(logs))
+    for slope, row, step in zip(slopes, curvature, np.eye(3) * 1e-5, strict=True):
+        above, below = (at(0.3, *np.exp(moved)) for moved in (logs + step, logs - step))
+        assert slope == pytest.approx((above[0] - below[0]) / 2e-5, rel=1e-5)
+        np.testing.assert_allclose(row, (above[1] - below[1]) / 2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fixed", [(None, None, None), (None, 0.1, None), (2.0, None, None), (None, None, 0.2)])
+def test_another_optimizer_finds_no_kernel_with_more_evidence(space, fixed):
+    method, x, labels = problem(space, **FIXED)
+    found = gp.moments(method.statistics(x, labels))
+    white, s = gp.whitened(found, 0.3), method.semantics.double()[torch.from_numpy(found.classes)]
+    median, distances = gp.median_distance(s), gp.squared_distances(s, s)
+    free = [i for i, value in enumerate(fixed) if value is None]
+    values = np.array([value or 0.5 for value in fixed])
+
+    def lacking(logs):
+        values[free] = np.exp(logs)
+        kernel = gp.Kernel(*values[:2], values[2] * median)
+        value, slope, _ = gp.evidence(kernel, white.gram, distances, found.count, WIDTH, white.logdet)
+        return -value, -slope[free]
+
+    bounds, tight = np.array([(-20, 12), (-12, 3), (-4, 3)])[free], {"ftol": 1e-15, "gtol": 1e-9}
+    best = scipy.optimize.minimize(lacking, np.log(values[free]), jac=True, bounds=bounds, options=tight)
+    kernel = gp.fit_kernel(white, s, found.count, fixed)
+    logs = np.log([kernel.variance, kernel.nugget, kernel.width / median])
+    assert lacking(logs[free])[0] <= best.fun + 1e-6
 
 
 def test_evidence_finds_what_noise_on_class_means_hides():

@@ -3,7 +3,7 @@
 Pure functions on tensors; :mod:`~.gaussian` says what they are for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -20,7 +20,10 @@ from fedunseen.methods.closed_form.statistics import scatter
 _ZSL_DRAWS = 50  # of each class that is left out
 SAMPLES_ENOUGH = 10  # for each feature: samples beyond them change scores of new samples by a tenth at most
 _AT_ONCE = 2**20  # covariances of classes
+_STEPS, _LONGEST = 100, 2.0  # to the highest evidence at most, and by how much a logarithm changes in one at most
 EVIDENCE_CLASSES = 400  # the evidence of more classes is that of a spread of them: a step takes their number cubed
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ def with_new_samples(white: Whitened, found: Moments) -> Whitened:
 
 def evidence(
     kernel: Kernel, gram: Tensor, distances: Tensor, count: Tensor, width: int, logdet: float = 0.0
-) -> tuple[float, tuple[float, float, float]]:
-    """Return how likely class means are, and its gradient by the logarithms of variance, nugget and width.
+) -> tuple[float, Floats, Floats]:
+    """Return how likely class means are, its gradient by the logarithms of variance, nugget and width, and its Hessian.
 
     With A = K + diag(1 / n) and Z = (M - m) Sigma^-1/2, whose rows' inner products are ``gram``, it is
 
@@ -157,20 +160,22 @@ def evidence(
 
     the last term being the Jacobian of whitening, without which likelihoods under different Sigma cannot be compared.
     """
-    smooth = kernel.variance * torch.exp(distances / (-2 * kernel.width))
-    k = smooth.clone()
-    k.diagonal().add_(kernel.variance * kernel.nugget)
-    a = k.clone()
-    a.diagonal().add_(1 / count)
-    factor = torch.linalg.cholesky(a)
+    smooth, near = kernel.variance * torch.exp(distances / (-2 * kernel.width)), distances / (2 * kernel.width)
+    nugget = torch.eye(len(smooth), dtype=smooth.dtype) * (kernel.variance * kernel.nugget)
+    parts = torch.stack([smooth + nugget, nugget, smooth * near])  # derivatives of A
+    factor = torch.linalg.cholesky(parts[0] + torch.diag(1 / count))
     inverse = torch.cholesky_inverse(factor)
     fitted = inverse @ gram @ inverse
     value = -width * float(factor.diagonal().log().sum()) - float((inverse * gram).sum()) / 2
-    value -= len(a) * (width * float(np.log(2 * np.pi)) + logdet) / 2
+    value -= len(gram) * (width * float(np.log(2 * np.pi)) + logdet) / 2
     slope = (fitted - width * inverse) / 2  # of the value by A
-    by_nugget = kernel.variance * kernel.nugget * float(slope.diagonal().sum())
-    by_width = float((slope * smooth * distances).sum()) / (2 * kernel.width)
-    return value, (float((slope * k).sum()), by_nugget, by_width)
+    gradient = (parts * slope).sum((1, 2)).numpy()
+    _, by_nugget, by_width = gradient
+    by_widths = float((parts[2] * (near - 1) * slope).sum())
+    hessian = np.array([gradient, [by_nugget, by_nugget, 0.0], [by_width, 0.0, by_widths]])
+    products = (parts @ inverse).flatten(1)
+    hessian += (products @ (parts @ (width / 2 * inverse - fitted)).mT.flatten(1).T).numpy()
+    return value, gradient, hessian
 
 
 def fit_kernel(
@@ -180,41 +185,57 @@ def fit_kernel(
     fixed: tuple[float | None, float | None, float | None],
     near: Kernel | None = None,
 ) -> Kernel:
-    """Return the kernel with the greatest evidence; fixed settings stay."""
+    """Return the kernel with the greatest evidence, looked for from the kernel ``near``; fixed settings stay."""
     median = median_distance(semantics)
     some = np.unique(np.linspace(0, len(count) - 1, min(len(count), EVIDENCE_CLASSES)).round().astype(np.int64))
     at = torch.from_numpy(some)
     gram, distances = found.gram[at][:, at], squared_distances(semantics[at], semantics[at])
-    logs = [None if value is None else float(np.log(max(value, 1e-300))) for value in fixed]
-    free = [i for i, value in enumerate(logs) if value is None]
-
-    def kernel(x: NDArray[np.float64]) -> Kernel:
-        given = list(logs)
-        for i, value in zip(free, x, strict=True):
-            given[i] = float(value)
-        v, nugget, width = (float(np.exp(value)) for value in given)  # type: ignore[arg-type]
-        return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
-
-    def loss(x: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        value, slope = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
-        return -value, -np.array([slope[i] for i in free])
-
+    free = [i for i, value in enumerate(fixed) if value is None]
     # class means are apart by v and 1 / n: where v begins, so that the scale of features and semantics has no effect
     begin = max(float(gram.diagonal().mean()) / found.width, 1e-6)
-    nugget, width = (-3.0, -1.5) if near is None else (np.log(max(near.nugget, 1e-5)), np.log(near.width / median))
-    start = np.array([(float(np.log(begin)), float(nugget), float(width))[i] for i in free])
-    bounds = [((-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0))[i] for i in free]
-    if not free:
-        return kernel(start)
-    from scipy.optimize import minimize  # half a second to import, and many runs fix the kernel or have none
+    start = (begin, np.exp(-3.0), np.exp(-1.5)) if near is None else (near.variance, near.nugget, near.width / median)
+    logs = np.log([max(own if own is not None else other, 1e-300) for own, other in zip(fixed, start, strict=True)])
 
-    best = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    if free[0] == 0 and best.x[0] <= bounds[0][0] + 1:
-        # Where 1 / n is as large as v, a first step from there may be so long that it ends where v is nothing and the
-        # evidence is flat. What 1 / n leaves of the spread is a nearer start.
-        start[0] = np.log(max(begin - float((1 / count[at]).mean()), 0.01 * begin))
-        best = min(best, minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds), key=lambda one: one.fun)
-    return kernel(best.x)
+    def kernel(x: Floats) -> Kernel:
+        given = logs.copy()
+        given[free] = x
+        v, nugget, width = np.exp(given).tolist()
+        return Kernel(v, nugget if fixed[1] != 0 else 0.0, width * median)
+
+    def value(x: Floats) -> tuple[float, Floats, Floats]:
+        value, slope, curvature = evidence(kernel(x), gram, distances, count[at], found.width, found.logdet)
+        return value, slope[free], curvature[np.ix_(free, free)]
+
+    low, high = np.array([(-20.0, 12.0), (-12.0, 3.0), (-4.0, 3.0)])[free].T
+    return kernel(_highest(value, logs[free], low, high) if free else logs[free])
+
+
+def _highest(value: Callable[[Floats], tuple[float, Floats, Floats]], x: Floats, low: Floats, high: Floats) -> Floats:
+    """Return the place of the highest value, by Newton's method: steps lead uphill and are shortened until they do.
+
+    ``value`` returns the value at a place (n,), its gradient (n,) and its Hessian (n, n).
+    """
+    x, share = x.clip(low, high), 1.0
+    height, slope, curvature = value(x)
+    for _ in range(_STEPS):
+        free, out = np.ones(len(x), dtype=bool), np.ones(len(x), dtype=bool)
+        while out.any():  # leave out what steps lead beyond its bounds
+            step, (curves, axes) = np.zeros(len(x)), np.linalg.eigh(curvature[np.ix_(free, free)])
+            curves = np.abs(curves)  # where the value is not concave, the gradient's direction still leads uphill
+            step[free] = axes @ (slope[free] @ axes / curves.clip(1e-6 * curves.max(initial=0.0) + 1e-300))
+            out = ((x <= low) & (step < 0)) | ((x >= high) & (step > 0))
+            free &= ~out
+        nothing = 1e-6 + 1e-12 * abs(height)
+        if slope @ step < nothing:
+            return (x + step).clip(low, high)
+        tried = (x + step * share * min(1.0, _LONGEST / np.abs(step).max())).clip(low, high)
+        result = value(tried)
+        gain, share = result[0] - height, share / 4
+        if gain > 0:
+            x, (height, slope, curvature), share = tried, result, min(1.0, 16 * share)
+        if 0 < gain < nothing:
+            break
+    return x
 
 
 @dataclass(frozen=True, eq=False)
