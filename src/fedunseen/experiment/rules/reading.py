@@ -59,6 +59,12 @@ def _fitted(c: ConfigFacts) -> dict[str, Any] | None:
     return {"fitted": fitted} if c.has("growth") and c.method.trained and fitted else None
 
 
+def _elsewhere(s: StartFacts) -> str:
+    """Return what starts a run whose clients are elsewhere."""
+    commands = {"websocket": "fedunseen host", "flower": "flwr run", "nvflare": "nvflare job submit"}
+    return commands.get(s.experiment.engine.name, "fedunseen offline plan")
+
+
 READING: Sequence[Rule[ConfigFacts]] = (
     # methods that are solved from sums
     Rule("client-privacy-of-sums", lambda c: not c.method.trained and c.experiment.privacy.name == "client-level"),
@@ -232,7 +238,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
 
 START: Sequence[Rule[StartFacts]] = (
     Rule("part-of-data", lambda s: s.get("data", "part") and not (s.deployed_here and s.experiment.deployed)),
-    Rule("deployment-here", lambda s: not s.deployed_here and s.distributed),
+    Rule("deployment-here", lambda s: not s.deployed_here and s.distributed and {"starts": _elsewhere(s)}),
     Rule("arrays-not-named", lambda s: s.arrays and s.experiment.data.name != "arrays"),
 )
 
