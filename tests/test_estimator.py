@@ -127,12 +127,15 @@ def test_a_trained_method_learns_by_descriptions_alone(fitted):
     np.testing.assert_array_equal(learned.scores(X)[:, :14], fitted.scores(X))
 
 
+UNREADABLE = np.where(np.arange(X.size).reshape(X.shape) == 77, -np.inf, X)
 OTHERS = r"the classes have other attributes than those of the training \(the first is 'attribute 1'\)"
 
 
 @pytest.mark.parametrize(
     ("method", "given", "error", "message"),
     [
+        ("fit", {"X": UNREADABLE.view(np.memmap), "y": NAMES}, DataError, "the features of some samples hold NaN"),
+        ("fit", {"X": UNREADABLE, "y": NAMES}, ValueError, "Input X contains infinity"),
         ("learn", {}, DataError, "there is nothing to learn: give classes, examples, or both"),
         ("learn", {"classes": {"a": [1.0]}}, ArgumentError, OTHERS),
         ("learn", {"examples": {"a": [[1.0]]}}, ValueError, "X has 1 features, but ZeroShotClassifier is expecting 12"),

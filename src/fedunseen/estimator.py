@@ -145,7 +145,8 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         """
         table = self.classes if classes is None else classes
         X, y, groups, pool = _without_unlabelled(X, y, groups, table)
-        rows, labels = validate_data(self, X, y, ensure_min_samples=2)
+        once = isinstance(X, np.memmap) and not find("method", self.method).trained  # read by quantizing alone
+        rows, labels = validate_data(self, X, y, ensure_min_samples=2, ensure_all_finite=not once)
         pools = [self._unlabelled(part) for part in (pool, unlabelled) if part is not None]
         check_classification_targets(labels)
         if table is None:
@@ -157,7 +158,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         self._experiment = self._make_experiment()
         seen = len(np.unique(labels))
         chooses = self.calibration == "validation" and 3 <= seen < len(self.classes_)
-        benchmark = Benchmark.from_arrays(
+        benchmark = (_ReadOnce if once else Benchmark).from_arrays(
             rows, labels.tolist(), ordered, groups=np.zeros(len(labels)) if groups is None else groups,
             validation=max(1, round(seen / 5)) if chooses else (), seed=self._seed,
         )  # fmt: skip
@@ -165,13 +166,12 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         _check_pools(federation.method, pools)
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
+            _warn_if_outdone(federation.method, state.params, model)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
         several = len(self._clients) > 1 and not federation.method.trained
         self._sums = {name: value.cpu() for name, value in state.server.items()} if several else {}
-        if isinstance(federation.method, ClosedForm) and len(benchmark.space.unseen):
-            _warn_if_outdone(federation.method, state.params, model)
         self.seen_ = np.isin(np.arange(len(self.classes_)), benchmark.space.seen)
         if pools:
             self._adapt(pools)
@@ -592,6 +592,13 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         return names, semantics[:, [attributes.index(name) for name in self._space.attribute_names]]
 
 
+class _ReadOnce(Benchmark):
+    """Features that are not read to look for NaN and infinity: quantizing them refuses those."""
+
+    def _check_finite(self) -> None:
+        pass
+
+
 def _seed_of(state: int | np.random.RandomState | None) -> int:
     return int(state) if isinstance(state, (int, np.integer)) else int(check_random_state(state).randint(2**31))
 
@@ -605,7 +612,7 @@ def _without_unlabelled(
         return X, y, groups, None
     without = np.array([label is None for label in labels], dtype=bool)
     if table is not None and -1 not in described(table)[0]:
-        without |= np.array([label == -1 for label in labels], dtype=bool)
+        without |= labels == -1
     if not without.any():
         return X, y, groups, None
     kept = ~without
@@ -617,8 +624,10 @@ def _without_unlabelled(
     )
 
 
-def _warn_if_outdone(method: ClosedForm, sums: Params, model: Params) -> None:
+def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
     """Warn, by the rule of runs, where another closed form recognizes left-out classes clearly better."""
+    if not isinstance(method, ClosedForm) or not len(method.space.unseen):
+        return
     found = outdone(estimates(method, sums, model, examples=False))
     if found is not None:
         warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)

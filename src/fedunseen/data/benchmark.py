@@ -176,13 +176,13 @@ class Benchmark:
             if ids[0] < 0 or ids[-1] >= samples:
                 outside = ids[0] if ids[0] < 0 else ids[-1]
                 raise DataError(f"{self.name}: the sample id {outside} in {split} is outside 0..{samples - 1}")
-            if len(np.unique(ids)) != len(ids):
+            if (ids[1:] == ids[:-1]).any():  # they are sorted
                 raise DataError(f"{self.name}: the split {split} names a sample more than once")
             if len(stray := np.setdiff1d(self.labels[ids], classes)):
                 raise DataError(
                     f"{self.name}: {split} holds samples of {self.space.names[stray[0]]!r}, which is not {word} class"
                 )
-        if len(both := np.intersect1d(self.train, self.test_seen)):  # test_unseen is of other classes
+        if len(both := np.intersect1d(self.train, self.test_seen, assume_unique=True)):  # test_unseen has other classes
             raise DataError(f"{self.name}: {len(both)} samples are in both train and test_seen")
         without = np.setdiff1d(self.space.seen, self.labels[self.train])
         if len(without) and not self.part:
@@ -193,14 +193,7 @@ class Benchmark:
             kind = self.features.dtype
             raise DataError(f"{self.name}: the features are of type {kind}, not real numbers: save numbers")
         if self.features.dtype.kind == "f":
-            with np.errstate(over="ignore"):  # what overflows float32 is infinite to the model
-                bad = sum(
-                    int((~np.isfinite(block.astype(np.float32, copy=False)).reshape(len(block), -1).all(axis=1)).sum())
-                    for block in blocks(self.features)
-                )
-            if bad:
-                what = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
-                raise DataError(f"{what} hold NaN or infinity: leave those out")
+            self._check_finite()
         if self.part:
             return
         first = self.features[self.train[0]]
@@ -209,6 +202,16 @@ class Benchmark:
             raise DataError(
                 f"{self.name}: all training samples have the same features: nothing can be learned from them"
             )
+
+    def _check_finite(self) -> None:
+        with np.errstate(over="ignore"):  # what overflows float32 is infinite to the model
+            bad = sum(
+                int((~np.isfinite(block.astype(np.float32, copy=False)).reshape(len(block), -1).all(axis=1)).sum())
+                for block in blocks(self.features)
+            )
+        if bad:
+            what = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
+            raise DataError(f"{what} hold NaN or infinity: leave those out")
 
     @property
     def kind(self) -> Literal["vectors", "sequences", "maps", "images"]:

@@ -74,7 +74,8 @@ class Quantization:
     def of_rows(bits: int, reach: float, rows: NDArray[Any], scaler: Scaler) -> Quantization:
         """Fit bounds for each feature to rows (n, d): +- ``reach`` deviations around the mean, at most their extent."""
         scaled = scaler(rows).astype(np.float64)
-        mean, spread = scaled.mean(axis=0), reach * scaled.std(axis=0)
+        with np.errstate(invalid="ignore"):  # NaN and infinity are refused where samples are rounded
+            mean, spread = scaled.mean(axis=0), reach * scaled.std(axis=0)
         low, high = np.maximum(scaled.min(axis=0), mean - spread), np.minimum(scaled.max(axis=0), mean + spread)
         return Quantization._within(bits, low, high)
 
@@ -124,13 +125,16 @@ class Quantization:
     def _divisor(self) -> NDArray[np.float32]:
         return np.where(self.step > 0, self.step, np.float32(np.inf))
 
-    def _round(self, rows: NDArray[np.float32]) -> int:
-        """Replace features by whole numbers, and return how many were clipped."""
+    def _round(self, rows: NDArray[np.float32], raw: NDArray[Any] | None = None) -> int:
+        """Replace features by whole numbers, and return how many were clipped; refuse NaN and infinity in ``raw``."""
         rows /= self._divisor
         np.rint(rows, out=rows)
-        if rows.size and np.maximum.reduce(rows, None) <= self.levels and np.minimum.reduce(rows, None) >= -self.levels:
+        most, least = np.maximum.reduce(rows, None, initial=0), np.minimum.reduce(rows, None, initial=0)
+        if most <= self.levels and least >= -self.levels:
             return 0
-        beyond = np.count_nonzero(np.abs(rows) > self.levels)
+        if raw is not None and not np.isfinite(most - least) and not np.isfinite(raw).all():
+            raise DataError("the features of some samples hold NaN or infinity: leave those out")
+        beyond = np.count_nonzero(rows > self.levels) + np.count_nonzero(rows < -self.levels)
         np.clip(rows, -self.levels, self.levels, out=rows)
         return int(beyond)
 
@@ -200,7 +204,7 @@ class Scaler:
         for block, out in zip(blocks(rows), blocks(codes), strict=True):
             scaled = space[: len(block)]
             self._scale(block, scaled)
-            beyond += self.quantization._round(scaled)
+            beyond += self.quantization._round(scaled, block)
             out[:] = scaled
         return codes, beyond
 

@@ -114,10 +114,9 @@ class Gaussian(ClosedForm, name="gaussian"):
         best: tuple[gp.Whitened, gp.Kernel, float] | None = None
         for shrinkage in SHRINKAGES if s.shrinkage is None else (s.shrinkage,):
             white = gp.whitened(found, shrinkage, prior)
-            kernel, zsl = gp.Kernel(1.0, 0.0, gp.median_distance(own)), 0.0
+            kernel, zsl = gp.Kernel(1.0, 0.0, 1.0), 0.0
             if some > 1:
-                near = None if best is None else best[1]
-                kernel = gp.fit_kernel(white, own, found.count, (s.variance, s.nugget, width), near)
+                kernel = gp.fit_kernel(white, own, found.count, (s.variance, s.nugget, width), best and best[1])
                 if s.shrinkage is None:
                     white = gp.with_new_samples(white, found)
                     zsl = gp.zsl_of_left_out(white, own, found.count, kernel, unseen)
