@@ -176,3 +176,15 @@ def test_only_what_begins_so_is_offered():
     assert presets("runs/mine") == []  # then the shell completes files
     assert all(key.startswith("partition.") and key.endswith("=") for key in settings("partition."))
     assert "partition.clients=" in settings("")
+
+
+@pytest.mark.parametrize("still", ["", "threading.Timer(0.2, print, ['a thread']).start()"])
+def test_the_end_of_the_process_does_what_is_to_be_done(still):
+    script = f"import atexit, sys, threading; from fedunseen.__main__ import command; {still}\n"
+    script += "atexit.register(print, 'the end', end=''); sys.argv = ['fedunseen', sys.argv[1]]; command()"
+    ended = [subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
+             for word in ("presets", "nonsense")]  # fmt: skip
+    assert [done.returncode for done in ended] == [0, 2]
+    assert ended[0].stdout.startswith("apy-clswgan")
+    for done in ended:
+        assert done.stdout.endswith("a thread\nthe end" if still else "the end")
