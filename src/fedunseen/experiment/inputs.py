@@ -79,7 +79,7 @@ def _file(run: Run, path: Path) -> Iterator[_Part]:
     shape, suffix = tuple(run.manifest["input_shape"]), path.suffix.lower()
     encoded: list[int] | None = run.manifest.get("picture_shape")
     if suffix not in FEATURE_SUFFIXES:
-        yield _named(path, _sample(run, path), encoded is not None)
+        yield _named(path, read_sample(run, path), encoded is not None)
         return
     stack = _stack(path)
     if stack is None:
@@ -99,7 +99,7 @@ def _file(run: Run, path: Path) -> Iterator[_Part]:
         yield _Part(names, rows, encoded is not None)
 
 
-def _sample(run: Run, path: Path) -> NDArray[Any]:
+def read_sample(run: Run, path: Path) -> NDArray[Any]:
     """Read a file as the run's benchmark reads one, as images (n, channels, height, width) where it has those."""
     encoded, shape = run.manifest.get("picture_shape"), run.manifest["input_shape"]
     samples = np.asarray(find("data", run.experiment.data.name).read(path, run.experiment.data))
@@ -150,5 +150,5 @@ def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
         read = []
         for row in rows:
             Image.fromarray(np.ascontiguousarray(row)).save(place, compress_level=1)
-            read.append(_sample(run, place))
+            read.append(read_sample(run, place))
     return np.concatenate(read)

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from numpy.typing import NDArray
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, Field, StrictStr, ValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -364,8 +364,12 @@ async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | No
             except (ValueError, RecursionError):
                 raise DataError("attributes of a form must be JSON: numbers in order, or numbers by name") from None
     elif kind == "application/json":
+        content = await request.body()
         try:
-            fields = json.loads(await request.body())
+            try:
+                fields = from_json(content)  # four times as fast; what it refuses, json may still read
+            except ValueError:
+                fields = json.loads(content)
         except (ValueError, RecursionError):
             raise HTTPException(400, "the request is not valid JSON") from None
         if not isinstance(fields, dict):

@@ -4,8 +4,11 @@ import asyncio
 import hmac
 import logging
 import time
+import types
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -150,11 +153,17 @@ class Guard:
 
         async def bounded() -> Message:
             nonlocal taken, done
+            coming: Any = receive()
             try:
-                async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
-                    message = await receive()
-            except TimeoutError:
-                raise HTTPException(408, "the request took too long to arrive: send it again") from None
+                awaited = coming.send(None)
+            except StopIteration as here:  # most often, so that no timer is needed
+                message: Message = here.value
+            else:
+                try:
+                    async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
+                        message = await _resumed(coming, awaited)
+                except TimeoutError:
+                    raise HTTPException(408, "the request took too long to arrive: send it again") from None
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
                 if not message.get("more_body", False):
@@ -177,6 +186,21 @@ class Guard:
                         return
         except TimeoutError:
             return
+
+
+@types.coroutine
+def _resumed(coming: Generator[Any, Any, Message], awaited: Any) -> Generator[Any, Any, Message]:
+    """Await a coroutine that waits for ``awaited`` already."""
+    try:
+        while True:
+            try:
+                answer = yield awaited
+            except BaseException as error:  # it is cancelled
+                awaited = coming.throw(error)
+            else:
+                awaited = coming.send(answer)
+    except StopIteration as end:
+        return cast(Message, end.value)
 
 
 def _note(scope: Scope, status: int, seconds: float) -> None:

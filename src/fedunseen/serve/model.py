@@ -1,6 +1,6 @@
 """A run at work: one thread at a time may ask its model, and classes come and go while it serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.names import plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
+from fedunseen.experiment.inputs import read_sample
 from fedunseen.experiment.result.run import Run
 from fedunseen.federation.run_directory import load_params
 from fedunseen.methods import Method
@@ -91,16 +92,16 @@ class _Known:
     growing: Growing | None = None
 
     @cached_property
-    def _quick(self) -> Gaussian | None:
+    def _scorer(self) -> Callable[[NDArray[np.float32]], NDArray[np.float64]] | None:
         method = self.method
         if isinstance(method, Gaussian) and type(method.backbone) is Backbone:
-            return method if method.knows(self.params, self.described) else None
+            return method.scorer(self.params) if method.knows(self.params, self.described) else None
         return None
 
     def scores(self, run: Run, samples: NDArray[Any], seen: bool) -> NDArray[Any]:
         """Return the scores (n, C) of samples before calibration; ``seen``: seen classes compete."""
-        if self._quick is not None and len(samples) == 1:
-            return self._quick.own_scores(self.params, run.scaler(samples))
+        if self._scorer is not None and len(samples) == 1:
+            return self._scorer(run.scaler(samples))
         return class_scores(self.method, self.params, scaled(run, samples), self.described, seen)
 
     def with_class(self, name: str, described: NDArray[np.float32] | None, shown: ClassSum | None) -> "_Known":
@@ -301,6 +302,9 @@ class Recognizer:
         if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
             ends = ", ".join(FEATURE_SUFFIXES)
             raise DataError(f"{path}: this run takes feature vectors: give a file that ends in {ends}")
+        if self.kind == "pictures" and path.suffix.lower() not in FEATURE_SUFFIXES:
+            rows = read_sample(self.run, path)
+            return self.run.read_inputs(self.run.encoded(rows) if self.run.manifest.get("picture_shape") else rows)
         return self.run.read_inputs(path)
 
     def samples(self, rows: Any) -> NDArray[Any]:

@@ -3,7 +3,8 @@
 import io
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -21,6 +22,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
 MOST_SAMPLES = 1000  # in one request
 MOST_BYTES = 2**26  # that the numbers of a file take as float32
+_IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()  # Linux
 _SHOWN = 80  # characters of a file's name
 
 
@@ -36,15 +38,28 @@ def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
     suffix = PurePath(name).suffix.lower()
     if suffix not in FEATURE_SUFFIXES:
         suffix = ".txt" if model.kind == "text" else f".{_format(shown, content)}"
+    with _file(suffix, content) as place:
+        try:
+            if suffix in (".npy", ".npz") and (size := declared_bytes(place)) > MOST_BYTES:
+                raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
+            return checked(model.read(place))
+        except DataError as error:
+            raise error.reworded(str(error).replace(str(place), shown)) from None
+
+
+@contextmanager
+def _file(suffix: str, content: bytes) -> Iterator[Path]:
+    """Keep bytes in a file: a picture, which is known by its content, in memory where the system can do that."""
+    if _IN_MEMORY and suffix not in (*FEATURE_SUFFIXES, ".txt"):
+        with open(os.memfd_create("fedunseen"), "wb", buffering=0) as file:
+            file.write(content)
+            yield Path(f"/proc/self/fd/{file.fileno()}")
+        return
     number, place = tempfile.mkstemp(suffix, "fedunseen-")
     try:
         with open(number, "wb") as file:
             file.write(content)
-        if suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
-            raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
-        return checked(model.read(Path(place)))
-    except DataError as error:
-        raise error.reworded(str(error).replace(place, shown)) from None
+        yield Path(place)
     finally:
         os.unlink(place)
 

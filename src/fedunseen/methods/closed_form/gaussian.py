@@ -16,6 +16,7 @@ al.'s idea (2017); the shared covariance is that of linear discriminant analysis
   observed semantics; without any sample that is the class with the nearest text (zero-shot CLIP).
 """
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -218,10 +219,21 @@ class Gaussian(ClosedForm, name="gaussian"):
             weight[new], bias[new] = self.describe(params, semantics[new])
         return linear(features, weight[: len(semantics)], bias[: len(semantics)])
 
-    def own_scores(self, params: Params, rows: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return :meth:`scores` of vectors (n, d) for the model's own classes, the same bits in half the time."""
-        features = torch.from_numpy(rows - params["centre"].numpy())
-        return np.asarray(linear(features, params["weight"], params["bias"]).numpy())
+    def scorer(self, params: Params) -> Callable[[NDArray[np.float32]], NDArray[np.float64]]:
+        """Return a function from one vector (1, d) to its :meth:`scores` (1, C) for the model's own classes.
+
+        It has the same bits in a third of the time. Its next call writes over the scores.
+        """
+        centre, bias, weight = params["centre"].numpy(), params["bias"], params["weight"].T
+        row, scores = bias.new_empty(1, len(centre)), bias.new_empty(1, len(bias))
+        inputs, outputs = row.numpy(), scores.numpy()
+
+        def score(vector: NDArray[np.float32]) -> NDArray[np.float64]:
+            np.subtract(vector, centre, out=inputs)
+            torch.addmm(bias, row, weight, out=scores)
+            return outputs
+
+        return score
 
     def graph_scores(self, params: Params, inputs: Tensor, semantics: Tensor) -> Tensor:
         """Return what :meth:`scores` does, with prototypes that the graph makes of any classes' semantics.
