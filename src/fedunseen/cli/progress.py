@@ -7,12 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
-from rich.table import Table
-
 from fedunseen.cli.console import say
 from fedunseen.cli.logs import is_json, logged
 from fedunseen.core.array_cache import shown
@@ -48,15 +42,19 @@ def live_progress(clock: Callable[[], float] = time.monotonic) -> Iterator[Progr
 
         yield each_round
         return
-    with _bars(TextColumn("{task.fields[state]}")) as advance:
+    with _bars("{task.fields[state]}") as advance:
         yield lambda stage, round, rounds, line: advance(stage, round, rounds, state(line))
 
 
 @contextmanager
-def _bars(*more: TextColumn) -> Iterator[Callable[..., None]]:
+def _bars(*texts: str) -> Iterator[Callable[..., None]]:
     """Yield what draws a bar for each stage: ``advance(stage, done, total, state)``."""
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn()
-    with Bars(*columns, *more, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
+    from rich.console import Console  # only a terminal needs it
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), *map(TextColumn, texts)
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def advance(stage: str, done: int, total: int, state: str = "") -> None:
@@ -110,6 +108,10 @@ def client_table(parties: Sequence[PartyStatus]) -> Iterator[Progress]:
     if is_json() or not sys.stderr.isatty():
         yield _say_round
         return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
     title = "waiting for parties"
 
     def drawn() -> Table:

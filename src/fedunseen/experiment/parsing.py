@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
-from fedunseen.core.registry import find, names
+from fedunseen.core.registry import find, names, own
 from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
@@ -75,7 +75,7 @@ def _check_choice(section: str, name: object, content: Mapping[str, Any]) -> Non
     """Refuse a choice that no package has, and a key that one of ours does not take, without loading it."""
     if section not in NAMED or not isinstance(name, str) or name == "none":
         return
-    if name not in names(section):
+    if name not in own(section) and name not in names(section):
         find(section, name)  # raises with the known names
     keys = own_keys(section, name)
     for key in content:

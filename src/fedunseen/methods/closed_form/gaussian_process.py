@@ -111,7 +111,8 @@ def shrunk_factor(covariance: Tensor, shrinkage: float) -> Tensor:
     """Return the lower Cholesky factor (d, d) of Sigma: d^3 / 3 multiplications."""
     shrunk = covariance * (1 - shrinkage)
     shrunk.diagonal().add_(shrinkage * float(covariance.diagonal().mean()))
-    return torch.linalg.cholesky(shrunk)
+    factor: Tensor = torch.linalg.cholesky(shrunk)
+    return factor
 
 
 def whitened(found: Moments, shrinkage: float, prior: Tensor | None = None) -> Whitened:
@@ -298,7 +299,7 @@ def zsl_of_left_out(found: Whitened, semantics: Tensor, count: Tensor, kernel: K
     """Return the ZSL accuracy of :func:`leave_class_out` alone, in percent: a fraction of its time."""
     full = posterior(k := kernel.within(semantics), k, k.diagonal(), count)
     total, right = len(count), []
-    parts = (each.split(max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
+    parts = (torch.split(each, max(1, _AT_ONCE // total**2)) for each in _zsl_draws(total, classes))
     for out, kept, normal in zip(*parts, strict=True):
         mean, spread = _scores_of(found, k, count, kept, out, full.weights, out)
         scores = (normal.flatten(1, 2) @ spread.mT.float()).view_as(normal)
