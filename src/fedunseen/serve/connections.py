@@ -7,6 +7,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
@@ -99,6 +100,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._watch_head()
 
 
+class _Proxied(ProxyHeadersMiddleware):
+    """Takes the client's address from a proxy's headers; without any, it need not look whom to trust."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        forwarded = any(name.startswith(b"x-forwarded-") for name, _ in scope["headers"])
+        await (super().__call__ if forwarded else self.app)(scope, receive, send)
+
+
 def server_config(
     app: ASGIApp,
     most: int,
@@ -117,10 +127,12 @@ def server_config(
         log_level=log_level,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # as _Proxied reads them
         limit_concurrency=2 * most,  # beyond it uvicorn refuses; the tasks of connections that gave way end in between
         timeout_graceful_shutdown=grace,
         ssl_certfile=certificate,
         ssl_keyfile=key,
     )
+    config.app = _Proxied(app, config.forwarded_allow_ips)  # type: ignore[arg-type]
     config.load()
     return config

@@ -50,6 +50,7 @@ class Measured:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._series: dict[tuple[str, str, str], tuple[Counter, Histogram]] = {}
         self.requests = Counter(
             "fedunseen_requests", "Requests that were answered.", ["method", "path", "status"], registry=self.registry
         )
@@ -57,6 +58,15 @@ class Measured:
             "fedunseen_request_seconds", "From a request's first byte to its answer.", ["path"], registry=self.registry,
             buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60),
         )  # fmt: skip
+
+    def count(self, method: str, path: str, status: str, seconds: float) -> None:
+        """Count an answer."""
+        key = method, path, status
+        if key not in self._series:
+            self._series[key] = self.requests.labels(*key), self.seconds.labels(path)
+        requests, times = self._series[key]
+        requests.inc()
+        times.observe(seconds)
 
 
 class MeasuredModel(Measured):
@@ -106,9 +116,8 @@ class Guard:
                 await self.app(scope, self._bounded(receive), respond)
         finally:
             path = getattr(scope.get("route"), "path", "other")  # the pattern: names of classes make no new series
-            self.measured.requests.labels(scope["method"], path, str(status)).inc()
             seconds = time.monotonic() - began
-            self.measured.seconds.labels(path).observe(seconds)
+            self.measured.count(scope["method"], path, str(status), seconds)
             _note(scope, status, seconds)
 
     def _refusal(self, scope: Scope, headers: Headers) -> tuple[int, str]:
