@@ -153,14 +153,15 @@ class Gaussian(ClosedForm, name="gaussian"):
         """
         s, semantics = self.settings, self.semantics.double().cpu()
         fit = _description_prior(semantics, sums) if s.prior == "semantics" else {}
-        width = s.width * gp.median_distance(semantics[sums["count"] > 0])
-        kernel = gp.Kernel(s.variance, s.nugget, width)
-        less = model | _prototypes(kernel, semantics, sums, fit)
-        less["kernel"] = kernel.packed(s.shrinkage)
+        there, precision = torch.nonzero(sums["count"] > 0)[:, 0], model["precision"]
         if bool(sums["count"][out].any()):
-            less["precision"] = torch.cholesky_inverse(gp.shrunk_factor(gp.moments(sums).covariance, s.shrinkage))
-        weight, bias = _discriminants(self.prototypes(less, semantics)[out], less["precision"])
-        return torch.addmm(bias, inputs.double() - less["centre"], weight.T)
+            precision = torch.cholesky_inverse(gp.shrunk_factor(gp.moments(sums).covariance, s.shrinkage))
+        distances = gp.squared_distances(semantics, semantics[there])
+        kernel = gp.Kernel(s.variance, s.nugget, s.width * gp.median_of(distances[there]))
+        k = kernel(distances, torch.arange(len(semantics))[:, None] == there)
+        centre, dual = _dual(k[there], semantics[there], sums["count"][there], sums["total"][there], fit)
+        weight, bias = _discriminants(from_prior(fit, k[out] @ dual, semantics[out]), precision)
+        return torch.addmm(bias, inputs.double() - centre, weight.T)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the shrinkage: scores are distances in the shrunk Sigma, and many times as large where it is small."""
@@ -354,14 +355,17 @@ def _prototypes(kernel: gp.Kernel, semantics: Tensor, sums: Params, fit: Params)
     """Return ``centre``, ``dual_coefficients`` and ``count`` of a model, with the prior's numbers."""
     there = sums["count"] > 0
     own, count = semantics[there], sums["count"][there]
-    means = sums["total"][there] / count[:, None]
-    centre = means.mean(0)
-    a = kernel.within(own)
-    a.diagonal().add_(1 / count)
-    apart = from_prior(fit, means - centre, own, sign=-1.0)
     dual = torch.zeros_like(sums["total"])
-    dual[there] = torch.cholesky_solve(apart, torch.linalg.cholesky(a))
+    centre, dual[there] = _dual(kernel.within(own), own, count, sums["total"][there], fit)
     return {"centre": centre, "dual_coefficients": dual, "count": sums["count"].clone(), **fit}
+
+
+def _dual(k: Tensor, semantics: Tensor, count: Tensor, total: Tensor, fit: Params) -> tuple[Tensor, Tensor]:
+    """Return the centre (d,) and dual coefficients (O, d) of classes whose prototypes have the covariance ``k``."""
+    means = total / count[:, None]
+    centre = means.mean(0)
+    factor = torch.linalg.cholesky(k + torch.diag(1 / count))
+    return centre, torch.cholesky_solve(from_prior(fit, means - centre, semantics, sign=-1.0), factor)
 
 
 def from_prior(

@@ -61,8 +61,11 @@ def squared_distances(one: Tensor, other: Tensor) -> Tensor:
 
 def median_distance(semantics: Tensor) -> float:
     """Return the median squared distance between rows (C, a) that differ; 1 if none do."""
-    at = torch.triu_indices(len(semantics), len(semantics), 1)
-    distances = squared_distances(semantics, semantics)[at[0], at[1]]
+    return median_of(squared_distances(semantics, semantics))
+
+
+def median_of(distances: Tensor) -> float:
+    """Return the median of symmetric distances (C, C) above zero; 1 if there is none."""
     apart = distances[distances > 0]
     return float(apart.median()) if len(apart) else 1.0
 
