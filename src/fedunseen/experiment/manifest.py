@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -34,14 +35,20 @@ def write_inputs(scaler: Scaler, space: ClassSpace, folder: Path) -> None:
     write_tensors(folder / "scaling.safetensors", statistics)
 
 
-def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
-    """Return what says how a model was made: settings, versions, seed, shapes, the weights of its encoder."""
+@cache
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that results depend on; a run asks twice, and reading them takes a while."""
     versions = {}
     for package in ("fedunseen", "torch", "numpy", "scikit-learn", "scipy", "safetensors"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
+    return versions
+
+
+def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> dict[str, Any]:
+    """Return what says how a model was made: settings, versions, seed, shapes, the weights of its encoder."""
     method, strategy = find("method", experiment.method.name), find("strategy", experiment.strategy.name)
     traits = {  # what pages need of the classes that the experiment names
         "zero_shot": method.zero_shot, "private": list(method.private), "merges": strategy.merges,
@@ -61,7 +68,7 @@ def manifest(experiment: Experiment, fingerprint: str, benchmark: Benchmark) -> 
         **({} if benchmark.answers is None else {"answers": benchmark.answers.tolist()}),
         **image,
         **record_weights(encoder_of(experiment, benchmark), experiment.data),
-        "versions": versions,
+        "versions": dict(_versions()),
         **({"plugins": files} if (files := announced()) else {}),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
