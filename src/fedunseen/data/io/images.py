@@ -138,10 +138,11 @@ def read_strokes(
     """Read a picture of strokes, light on dark, in [0, 1]: turned gray, resized, inverted if its border is light."""
     with opened_image(path) as file:
         grey = upright(file).convert("L")
-    image = np.asarray(grey.resize(shape[::-1], resample), dtype=np.float32) / np.float32(255)
-    border = np.sort(np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]]))
-    middle = len(border) // 2  # of an even number; np.median takes as long as decoding a small picture
-    return np.float32(1) - image if border[middle - 1] + border[middle] > 1 else image
+    small, width = grey.resize(shape[::-1], resample), shape[1]
+    image, values = np.asarray(small, dtype=np.float32) / np.float32(255), small.tobytes()
+    border = sorted(values[:width] + values[-width:] + values[::width] + values[width - 1 :: width])
+    middle = len(border) // 2  # of an even number; NumPy takes as long as decoding a small picture
+    return np.float32(1) - image if border[middle - 1] + border[middle] > 255 else image
 
 
 def planes(image: Image.Image) -> NDArray[np.uint8]:
