@@ -16,48 +16,26 @@ if TYPE_CHECKING:  # the libraries of cryptography are loaded where they are use
 
 
 @dataclass(frozen=True, eq=False)
-class RoundResult:
-    """What a round leaves behind.
+class Arrivals:
+    """What has reached the server in a round.
 
     Attributes:
-        state, params: the server's.
         replies: in client order; of those that were left out only because they are not finite, there is none. Under
             masks there is none at all.
-        models: the model that each reply's client ended with; not kept for longer than the round.
+        start: the model that each reply's client began with.
         client_states: the new states of the clients that have one.
         bytes_down, bytes_up: of all clients together.
         dropped: clients whose reply was left out, and why.
         seconds: that each client's local update took, where the engine knows.
-        clock: where late replies count, ``ages``: how many merges old the model was that each reply began with; where
-            time is simulated too, ``time``, when the merge was.
         masked: under masks, all that the server knows of the clients' replies.
+        ages, staleness: where late replies count, how many merges old the model was that each reply began with, and how
+            much less it then counts.
+        clock: where late replies count, ``ages``; where time is simulated too, ``time``, when the merge was.
     """
-
-    state: Params
-    params: Params
-    replies: Sequence[Reply]
-    models: Callable[[int], Params]
-    client_states: ClientStates
-    bytes_down: int
-    bytes_up: int
-    dropped: Mapping[int, str] = field(default_factory=dict)
-    seconds: Mapping[int, float] = field(default_factory=dict)
-    masked: MaskedSum | None = None
-    clock: Mapping[str, Any] | None = None
-
-    @property
-    def participants(self) -> list[int]:
-        """The clients whose replies are merged."""
-        return [reply.client for reply in self.replies] if self.masked is None else list(self.masked.clients)
-
-
-@dataclass(frozen=True, eq=False)
-class Arrivals:
-    """What has reached the server in a round."""
 
     replies: Sequence[Reply]
     start: Callable[[int], Params]
-    states: ClientStates
+    client_states: ClientStates
     bytes_down: int
     bytes_up: int
     dropped: Mapping[int, str] = field(default_factory=dict)
@@ -66,6 +44,11 @@ class Arrivals:
     ages: Sequence[int] | None = None
     staleness: float = 0.0
     clock: Mapping[str, Any] | None = None
+
+    @property
+    def participants(self) -> list[int]:
+        """The clients whose replies are merged."""
+        return [reply.client for reply in self.replies] if self.masked is None else list(self.masked.clients)
 
     def hidden(self, masked: MaskedSum) -> Arrivals:
         """Return what the server knows under masks: the sum instead of the replies."""
@@ -80,6 +63,20 @@ class Arrivals:
         return self.replies if self.ages is None else staleness_weighted(self.replies, self.ages, self.staleness)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundResult(Arrivals):
+    """What a round leaves behind: what has arrived, and what became of it.
+
+    Attributes:
+        state, params: the server's.
+        models: the model that each reply's client ended with; not kept for longer than the round.
+    """
+
+    state: Params
+    params: Params
+    models: Callable[[int], Params]
+
+
 def server_step(strategy: Strategy, state: Params, params: Params, arrived: Arrivals, round: int) -> RoundResult:
     """Merge what has arrived in ``round`` (counted from 0), and return what the round leaves behind."""
     state, params = strategy.merge(state, params, arrived.merged, round)
@@ -87,10 +84,8 @@ def server_step(strategy: Strategy, state: Params, params: Params, arrived: Arri
     def model(place: int) -> Params:
         return strategy.local_model(arrived.start(place), arrived.replies[place].update)
 
-    return RoundResult(
-        state, params, arrived.replies, model, {client: own for client, own in sorted(arrived.states.items()) if own},
-        arrived.bytes_down, arrived.bytes_up, arrived.dropped, arrived.seconds, arrived.masked, arrived.clock,
-    )  # fmt: skip
+    kept = {client: own for client, own in sorted(arrived.client_states.items()) if own}
+    return RoundResult(**vars(arrived) | {"client_states": kept}, state=state, params=params, models=model)
 
 
 def staleness_weighted(replies: Sequence[Reply], ages: Sequence[int], staleness: float) -> list[Reply]:

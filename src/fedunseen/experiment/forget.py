@@ -107,7 +107,8 @@ def write_left(
     kept, lines = of_each_client(state.server), [dict(line) for line in run.metrics]
     replies = [Reply(k, sums, int((sums["count"] > 0).sum()), int(sums["count"].sum())) for k, sums in kept.items()]
     result = RoundResult(
-        state.server, state.params, replies, lambda place: dict(replies[place].update), {}, 0, 0
+        replies, lambda place: {}, {}, 0, 0, state=state.server, params=state.params,
+        models=lambda place: dict(replies[place].update),
     )  # fmt: skip
     (model,) = federation.models(state)
     loop = Loop(federation, state.round, state, result=result)

@@ -65,8 +65,7 @@ class InProcess:
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
         """Do nothing: no party waits for the result."""
 
-    def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
-        """Do nothing, as :meth:`finish`."""
+    finish_late = finish
 
     def round(
         self, round: int, state: Params, params: Params, client_states: ClientStates, clients: Sequence[int]

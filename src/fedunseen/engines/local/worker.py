@@ -1,6 +1,6 @@
 """A client's round: what any engine calls where a client's data are. The client is honest."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -129,8 +129,10 @@ class Worker:
         # Clients with alike numbers of batches share a chunk, so that few of them rest while others train.
         order = sorted(range(len(tasks)), key=lambda i: -tasks[i].plans[""].steps)
         results: dict[int, LocalResult] = {}
-        # A client in its first round may have a phase that the others do not run any more.
-        for group in _alike(order, [tuple(sorted(n for n, p in task.plans.items() if p.steps)) for task in tasks]):
+        alike: dict[frozenset[str], list[int]] = {}  # in its first round a client may have a phase that others lack
+        for i in order:
+            alike.setdefault(frozenset(n for n, plan in tasks[i].plans.items() if plan.steps), []).append(i)
+        for group in alike.values():
             for start in range(0, len(group), chunk):
                 part = group[start : start + chunk]
                 results |= dict(zip(part, self.trainer.together([tasks[i] for i in part]), strict=True))
@@ -224,11 +226,3 @@ class SoftWorker(Worker):
         pool = self.trainer.inputs[torch.from_numpy(self.pools[work.client])]
         features = features_of(self.method, pool)
         return LocalResult(soft_statistics(Scorer(**work.instruction.params), features), {}, 1)
-
-
-def _alike(order: Sequence[int], kinds: Sequence[Hashable]) -> list[list[int]]:
-    """Group positions of the same kind, in the order given."""
-    groups: dict[Hashable, list[int]] = {}
-    for i in order:
-        groups.setdefault(kinds[i], []).append(i)
-    return list(groups.values())

@@ -109,8 +109,7 @@ class Offline(Distributed, name="offline"):
     def finish(self, result: Mapping[str, Any], params: Params) -> None:
         """Do nothing: no party waits for the result."""
 
-    def finish_late(self, result: Mapping[str, Any], params: Params) -> None:
-        """Do nothing, as :meth:`finish`."""
+    finish_late = finish
 
 
 def withdrawn(paths: Iterable[Path], enrolment: Enrolment) -> list[Signed]:

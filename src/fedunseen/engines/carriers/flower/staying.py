@@ -1,7 +1,7 @@
 """A party's process that stays, with its data in memory and the secrets of masked sums.
 
-Flower starts a process for each message. That one passes the message on, by a Unix socket in the party's state folder,
-to the process that stays, and starts it unless it runs. Nothing is pickled: a message is bytes.
+Flower starts a process for each message. That one passes the message on, by a Unix socket that a file in the party's
+state folder names, to the process that stays, and starts it unless it runs. Nothing is pickled: a message is bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -25,7 +24,6 @@ from fedunseen.core.errors import FedUnseenError
 
 START = 600.0  # seconds in which a party's process has to have read its data
 IDLE = 3600.0  # seconds without a message after which it ends
-LONGEST = 100  # characters of a Unix socket's path; the system takes 107
 RELAY, LOG = "flower-relay.json", "party.log"  # in a party's state folder
 _ENDED = (EOFError, OSError, AuthenticationError)  # what a connection raises when its other end has gone
 
@@ -88,24 +86,25 @@ def _start(party: str, place: Mapping[str, Any], state: Path) -> Connection[Any,
 
 def serve_party(state: Path, answer: Callable[[bytes], bytes], done: threading.Event, parent: int) -> None:
     """Answer what a node's short-lived processes pass on, until the run is over or the node's process has ended."""
-    relay, beside = state / RELAY, state / f"{RELAY}.new"
-    with _listening(state / "engine", answer) as socket:
-        with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump({"path": socket.path, "key": socket.key.hex()}, file)
-        beside.replace(relay)
-        while not done.wait(0.5) and time.monotonic() - socket.last < IDLE and _runs(parent):
-            pass
-        relay.unlink(missing_ok=True)
-        while socket.open and time.monotonic() - socket.last < 60:  # the last answer is on its way
-            time.sleep(0.05)
+    relay, beside, socket = state / RELAY, state / f"{RELAY}.new", _Socket(answer)
+    threading.Thread(target=socket.accept, daemon=True).start()
+    with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump({"path": socket.listener.address, "key": socket.key.hex()}, file)
+    beside.replace(relay)
+    while not done.wait(0.5) and time.monotonic() - socket.last < IDLE and _runs(parent):
+        pass
+    relay.unlink(missing_ok=True)
+    while socket.open and time.monotonic() - socket.last < 60:  # the last answer is on its way
+        time.sleep(0.05)
+    socket.listener.close()
 
 
 class _Socket:
-    """Answers messages, one at a time."""
+    """Answers messages, one at a time, of processes of the same user that have the key."""
 
-    def __init__(self, path: str, answer: Callable[[bytes], bytes]) -> None:
-        self.path, self.answer, self.key = path, answer, secrets.token_bytes(32)
-        self.listener = Listener(path, family="AF_UNIX", backlog=64, authkey=self.key)
+    def __init__(self, answer: Callable[[bytes], bytes]) -> None:
+        self.answer, self.key = answer, secrets.token_bytes(32)
+        self.listener = Listener(family="AF_UNIX", backlog=64, authkey=self.key)  # in a new folder of mode 0700
         self.turn = threading.Lock()
         self.open = 0  # connections
         self.last = time.monotonic()
@@ -131,22 +130,6 @@ class _Socket:
                 connection.send_bytes(reply)
         finally:
             self.open -= 1
-
-
-@contextlib.contextmanager
-def _listening(folder: Path, answer: Callable[[bytes], bytes]) -> Iterator[_Socket]:
-    """Listen in a folder, or elsewhere if its path is too long, for processes of the same user that have the key."""
-    with contextlib.ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
-        if len(str(folder.resolve())) + 8 > LONGEST:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedunseen-")))
-        folder.chmod(0o700)
-        path = folder.resolve() / "relay"
-        path.unlink(missing_ok=True)  # of a process that was killed
-        socket = _Socket(str(path), answer)
-        stack.callback(socket.listener.close)
-        threading.Thread(target=socket.accept, daemon=True).start()
-        yield socket
 
 
 def _runs(process: int) -> bool:

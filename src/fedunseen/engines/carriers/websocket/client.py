@@ -67,7 +67,8 @@ class Connection:
                 self.context = ssl.create_default_context(cafile=place.kit / "ca.crt")
             except (OSError, ssl.SSLError) as error:
                 raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {REMEDY}") from error
-        self.keeping = self.loop.create_task(self._kept())
+        self.keeping = self.loop.create_task(self._keep())
+        self.keeping.add_done_callback(self._ended)
 
     def run(self) -> None:
         """Be connected until :meth:`end`; an error that ends it before is put into the inbox."""
@@ -101,10 +102,8 @@ class Connection:
         self.inbox.append(came)
         self.came.set()
 
-    async def _kept(self) -> None:
-        try:
-            await self._keep()
-        except Exception as error:
+    def _ended(self, keeping: asyncio.Task[None]) -> None:
+        if not keeping.cancelled() and isinstance(error := keeping.exception(), Exception):
             self._put(error)
 
     async def _keep(self) -> None:
