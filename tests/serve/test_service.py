@@ -17,6 +17,8 @@ from fedunseen import Experiment, load_run
 from fedunseen.encoders.text import embed_classes
 from fedunseen.serve import Added, Recognizer
 from fedunseen.serve.guard import Limits
+from fedunseen.tasks.base import scaled
+from fedunseen.tasks.zero_shot import class_scores
 from refusals import message_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "digit-pairs"
@@ -81,6 +83,16 @@ def test_classes_that_are_added_one_by_one_are_those_of_a_rebuilt_model(any_shot
         (one, scores), (other, expected) = found
         assert one == other
         np.testing.assert_allclose(scores, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_the_short_way_to_the_scores_of_one_vector_has_the_same_bits(any_shot):
+    model, rng = Recognizer(load_run(any_shot)), np.random.default_rng(3)
+    for turn in range(3):
+        known, row = model._known, rng.random((1, 128)).astype(np.float32)
+        assert known._scorer is not None
+        expected = class_scores(known.method, known.params, scaled(model.run, row), known.described, True)
+        np.testing.assert_array_equal(known.scores(model.run, row, True), expected, strict=True)
+        model.add(Added(f"new {turn}", rng.random(20)))
 
 
 @pytest.mark.slow

@@ -184,6 +184,17 @@ def test_others_are_answered_while_many_send_half(few_connections, half):
                 pass
 
 
+def test_a_head_without_a_body_is_sent_and_a_proxy_names_the_client(features, served_app, caplog):
+    caplog.set_level("INFO", "fedunseen.requests")
+    app = create_app(Recognizer(load_run(features)))
+    url = served_app(app, lambda app: server_config(app, MOST, 1), force=True)
+    for headers in ({}, {"X-Forwarded-For": "10.1.2.3"}):
+        reply = httpx.head(f"{url}health", headers=headers, timeout=60)
+        assert (reply.status_code, reply.content) == (405, b"")
+    until(lambda: len(caplog.records) == 2)
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["127.0.0.1", "10.1.2.3"]
+
+
 @pytest.mark.parametrize("before", [b"", HEALTH])
 def test_half_a_head_is_cut_off_alone_and_behind_a_request(few_connections, before, monkeypatch):
     with connected(few_connections) as one, pytest.raises(OSError, match=r"Broken pipe|reset by peer"):
