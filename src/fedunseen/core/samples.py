@@ -88,3 +88,11 @@ def slice_of(places: NDArray[Any]) -> NDArray[Any] | slice:
 
 Inputs = Tensor | Samples | ScaledSamples
 """(N, ...) all samples: on the device that trains, or to be sent there."""
+
+
+def gather(samples: Inputs, rows: Tensor) -> Tensor:
+    """Return the samples at ``rows`` (...), as (..., *shape of one) on the device."""
+    if not isinstance(samples, Tensor):
+        return samples[rows]
+    chosen = samples.index_select(0, rows.flatten())  # in a third of the time of samples[rows]
+    return chosen.reshape(*rows.shape, *samples.shape[1:])

@@ -20,7 +20,7 @@ from torch._functorch import eager_transforms
 
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
 from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
-from fedunseen.core.samples import Inputs
+from fedunseen.core.samples import Inputs, gather
 
 AUGMENT = "augment"
 """The extra of a plan that holds the random numbers of augmentation."""
@@ -152,6 +152,7 @@ class Trainer:
                     grads, terms = torch.func.vmap(running.gradient, in_dims=(0, dims))(group, seen)
                 running.apply(grads, active)
                 log.add(terms, active)
+                del grads, terms  # so that the next ones take their place in the processor's caches
         results: dict[int, LocalResult] = {}
         means = log.means()
         lengths: dict[tuple[int, ...], dict[str, float]] = {}  # clients with as many steps share theirs
@@ -166,13 +167,18 @@ class Trainer:
         self, plans: Sequence[Plan], samples: Sequence[NDArray[np.int64]]
     ) -> Callable[[int], tuple[slice, dict[str, Tensor]]]:
         """Return a function that gives a step's clients, the front of the stack, and their batch."""
-        width = max(_places(plan) for plan in plans)
-        index = self._tensor(_padded([own[plan.index[:, :width]] for plan, own in zip(plans, samples, strict=True)]))
-        weight = self._tensor(_padded([plan.weight[:, :width] for plan in plans]))
+        steps = np.array([plan.steps for plan in plans])
+        rows = _padded([own[plan.index] for plan, own in zip(plans, samples, strict=True)])
+        weights = _padded([plan.weight for plan in plans])
+        # What was drawn for each place must stay in place; otherwise the places up to the last one in use will do.
+        used = np.flatnonzero(weights.any((0, 1)))
+        fixed = any(plan.extras or plan.draws for plan in plans)
+        width = weights.shape[2] if fixed else 1 + int(used[-1]) if len(used) else 0
+        index, weight = self._tensor(rows[..., :width]), self._tensor(weights[..., :width])
         more = {k: self._tensor(_padded([plan.extras[k] for plan in plans])) for k in plans[0].extras}
 
         def batch_of(step: int) -> tuple[slice, dict[str, Tensor]]:
-            active = slice(0, sum(plan.steps > step for plan in plans))
+            active = slice(0, int((steps > step).sum()))
             extra = {k: value[step, active] for k, value in more.items()}
             drawn = [plan.draws(step) for plan in plans[active] if plan.draws]
             for name in drawn[0] if drawn else ():
@@ -183,10 +189,10 @@ class Trainer:
 
     def _batch(self, rows: Tensor, weights: Tensor, extras: dict[str, Tensor]) -> dict[str, Tensor]:
         """Gather samples (..., batch); their inputs are changed at random where the plan has drawn for that."""
-        inputs = self.inputs[rows]
+        inputs = gather(self.inputs, rows)
         if self.augment is not None and AUGMENT in extras:
             inputs = self.augment(inputs, extras.pop(AUGMENT))
-        return {"inputs": inputs, "labels": self.labels[rows], "weights": weights, **extras}
+        return {"inputs": inputs, "labels": gather(self.labels, rows), "weights": weights, **extras}
 
     def _objective(self, phase: Phase) -> Loss:
         return self.objective(phase.loss) if phase.contrasted else phase.loss
@@ -333,14 +339,6 @@ def _share(many: Sequence[Params]) -> tuple[Params, dict[str, int | None]]:
 def _front(values: Params, dims: Mapping[str, int | None], active: slice) -> Params:
     """Return what clients at the front of the stack share, and their parts of what they do not."""
     return {name: value if dims[name] is None else value[active] for name, value in values.items()}
-
-
-def _places(plan: Plan) -> int:
-    """Return how many places of the batches are needed: up to the last one that any step uses."""
-    if plan.extras or plan.draws:  # what was drawn for each place must stay in place
-        return int(plan.index.shape[1])
-    used = np.flatnonzero((plan.weight > 0).any(0))
-    return 1 + int(used[-1]) if len(used) else 0
 
 
 def _padded(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -130,7 +130,7 @@ class FedZSL(Layered, name="fedzsl"):
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         attributes = linear(params, "g", features)
         s, labels, weights = self.settings, batch["labels"], batch["weights"]
-        logits = s.scale * (attributes @ context["semantics"].T)
+        logits = (s.scale * attributes) @ context["semantics"].T
         terms = {}
         if s.sce:
             terms["sce"] = semantic_cross_entropy(logits, labels, weights, context["sce_mask"])

@@ -24,7 +24,7 @@ def mlp(params: Params, name: str, inputs: Tensor) -> Tensor:
     """Apply the layers of :func:`mlp_init`, ReLU after each; the identity if there are none."""
     i = 0
     while f"{name}.{i}.weight" in params:
-        inputs = torch.relu(linear(params, f"{name}.{i}", inputs))
+        inputs = torch.relu_(linear(params, f"{name}.{i}", inputs))
         i += 1
     return inputs
 
