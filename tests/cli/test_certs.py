@@ -4,6 +4,7 @@ import stat
 
 import pytest
 
+from fedunseen.engines.carriers import websocket
 from fedunseen.secagg.enrolment import Credentials, Enrolment
 
 pytest.importorskip("cryptography", reason="pip install 'fedunseen[masked]'")
@@ -15,6 +16,7 @@ def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, r
     signer, kits, new = tmp_path / "authority", tmp_path / "kits", ("--out", tmp_path / "new")
     done = works("certs", "--parties", "a,b", "--out", kits, "--authority", signer)
     assert f"authority (for no one who runs the coordinator): {signer}" in done.err
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kits.rglob("*.key")} == {0o600}
     said = refused("certs", "--renew", "c", "--authority", signer, *new)
     assert said == f"{signer} has signed nothing for 'c': it knows a, b"
     said = refused("certs", "--renew", "a", "--authority", kits, *new)
@@ -42,3 +44,9 @@ def test_each_list_has_all_that_hold_no_more_and_what_cannot_be_is_said(works, r
     said = f"{signer / 'federation.key'} is missing or damaged: the list of parties cannot be changed"
     assert refused("certs", "--renew", "b", "--authority", signer, "--out", tmp_path / "three") == said
     assert (Authority.load(signer).issued, (tmp_path / "three").exists()) == (after.issued, False)
+
+
+def test_without_its_libraries_it_names_the_extra(refused, monkeypatch, tmp_path):
+    monkeypatch.setattr(websocket, "find_spec", lambda library: None if library == "cryptography" else library)
+    said = refused("certs", "--parties", "a,b", "--out", tmp_path / "kits")
+    assert said == "engine 'websocket' needs cryptography: pip install 'fedunseen[masked]'"

@@ -1,7 +1,6 @@
 """What carriers do alike, among parties that answer with their name and what they were sent."""
 
 import os
-import stat
 import sys
 import threading
 import time
@@ -9,8 +8,6 @@ import time
 import pytest
 
 from carried import Place
-from fedunseen.core.errors import FedUnseenError
-from fedunseen.core.files import parse_json
 from fedunseen.engines.carriers import websocket
 from fedunseen.engines.remote.link import exchange
 from processes import GUARD, Forked, until
@@ -80,18 +77,3 @@ def test_a_killed_party_is_left_out_and_comes_back(machine, tmp_path):
         assert link.present()["south"] == first["south"]
         assert link.present()["north"] != first["north"]
         assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")
-
-
-def test_credentials_of_each_party_are_its_own(tmp_path):
-    from fedunseen.tools.certs import make
-
-    kit = tmp_path / "kit"
-    make(kit, "hospital.example", ["a", "b"], 1)
-    assert sorted(path.name for path in kit.iterdir()) == ["a", "b", "coordinator"]
-    keys = list(kit.rglob("*.key"))
-    assert sorted(path.parent.name for path in keys) == ["a", "a", "b", "b", "coordinator", "coordinator"]
-    assert {stat.S_IMODE(path.stat().st_mode) for path in keys} == {0o600}
-    assert parse_json((kit / "a/party.json").read_bytes()) == {"name": "a"}
-    assert parse_json((kit / "coordinator/parties.json").read_bytes()) == {"parties": ["a", "b"]}
-    with pytest.raises(FedUnseenError, match="is not an empty folder: name another with --out"):
-        make(kit, "localhost", ["a"], 1)

@@ -53,6 +53,9 @@ def certs(
     revoke: Annotated[str | None, typer.Option(help="With --authority: shut these parties out: a,b.")] = None,
 ) -> None:
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
+    from fedunseen.engines.carriers import websocket
+
+    websocket.check_installed()
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
     free_folder(out)

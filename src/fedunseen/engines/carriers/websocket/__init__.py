@@ -14,14 +14,15 @@ from fedunseen.engines.remote.link import Answer, Host, Join, Link
 __all__ = ["host", "join"]
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Raise MissingDependencyError where a library is not installed."""
     if lacking := [library for library in ("cryptography", "websockets") if find_spec(library) is None]:
         raise MissingDependencyError(f"engine 'websocket' needs {lacking[0]}: pip install 'fedunseen[masked]'")
 
 
 def host(place: Host) -> AbstractContextManager[Link]:
     """Listen for the parties of a federation."""
-    _check_installed()
+    check_installed()
     from fedunseen.engines.carriers.websocket.server import serve
 
     return serve(place)
@@ -29,7 +30,7 @@ def host(place: Host) -> AbstractContextManager[Link]:
 
 def join(place: Join, answer: Answer, done: Event) -> None:
     """Be a party: answer messages until ``done`` is set."""
-    _check_installed()
+    check_installed()
     from fedunseen.engines.carriers.websocket.client import answer_messages
 
     answer_messages(place, answer, done)
