@@ -18,12 +18,10 @@ from processes import command, descendants, environment, sets, until
 
 pytest.importorskip("nvflare", reason="needs the extra 'nvflare'")
 
-
 from fedunseen.engines.carriers.nvflare.job import Place
 from fedunseen.tools.nvflare_job import Coordinator, Party
 
 pytestmark = pytest.mark.slow
-
 JOB = Path(__file__).parents[2] / "deploy" / "nvflare"
 SITES = ["north", "south", "west"]
 FEW = {"data.train_per_class": 5, "data.test_per_class": 2, "partition.clients": 3, "evaluation.selection": "last"}
