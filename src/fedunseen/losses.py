@@ -350,7 +350,7 @@ def precise(values: Tensor) -> Tensor:
 def _log_softmax(logits: Tensor, mask: Tensor | None, temperature: float = 1.0) -> Tensor:
     """Return (B, C) log-probabilities over the classes of ``mask`` (C,) at a temperature."""
     scaled = precise(logits) if temperature == 1 else precise(logits) / temperature
-    # Added, since filling takes four passes over memory and its gradient three.
+    # Added: filling takes three times as long, and as long again for its gradient.
     return F.log_softmax(scaled if mask is None else scaled + torch.where(mask, 0.0, _OUT), dim=-1)
 
 
