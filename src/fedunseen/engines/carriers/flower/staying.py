@@ -65,13 +65,8 @@ def _start(party: str, place: Mapping[str, Any], state: Path) -> Connection[Any,
     module, _, name = party.partition(":")
     arguments = json.dumps({**place, "parent": os.getppid()})
     with open(state / LOG, "ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", f"from {module} import {name}; {name}()", arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+        command = [sys.executable, "-c", f"from {module} import {name}; {name}()", arguments]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     end = time.monotonic() + START
     while (connection := _dial(state)) is None:
         if process.poll() is not None or time.monotonic() > end:
