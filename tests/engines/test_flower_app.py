@@ -63,8 +63,15 @@ class Federation(Machine):
         return process
 
     def end(self, name):
+        below = descendants(self.named[name].pid)
         self.named[name].terminate()
         self.named[name].wait()
+        self.kill(below)
+
+    def kill(self, processes):
+        for process in processes:
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
 
     def call(self, *line):
         assert self.ended(self.start("call", *line)) == 0, self.said("call.log")
@@ -107,9 +114,7 @@ class Federation(Machine):
     def stop(self):
         below = [pid for process in self.running for pid in descendants(process.pid)]
         super().stop()
-        for pid in below:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill(below)
 
 
 class Hub(http.server.BaseHTTPRequestHandler):

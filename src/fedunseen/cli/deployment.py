@@ -55,7 +55,7 @@ def certs(
     """Make certificates and keys: give every party its folder, over a channel that you trust."""
     from fedunseen.engines.carriers import websocket
 
-    websocket.check_installed()
+    websocket.check_installed("cryptography")
     if (parties, renew, revoke).count(None) != 2:
         raise ExperimentError("give one of --parties (new certificates for all), --renew and --revoke")
     free_folder(out)

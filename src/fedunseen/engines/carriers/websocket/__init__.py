@@ -14,15 +14,15 @@ from fedunseen.engines.remote.link import Answer, Host, Join, Link
 __all__ = ["host", "join"]
 
 
-def check_installed() -> None:
-    """Raise MissingDependencyError where a library is not installed."""
-    if lacking := [library for library in ("cryptography", "websockets") if find_spec(library) is None]:
+def check_installed(*libraries: str) -> None:
+    """Raise MissingDependencyError where one of these is not installed."""
+    if lacking := [library for library in libraries if find_spec(library) is None]:
         raise MissingDependencyError(f"engine 'websocket' needs {lacking[0]}: pip install 'fedunseen[masked]'")
 
 
 def host(place: Host) -> AbstractContextManager[Link]:
     """Listen for the parties of a federation."""
-    check_installed()
+    check_installed("cryptography", "websockets")
     from fedunseen.engines.carriers.websocket.server import serve
 
     return serve(place)
@@ -30,7 +30,7 @@ def host(place: Host) -> AbstractContextManager[Link]:
 
 def join(place: Join, answer: Answer, done: Event) -> None:
     """Be a party: answer messages until ``done`` is set."""
-    check_installed()
+    check_installed("cryptography", "websockets")
     from fedunseen.engines.carriers.websocket.client import answer_messages
 
     answer_messages(place, answer, done)
