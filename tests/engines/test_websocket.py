@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import os
 import shutil
 import socket
 import ssl
@@ -16,7 +17,7 @@ from carried import Place, days_ago
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.engines.carriers import websocket
 from fedunseen.engines.remote.link import Join, PartyGone, exchange
-from processes import GUARD, command, until
+from processes import GUARD, Forked, command, until
 
 pytest.importorskip("websockets", reason="pip install 'fedunseen[masked]'")
 
@@ -396,3 +397,60 @@ def test_an_expired_certificate(place, monkeypatch, tmp_path):
         assert "node.crt: valid from" in place.refused("north")
         (place.kit / "south" / "node.crt").unlink()  # a party that does not look at its own
         assert "is not accepted: certificate has expired; take the folder" in place.refused("south")
+
+
+def be_party(place):
+    """Be a party's process."""
+
+    def answer(message):
+        if message == b"slowly":
+            time.sleep(3600)
+        return place.name.encode() + b":" + message
+
+    websocket.join(place, answer, threading.Event())
+
+
+def sent(body, names=NAMES):
+    return dict.fromkeys(names, body)
+
+
+def answers(body):
+    return {name: f"{name}:".encode() + body for name in NAMES}
+
+
+@pytest.mark.parametrize("place", [True, False], ids=["tls", "plain"], indirect=True)
+def test_messages_of_any_size_arrive(place):
+    with place.host() as link:
+        parties = [place.join(name) for name in NAMES]
+        until(lambda: len(link.present()) == 3)
+        for body in (b"", b"\0", os.urandom(12_000_000), b"\0" * 12_000_000):
+            assert dict(exchange(link, sent(body), GUARD)) == answers(body)
+        found = dict(exchange(link, {"south": b"only", "nobody": b"?"}, GUARD))
+        assert found == {"south": b"south:only", "nobody": None}
+        assert dict(exchange(link, sent(b"last"), GUARD)) == answers(b"last")
+        assert [party.ended() for party in parties] == [None] * 3
+        until(lambda: not link.present())
+
+
+def test_a_killed_party_is_left_out_and_comes_back(place, machine, tmp_path):
+    def start(name):
+        machine.running.append(Forked([place.at(name)], be_party, tmp_path, f"{name}.log"))
+        return machine.running[-1]
+
+    with place.host() as link:
+        killed, _ = start("north"), start("south")
+        until(lambda: len(link.present()) == 2)
+        first = link.present()
+        threading.Timer(0.5, killed.kill).start()
+        begin = time.monotonic()
+        found = list(exchange(link, {"north": b"slowly", "south": b"now"}, GUARD))
+        assert found == [("south", b"south:now"), ("north", None)]
+        assert time.monotonic() - begin < GUARD  # no one waited until the exchange was over
+        until(lambda: list(link.present()) == ["south"])
+        assert dict(exchange(link, {"north": b"gone?"}, GUARD)) == {"north": None}
+        start("north")
+        start("west")  # late
+        until(lambda: len(link.present()) == 3)
+        assert link.present()["south"] == first["south"]
+        assert link.present()["north"] != first["north"]
+        assert dict(exchange(link, sent(b"again"), GUARD)) == answers(b"again")

@@ -15,6 +15,7 @@ from fedunseen.data import ClassSpace
 from fedunseen.methods import Gaussian
 from fedunseen.methods.closed_form import gaussian_process as gp
 from fedunseen.methods.closed_form.base import ClosedForm
+from fedunseen.methods.closed_form.left_out import SHOTS, estimates, left_out_accuracy
 from fedunseen.methods.closed_form.statistics import scatter, statistics
 from refusals import message_of
 
@@ -348,6 +349,18 @@ def test_without_any_sample_the_nearest_text_wins_and_samples_improve_it():
     assert after > zero_shot(plain, plain.solve(sums), x, labels) + 0.1
     few = seen & (torch.arange(len(x)) % 40 < 2)
     assert zero_shot(method, method.solve(method.statistics(x[few], labels[few])), x, labels) > before
+
+
+def test_accuracies_of_left_out_classes_do_not_depend_on_what_is_tested_beside():
+    method, x, labels = aligned(classes=12)
+    sums = method.statistics(x, labels)
+    model = method.solve(sums)
+    none, few = ((method.quick(model), model, shots) for shots in (0, SHOTS))
+    both = left_out_accuracy([few, none, none], sums)
+    alone = np.concatenate([left_out_accuracy([one], sums) for one in (few, none, none)])
+    np.testing.assert_allclose(both, alone, atol=1.3)  # an answer of 80, where products round by their shape
+    assert both[0].mean() > both[1].mean() + 3
+    assert estimates(method, sums, model)["left_out_accuracy"].keys() == {"0", str(SHOTS)}
 
 
 def test_prototypes_from_texts_are_those_of_a_dense_process_around_them():
