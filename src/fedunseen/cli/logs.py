@@ -73,7 +73,7 @@ def logged(
     """Write what a logger receives to standard error, to ``federation.log`` in a folder, and to listeners."""
     log = logging.getLogger(name)
     shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(_Machines() if is_json() else _Timed("%(asctime)s %(message)s", "%H:%M:%S"))
+    shown.setFormatter(_Machines() if is_json() else logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     handlers: list[logging.Handler] = [shown, *more]
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,17 +91,6 @@ def logged(
             log.removeHandler(handler)
             handler.close()
         log.setLevel(before)
-
-
-class _Timed(logging.Formatter):
-    """Lines with their time, which is written once a second."""
-
-    _second, _shown = -1, ""
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        if int(record.created) != self._second:
-            self._second, self._shown = int(record.created), super().formatTime(record, datefmt)
-        return self._shown
 
 
 class _Machines(logging.Formatter):

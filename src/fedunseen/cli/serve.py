@@ -67,7 +67,6 @@ def serve(
     except OSError as error:
         raise listen_at.no_certificate(error) from None
     failures, requests = logged(name="uvicorn.error", least=logging.WARNING), logged(name="fedunseen.requests")
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # no line names them
     with listen_at.listen() as listening, failures, requests, libraries_set_aside():
         url = listen_at.url(listening)
         for name in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises what ended it once more, when all is closed

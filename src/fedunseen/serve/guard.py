@@ -4,11 +4,7 @@ import asyncio
 import hmac
 import logging
 import time
-import types
-from collections.abc import Generator
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -162,17 +158,11 @@ class Guard:
 
         async def bounded() -> Message:
             nonlocal taken, done
-            coming: Any = receive()
             try:
-                awaited = coming.send(None)
-            except StopIteration as here:  # most often, so that no timer is needed
-                message: Message = here.value
-            else:
-                try:
-                    async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
-                        message = await _resumed(coming, awaited)
-                except TimeoutError:
-                    raise HTTPException(408, "the request took too long to arrive: send it again") from None
+                async with asyncio.timeout(max(0.0, end - time.monotonic()) if not done else None):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the request took too long to arrive: send it again") from None
             if message["type"] == "http.request":
                 taken += len(message.get("body", b""))
                 if not message.get("more_body", False):
@@ -197,33 +187,9 @@ class Guard:
             return
 
 
-@types.coroutine
-def _resumed(coming: Generator[Any, Any, Message], awaited: Any) -> Generator[Any, Any, Message]:
-    """Await a coroutine that waits for ``awaited`` already."""
-    try:
-        while True:
-            try:
-                answer = yield awaited
-            except BaseException as error:  # it is cancelled
-                awaited = coming.throw(error)
-            else:
-                awaited = coming.send(answer)
-    except StopIteration as end:
-        return cast(Message, end.value)
-
-
 def _note(scope: Scope, status: int, seconds: float) -> None:
     """Log a request in one line: who, what, the answer's status, how long; nothing of what was sent."""
-    if not _log.isEnabledFor(logging.INFO):
-        return
     client = (scope.get("client") or ("-",))[0]
-    path, ms = _quoted(scope["path"]), round(1000 * seconds, 1)
+    path, ms = quote(scope["path"])[:_SHOWN], round(1000 * seconds, 1)
     fields = {"client": client, "method": scope["method"], "path": path, "status": status, "ms": ms}
-    text = " ".join(map(str, fields.values())) + " ms"
-    # What Logger.info does, but for its search for the line that calls it.
-    _log.handle(_log.makeRecord(_log.name, logging.INFO, __file__, 0, "%s", (text,), None, "_note", {"fields": fields}))
-
-
-@lru_cache(maxsize=64)
-def _quoted(path: str) -> str:
-    return quote(path)[:_SHOWN]
+    _log.info("%s", " ".join(map(str, fields.values())) + " ms", extra={"fields": fields})
