@@ -96,12 +96,7 @@ def exchange_public(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """Return the key of 32 bytes that only the owners of two X25519 keys can compute.
-
-    Args:
-        private: key of one.
-        public: key of the other.
-        purpose: what the key is for; both sides must use the same.
+    """Return the key of 32 bytes, for one purpose, that only the owners of two X25519 keys can compute.
 
     Raises:
         SecAggError: the public key is invalid, for example zero.
@@ -142,10 +137,7 @@ def split(seed: bytes, threshold: int, count: int) -> list[bytes]:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the seed that enough shares restore; another value if a share is wrong.
-
-    Args:
-        shares: place of the share in the list of :func:`split` -> the share.
+    """Return the seed that enough shares restore, by their places in :func:`split`'s list; not if one is wrong.
 
     Example:
         >>> shares = split(b"0123456789abcdef", 2, 3)
