@@ -624,15 +624,11 @@ class PhaseVictim:
             if not depends.get("attributes" if kind == "semantics" else kind):
                 continue
             value = columns.reshape(self.known[kind].shape)
-            off = self._distance({**self.known, kind: value}, target)
+            gradient = self.gradient({**self.known, kind: value})
+            off = sum(float((g.detach() - target[name]).square().sum()) for name, g in gradient.items())
             if kind not in best or off < best[kind][0]:
                 best[kind] = (off, value)
         return _plain({kind: value for kind, (_, value) in best.items()}), label
-
-    def _distance(self, known: Params, target: Params) -> float:
-        """Return the squared distance of a gradient from the one seen."""
-        gradient = self.gradient(known)
-        return sum(float((value.detach() - target[name]).square().sum()) for name, value in gradient.items())
 
     def _real_of_critic(self, layer: str, wide: int, target: Params) -> list[Tensor]:
         """Return the sample behind the gradient of a first layer, if that is a critic's."""

@@ -43,25 +43,17 @@ class RunEncoder(Encoder):
             raise ExperimentError(
                 "encoder.name = 'run' gives vectors: choose a method on vectors, for example gaussian"
             )
-        self.run = load_run(settings.model)
-        self.run = self.run.first
-        self.run.check_one_model("to encode with")
-        own = self._weights_beside()
-        if own is not None:
-            self.run = load_run(self.run.path, own)
+        self.run = run = load_run(settings.model).first
+        run.check_one_model("to encode with")
+        names = list(run.manifest.get("encoder", {}).get("files", ()))
+        if names and all((run.path / name).is_file() for name in names):  # weights lie beside, as of a carried run
+            self.run = load_run(run.path, run.path / names[0] if len(names) == 1 else run.path)
         method = self.run.method
         if type(method).features is Method.features and not method.backbone.trained:
             raise ExperimentError(
                 f"{settings.model}: method.name = {self.run.method_name!r} has learned no features of its own: name a "
                 "run that trained some, for example fedzsl with method.hidden or a trained encoder"
             )
-
-    def _weights_beside(self) -> Path | None:
-        """Return the weights of the run's own encoder where they lie beside its files, as a carried run has them."""
-        names = list(self.run.manifest.get("encoder", {}).get("files", ()))
-        if not names or not all((self.run.path / name).is_file() for name in names):
-            return None
-        return self.run.path / names[0] if len(names) == 1 else self.run.path
 
     def files(self) -> list[Path]:
         """Return what the run's features need of its directory, and the weights of its own encoder.

@@ -72,7 +72,9 @@ def _written(value: Any) -> str:
 
 def _tables(run: Run) -> dict[str, Table]:
     stored = run.evaluation
-    found = {"rounds": _rounds(run.metrics)}
+    lines = [dict(_numbers(line)) for line in run.metrics]
+    columns = dict.fromkeys(name for line in lines for name in line)
+    found: dict[str, Table] = {"rounds": {name: [line.get(name) for line in lines] for name in columns}}
     if "zsl_answers" in stored:
         found |= _zero_shot(run.space, *(stored[name] for name in ("labels", "zsl_answers", "gzsl_answers")))
     elif "answers" in stored:
@@ -86,12 +88,6 @@ def _tables(run: Run) -> dict[str, Table]:
             "samples": stored["client_counts"][clients, classes].astype(np.int64).tolist(),
         }
     return found
-
-
-def _rounds(lines: list[dict[str, Any]]) -> Table:
-    flat = [dict(_numbers(line)) for line in lines]
-    columns = dict.fromkeys(name for line in flat for name in line)
-    return {name: [line.get(name) for line in flat] for name in columns}
 
 
 def _numbers(line: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:

@@ -268,9 +268,11 @@ class RunDirectory:
             if int(path.stem) > known:  # no kill leaves this: something else damaged the metrics
                 continue
             try:
-                return self._checkpoint(path, int(path.stem), device)
+                tensors = load_params(path, device)
+                states = {**self._stored(path, device), **of_each_client(tensors)}
             except RunDirectoryError:  # no kill leaves this: the checkpoint before it still serves
                 continue
+            return State(int(path.stem), within("state/", tensors), within("params/", tensors), states)
         return None
 
     def resumable(self, device: torch.device, selected: int | None) -> State | None:
@@ -289,12 +291,6 @@ class RunDirectory:
                     f"checkpoint holds {shape}: restore the encoder or the files that the run was started with"
                 )
         return replace(state, params={name: state.params[name] for name in first})
-
-    def _checkpoint(self, path: Path, rounds: int, device: torch.device) -> State:
-        """Read a checkpoint, and the files beside it."""
-        tensors = load_params(path, device)
-        states = {**self._stored(path, device), **of_each_client(tensors)}
-        return State(rounds, within("state/", tensors), within("params/", tensors), states)
 
     def _stored(self, path: Path, device: torch.device) -> dict[int, StoredTensors]:
         """Read what clients keep from the files beside a checkpoint."""

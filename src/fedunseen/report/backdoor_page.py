@@ -28,6 +28,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
 
     shown = pictures(runs / "none-attacked")
     tried = {name: row for name, row in facts["defences"].items() if "refused" not in row}
+    defences = ",".join(name for name in facts["defences"] if name != "none")
     context = {
         "facts": facts,
         "conclusions": conclusions(facts),
@@ -41,7 +42,7 @@ def write_backdoor_report(facts: Facts, path: Path, runs: Path) -> Path:
             for trigger, images in zip(facts["triggers"], shown, strict=False)
         ],
         "magnitudes": [Markup(magnitude_chart(*item)) for item in magnitudes(runs / "none-attacked").items()],
-        "command": _command(facts),
+        "command": attack_command(facts["experiment"], "backdoor", [f"--defences {shlex.quote(defences)}"]),
     }
     write_text(path, parts.render("backdoor.html", context))
     return path
@@ -104,9 +105,3 @@ def attacked(facts: parts.Facts) -> parts.Content:
         "screened": run.result.get("screened"),
         "empty": [line["round"] for line in lines if line.get("screening", {}).get("empty")],
     }
-
-
-def _command(facts: Facts) -> str:
-    """Return the command that reproduces the numbers."""
-    defences = ",".join(name for name in facts["defences"] if name != "none")
-    return attack_command(facts["experiment"], "backdoor", [f"--defences {shlex.quote(defences)}"])

@@ -8,6 +8,7 @@ from shlex import quote
 from fedunseen.core.files import write_text
 from fedunseen.core.registry import find
 from fedunseen.evaluation.measures import TITLES, ZERO_SHOT_MEASURES
+from fedunseen.evaluation.summary import listed
 from fedunseen.experiment.result.run import Run
 from fedunseen.report.parts import render
 from fedunseen.report.reproducibility import command
@@ -43,7 +44,7 @@ def model_card(run: Run) -> str:
         "experiment": experiment,
         "manifest": {"data": None, **first.manifest},
         "space": first.space,
-        "unseen": _listed([first.space.names[c] for c in first.space.unseen]),
+        "unseen": listed([_inert(first.space.names[c]) for c in first.space.unseen], _LISTED) or "none",
         "result": {"seeds": None, "warnings": (), **result},
         "few_shot": few_shot,
         "merges": find("strategy", experiment.strategy.name).merges,
@@ -72,8 +73,3 @@ def write_card(run: Run) -> None:
 def _inert(text: str) -> str:
     """Return text on one line in which a page that shows the card finds no tag, no link and no code."""
     return re.sub(r"([\\`\[\]])", r"\\\1", " ".join(html.escape(text, quote=False).split()))
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return (", ".join(map(_inert, names[:_LISTED])) or "none") + more

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.evaluation.summary import listed
 from fedunseen.report import statistics
 from fedunseen.report.charts import Curve, Scale, line_chart
 from fedunseen.report.maps import class_map, hue, small_map
@@ -150,8 +151,7 @@ def _changes(space: dict[str, Any], round: int) -> str:
         if key == "gained":  # of those that were known before
             names = [name for name in names if name not in space.get("added", [])]
         if names:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            parts.append(f"{words.format(len(names))} ({', '.join(names[:SHOWN])}{more})")
+            parts.append(f"{words.format(len(names))} ({listed(names, SHOWN)})")
     return "; ".join(parts) or ("the start" if not round else "no change")
 
 
@@ -247,7 +247,7 @@ def merging_section(lines: Sequence[Mapping[str, Any]], clients: Sequence[str]) 
     return {
         "defence": _defence(defended, clients) if defended else None,
         "privacy": _privacy(private) if private else None,
-        "lost": ", ".join(lost[:20]) + (f" and {len(lost) - 20} more" if len(lost) > 20 else ""),
+        "lost": listed(lost, 20),
     }
 
 

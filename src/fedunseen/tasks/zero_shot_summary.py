@@ -75,17 +75,6 @@ def model_outputs(federation: Federation, params: Params, rows: NDArray[np.int64
     return np.asarray(torch.cat(parts).numpy())
 
 
-def _class_means(
-    values: NDArray[np.float64], labels: NDArray[np.int64], classes: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return (C, d) means of values (n, d) over each class's samples, NaN for classes without, and (C,) counts."""
-    sums = np.zeros((classes, values.shape[1]))
-    np.add.at(sums, labels, values)
-    counts = np.bincount(labels, minlength=classes)
-    with np.errstate(invalid="ignore"):
-        return sums / counts[:, None], counts
-
-
 def semantics_correlation(semantics: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return (C, C) the correlation of the classes' semantics, NaN for classes whose semantics are constant."""
     varied = np.ptp(semantics, axis=1) > 0
@@ -101,10 +90,11 @@ def compatibility(federation: Federation, params: Params) -> dict[str, NDArray[A
     labels = benchmark.labels[tests]
     rows = np.concatenate([tests[labels == c][:_PER_CLASS] for c in np.unique(labels)])
     predicted = model_outputs(federation, params, rows, "attributes")
-    means, counts = _class_means(predicted, benchmark.labels[rows], len(benchmark.space.names))
-    tested = np.flatnonzero(counts)
+    tested, place, counts = np.unique(benchmark.labels[rows], return_inverse=True, return_counts=True)
+    sums = np.zeros((len(tested), predicted.shape[1]))
+    np.add.at(sums, place, predicted)
     semantics = federation.semantics.double().cpu().numpy()
-    return {"classes": tested, "compatibility": (means[tested] @ semantics[tested].T).astype(np.float32)}
+    return {"classes": tested, "compatibility": (sums / counts[:, None] @ semantics[tested].T).astype(np.float32)}
 
 
 def some(clients: Sequence[int]) -> Sequence[int]:

@@ -44,9 +44,7 @@ def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Pat
     issued = {name: [_party(out, name, root, top)] for name in parties}
     enrolment.enrol(out, parties, authority)
     if authority is not None:
-        authority.mkdir(parents=True, exist_ok=True)
-        authority.chmod(0o700)
-        _secret(authority / _KEY, top.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
+        _secret(_folder(authority) / _KEY, top.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
         _public(authority / _CERTIFICATE, root)
         Authority(authority, root, top, issued).write()
 

@@ -61,20 +61,14 @@ def row(sweep: Sweep, cell: Cell, out: Path) -> Row:
         measured = [name for name in known if name in result]
         mean = {name: float(result[name]) for name in (*measured, *MEASURES)}
         sd = {name: float(result[f"{name}_sd"]) for name in measured if f"{name}_sd" in result}
-        each = _each(directory.path, result, measured)
+        seeds = [RunDirectory(directory.path / f"seed-{seed}").result() or {} for seed in result.get("seeds", ())]
+        shared = [name for name in measured if seeds and all(name in one for one in seeds)]
+        each = {name: tuple(float(one[name]) for one in seeds) for name in shared}
         return Row(cell, "done", None, mean, sd, *chosen, float(result["seconds"]), each)
     if record.exists():
         failure = read_json(record, f"{record} is damaged: delete it, and resume the sweep", ("refused", "problem"))
         status, problem = "refused" if failure["refused"] else "failed", str(failure["problem"])
     return Row(cell, status, problem, {}, {}, *chosen, None)
-
-
-def _each(path: Path, result: Mapping[str, Any], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
-    """Return each metric's values with the single seeds, if all of them have it."""
-    found = [RunDirectory(path / f"seed-{seed}").result() or {} for seed in result.get("seeds", ())]
-    return {
-        name: tuple(float(one[name]) for one in found) for name in names if found and all(name in one for one in found)
-    }
 
 
 def cell_command(sweep: Sweep, cell: Cell) -> str:

@@ -201,12 +201,6 @@ def common_length(prototypes: Floats) -> tuple[Floats, bool]:
     return np.asarray(prototypes * np.where(lengths > 0, wanted / np.maximum(lengths, 1e-300), 1.0)), False
 
 
-def _apart(points: Floats) -> Floats:
-    """Return (n, n) the distances between points (n, d)."""
-    held = torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))
-    return np.asarray(torch.cdist(held, held, compute_mode="donot_use_mm_for_euclid_dist").numpy())
-
-
 def _pairs(points: Floats) -> Floats:
     """Return (n (n - 1) / 2,) the distances of all pairs of points (n, d), row after row."""
     return np.asarray(torch.pdist(torch.from_numpy(np.ascontiguousarray(points, dtype=np.float64))).numpy())
@@ -232,7 +226,8 @@ def class_margins(
     """
     place = np.full(len(prototypes), -1)
     place[candidates] = np.arange(len(candidates))
-    distances = _apart(prototypes[candidates])
+    held = torch.from_numpy(np.ascontiguousarray(prototypes[candidates], dtype=np.float64))
+    distances = torch.cdist(held, held, compute_mode="donot_use_mm_for_euclid_dist").numpy()
     nearest, farthest, room = margins(distances)
     closest = (distances + np.where(np.eye(len(candidates), dtype=bool), np.inf, 0.0)).argmin(axis=1)
     position = place[labels]
