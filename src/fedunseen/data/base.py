@@ -55,7 +55,11 @@ class BenchmarkLoader(Named):
 
     @classmethod
     def load(cls, settings: Any, seed: int) -> Benchmark:
-        """Read the benchmark; the run's ``seed`` only draws what is left open, such as validation classes.
+        """Read the benchmark.
+
+        Args:
+            settings: an instance of ``Settings``.
+            seed: the run's; matters only where something has to be drawn, such as validation classes.
 
         Raises:
             DataError: if a file is missing, damaged or inconsistent.
@@ -64,7 +68,14 @@ class BenchmarkLoader(Named):
 
     @classmethod
     def read(cls, path: Path, settings: Any) -> NDArray[Any]:
-        """Read one file of inputs, an image, a text, or vectors, as (n, ...) samples of ``Benchmark.features``.
+        """Read one file of inputs as the benchmark's own samples are read: an image, a text, or vectors.
+
+        Args:
+            path: the file.
+            settings: an instance of ``Settings``.
+
+        Returns:
+            Shape (n, ...): samples as ``Benchmark.features`` has them.
 
         Raises:
             DataError: if the file is missing, damaged or of another kind.
@@ -134,9 +145,17 @@ class BenchmarkLoader(Named):
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:
-        """Count what there is, for ``fedunseen data check``: the numbers of :func:`count`, and perhaps ``problems``.
+        """Count what there is, for ``fedunseen data check``.
 
-        ``everything``: look at every sample too, where counting does not need it. Raises what :meth:`load` raises.
+        Args:
+            settings: an instance of ``Settings``.
+            everything: look at every sample too, where counting does not need it.
+
+        Returns:
+            JSON values: those of :func:`count`, and perhaps ``problems``, a list of sentences.
+
+        Raises:
+            DataError: as :meth:`load`.
         """
         benchmark = cls.load(settings, seed=0)
         splits = {split: getattr(benchmark, split) for split in ("train", "test_seen", "test_unseen")}

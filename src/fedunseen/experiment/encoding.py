@@ -126,8 +126,11 @@ def found(
 ) -> dict[str, Any]:
     """Return the settings that have to be replaced so that a run's encoder has the weights that it had.
 
-    ``entry`` is what :func:`record_weights` returned under ``encoder``, None for runs that need no file; ``make`` makes
-    the encoder from the settings as they are; ``given``: where the user says that the weights are.
+    Args:
+        entry: what :func:`record_weights` returned under ``encoder``; None for runs that need no file.
+        run: the run directory.
+        make: makes the encoder from the experiment's settings as they are.
+        given: where the user says that the weights are, a file or a folder.
     """
     if entry is None:
         if given is not None:

@@ -34,7 +34,12 @@ class Progress(Protocol):
 
 
 class EarlyStop(Callback):
-    """Stops after ``patience`` rounds without gain; ``among`` says in words what the gain is measured on."""
+    """Stops when no round was better than the best one for some rounds.
+
+    Args:
+        patience: how many rounds without gain are too many.
+        among: what the gain is measured on, in words.
+    """
 
     def __init__(self, patience: int, among: str = "") -> None:
         self.patience, self.reason = patience, " ".join(filter(None, ["no gain", among, f"in {patience} rounds"]))
@@ -46,7 +51,13 @@ class EarlyStop(Callback):
 
 
 class Evaluate(Callback):
-    """Measures models ``every`` so many rounds (by default as ``task`` says), in the first, chosen and last round."""
+    """Measures the models of a round: every so many rounds, the first, the chosen and the last.
+
+    Args:
+        task: measures.
+        choice: which round is reported.
+        every: measure so often; by default as ``task`` says.
+    """
 
     def __init__(self, task: Evaluator, choice: Choice | None = None, every: int | None = None) -> None:
         self.task, self.choice, self.every = task, choice or Choice(), every

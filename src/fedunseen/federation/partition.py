@@ -146,7 +146,15 @@ class Partition:
         return cls(held, np.zeros(len(held), dtype=np.int64), np.full(len(held), NEVER))
 
     def counts(self, labels: Ids, classes: int) -> Ids:
-        """Return (clients, classes) how many samples of each class each client holds, from all samples' labels."""
+        """Return how many samples of each class each client holds.
+
+        Args:
+            labels: shape (samples,), the class of every sample of the benchmark.
+            classes: how many classes there are.
+
+        Returns:
+            Shape (clients, classes).
+        """
         return np.array([np.bincount(labels[ids], minlength=classes) for ids in self.clients], dtype=np.int64)
 
     def restricted_to(self, sample_ids: Ids) -> "Partition":

@@ -119,8 +119,15 @@ def run_bench(
 ) -> bool:
     """Run what is not done yet, cell by cell, in this process; return whether a cell has failed.
 
-    Other processes may take part in the same directory: this returns when none of them has a cell left. ``budget``:
-    seconds after which no further run is started; ``say`` is called with a line for every run that ended.
+    Other processes may take part in the same directory: this returns when none of them has a cell left.
+
+    Args:
+        sweep: what :func:`read_bench` returned.
+        bench: its table.
+        out: the bench's directory; what it holds already is kept.
+        cells: which cells to run, in order.
+        budget: seconds after which no further run is started.
+        say: called with a line for every run that ended.
 
     Raises:
         RunDirectoryError: ``out`` holds something else, or a bench with other settings.

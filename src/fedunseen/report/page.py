@@ -57,7 +57,14 @@ def _sections(view: ModuleType) -> tuple[Sections, Sections]:
 
 
 def write_report(run: Run, path: Path | None = None) -> Path:
-    """Write the report of a complete run, one HTML file that needs nothing else, and return where it is.
+    """Write the report of a complete run: one HTML file that needs nothing else.
+
+    Args:
+        run: the run, of one seed or of several.
+        path: where to; by default ``report.html`` in the run directory.
+
+    Returns:
+        Where it is.
 
     Raises:
         RunDirectoryError: what the run left behind is damaged.

@@ -131,8 +131,13 @@ class Ledger:
 
         An observer of the sums from before and after learns the total of what is removed, and that of what stays. So at
         least c + 2 parties remove samples, and of at least c + 2 no sample is ever removed. A party that removes some
-        samples does not count among those that stay, since all others may remove everything. ``asked`` are those that
-        take part: parties that stay send the sums of no sample. The owner's consent to ``removal`` allows few parties.
+        samples does not count among those that stay, since all others may remove everything.
+
+        Args:
+            removing: whose samples are removed.
+            asked: who takes part; parties that stay send the sums of no sample.
+            enrolment: the federation.
+            consent: what this party's owner has consented to; ``removal`` allows few parties.
 
         Raises:
             RefusedError: a party of ``removing`` is not asked, or too few remove or stay.

@@ -96,7 +96,12 @@ def exchange_public(private: bytes) -> bytes:
 
 
 def agree(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """Return the key of 32 bytes, for one purpose, that only the owners of two X25519 keys can compute.
+    """Return the key of 32 bytes that only the owners of two X25519 keys can compute.
+
+    Args:
+        private: key of one.
+        public: key of the other.
+        purpose: what the key is for; both sides must use the same.
 
     Raises:
         SecAggError: the public key is invalid, for example zero.
@@ -137,7 +142,10 @@ def split(seed: bytes, threshold: int, count: int) -> list[bytes]:
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the seed that enough shares restore, by their places in :func:`split`'s list; not if one is wrong.
+    """Return the seed that enough shares restore; another value if a share is wrong.
+
+    Args:
+        shares: place of the share in the list of :func:`split` -> the share.
 
     Example:
         >>> shares = split(b"0123456789abcdef", 2, 3)

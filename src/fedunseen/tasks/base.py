@@ -66,7 +66,16 @@ Shown = Examples | Mapping[str, ClassSum]
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """What a finished run is asked: the arguments of :meth:`fedunseen.Run.predict`, whose classes are described."""
+    """What a finished run is asked.
+
+    Attributes:
+        inputs: samples as the benchmark's raw ones, (n, d) features or (n, channels, height, width) maps or images; or
+            paths of images or feature files.
+        classes: classes to add, or to replace by name: a CSV file (name, attributes...) or ``{name: attributes}``.
+        support: examples of classes: a folder with a folder for each class, or ``{name: examples}``.
+        top: how many classes of each ranking, None for all.
+        among: which classes are ranked: ``all``, ``unseen`` ones, or only the ``given`` ones.
+    """
 
     inputs: Inputs
     classes: Classes | None = None

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def coordinate(grid: Any, config: Mapping[str, Any]) -> Run:
-    """Run the experiment of a run's configuration with the nodes of a grid; continue it if its directory is there."""
+    """Run the experiment of a run's configuration with the nodes of a grid; continue it if its directory is there.
+
+    Args:
+        grid: Flower's.
+        config: ``experiment``, ``out``, ``parties``, ``credentials`` and ``set``.
+    """
     out, kit, names = Path(str(config["out"])), _path(config.get("credentials")), _names(config)
     source, settings = str(config["experiment"]), {**_settings(config), "engine.name": "flower"}
     link = GridLink(grid, names)

@@ -49,8 +49,14 @@ class FewShotBenchmark(BenchmarkLoader):
     ) -> Benchmark:
         """Return the benchmark, whose classes are learned from examples alone: nothing describes them.
 
-        ``roles``: ids of the training, validation and novel classes; ``held_out``: ids of samples of training classes
-        that are for tests; ``more``: further fields of the benchmark.
+        Args:
+            name: of the benchmark.
+            names: of the classes.
+            roles: ids of the training, validation and novel classes.
+            features: (n, ...) the samples.
+            labels: (n,) ids of their classes.
+            held_out: ids of samples of training classes that are for tests.
+            more: further fields of the benchmark.
         """
         training, validation, novel = roles
         seen, held, unseen = (np.array(ids, dtype=np.int64) for ids in ([*training, *validation], validation, novel))

@@ -16,10 +16,15 @@ FEATURE_SUFFIXES = (".npy", ".npz", ".csv")
 
 
 def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
-    """Read feature vectors (n, width) from a file; ``width`` None takes any.
+    """Read feature vectors from a file.
 
-    It is ``.npy``; ``.npz`` with the array ``features`` or a single array; or ``.csv`` of numbers, a vector a line,
-    whose first line may be a header. One vector alone may be one-dimensional.
+    Args:
+        path: ``.npy``; ``.npz`` with the array ``features`` or a single array; ``.csv`` of numbers, a vector
+            a line, whose first line may be a header. One vector alone may be one-dimensional.
+        width: how many numbers a vector must have; None takes any.
+
+    Returns:
+        Shape (n, width).
 
     Raises:
         DataError: if the file is missing, damaged or of an unknown kind, holds no vector, vectors of another

@@ -47,10 +47,11 @@ class Link(Protocol):
         """Return the parties that are connected now: name -> a token that changes when the party starts again."""
 
     def ask(self, name: str, message: bytes) -> Future[bytes]:
-        """Send a party a message; return a future of its answer.
+        """Send a party a message.
 
-        It fails with :class:`PartyGone` or :class:`MessageLost` as soon as that is known. Canceling it gives the
-        message up; a later answer is dropped.
+        Returns:
+            Its answer, in a future that fails with :class:`PartyGone` or :class:`MessageLost` as soon as that is known.
+            Canceling it gives the message up; a later answer is dropped.
         """
 
 

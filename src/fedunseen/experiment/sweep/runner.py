@@ -86,10 +86,19 @@ def run_sweep(
 ) -> list[Row]:
     """Run the cells of a sweep that are not done yet; a cell that fails does not stop the others.
 
-    Other processes may take part in the same directory: this returns when none of them has a cell left, with a row for
-    each cell of the sweep, in order. ``resume``: continue with the sweep that ``out`` holds; finished cells are not run
-    again, failed ones are. ``jobs`` run at once, by default one for each core, one in all where a CUDA device is used.
-    ``warn`` is called with every warning of a worker.
+    Other processes may take part in the same directory: this returns when none of them has a cell left.
+
+    Args:
+        sweep: what :func:`read_sweep` returned.
+        out: the sweep's directory.
+        resume: continue with the sweep that ``out`` holds: finished cells are not run again, failed ones are.
+        cells: which of the sweep's cells to run; by default all.
+        jobs: how many run at once; by default one for each core, one in all where a CUDA device is used.
+        on_cell: called for every cell that is done or has failed.
+        warn: called with every warning of a worker.
+
+    Returns:
+        A row for each cell of the sweep, in order.
 
     Raises:
         RunDirectoryError: the directory cannot be used.

@@ -167,7 +167,10 @@ class Sweep:
 def read_sweep(source: str | Path, data: Sequence[str] = (), overrides: Mapping[str, Any] | None = None) -> Sweep:
     """Read a shipped sweep by name or a TOML file by path; every cell's experiment is read and checked.
 
-    ``data``: which of its data sets, by default those that the file names; ``overrides`` are for all cells.
+    Args:
+        source: the name of a shipped sweep or the path of a file.
+        data: which of its data sets; by default those that the file names.
+        overrides: ``{"section.key": value}`` for all cells.
 
     Raises:
         ExperimentError: the file, one of its cells, a data set or an override is wrong.

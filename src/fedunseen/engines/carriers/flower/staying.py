@@ -31,8 +31,11 @@ _ENDED = (EOFError, OSError, AuthenticationError)  # what a connection raises wh
 def ask_party(party: str, place: Mapping[str, Any], message: bytes) -> bytes:
     """Pass a message on to the party's process, which is started unless it runs, and return its answer.
 
-    ``party`` is the ``module:function`` of the process, which is called with the node's configuration ``place`` as JSON
-    in its first argument, and calls :func:`serve_party`.
+    Args:
+        party: ``module:function`` of the process, which is called with the node's configuration as JSON in its first
+            argument, and calls :func:`serve_party`.
+        place: the node's configuration.
+        message: for the party.
     """
     if not place.get("name"):
         raise FedUnseenError("the node's configuration lacks the party's name: --node-config 'name=\"north\" ...'")
