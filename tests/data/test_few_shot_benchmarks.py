@@ -16,6 +16,7 @@ from fedunseen.core.registry import find
 from fedunseen.data.benchmarks import cifar100
 from fedunseen.data.benchmarks.cifar100 import class_parts, find_source
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark, MiniImageNet
+from fedunseen.data.io.images import ImageBytes
 from published_layouts import write_cifar, write_miniimagenet, write_mnist, write_omniglot
 from refusals import message_of
 
@@ -27,7 +28,7 @@ def load(name, root=None, seed=0, **settings):
 
 def read(name, path):
     kind = find("data", name)
-    return kind.read(path, kind.Settings(root=path.parent))
+    return kind.read(ImageBytes(path.read_bytes(), path.name), kind.Settings(root=path.parent))
 
 
 def sizes(made):
@@ -90,8 +91,7 @@ def test_mnist_trains_on_one_set_and_tests_on_the_other(tmp_path, layout):
         np.testing.assert_array_equal(made.labels, np.concatenate([digits[digits < 5], test_digits]))
         seen, unseen = (30 + np.flatnonzero(test_digits // 5 == half) for half in (0, 1))
         assert splits(made) == (list(range(30)), seen.tolist(), unseen.tolist())
-    assert sizes(made)[0] == (5, 0, 5)
-    assert sizes(load("mnist", tmp_path, novel=[0]))[1] == (54, 36, 4)
+    assert (sizes(made)[0], sizes(load("mnist", tmp_path, novel=[0]))[1]) == ((5, 0, 5), (54, 36, 4))
 
 
 def test_mnist_reads_a_picture_as_its_own(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from described import per_class, roles, splits
 
 from fedunseen.data.benchmarks.image_folder import ImageFolder
-from fedunseen.data.io.images import read_image
+from fedunseen.data.io.images import ImageBytes, read_image
 from published_layouts import write_image
 from refusals import message_of
 
@@ -46,8 +46,8 @@ def test_a_folder_a_class(root):
     assert made.features.shape == (40, 3, 8, 8)  # no one looks at a mammoth
     assert per_class(made) == [[8, 8, 8], [2, 2, 2], [0, 0, 0, 10]]
     assert np.array_equal(made.features[:1], read_image(root / "Polar_Bear" / "0.JPEG", 8, 9))
-    read = ImageFolder.read(root / "wolf" / "3.png", ImageFolder.Settings(root=root, size=8))
-    assert np.array_equal(made.features[33:34], read)
+    wolf = ImageBytes((root / "wolf" / "3.png").read_bytes(), "3.png")
+    assert np.array_equal(made.features[33:34], ImageFolder.read(wolf, ImageFolder.Settings(root=root, size=8)))
 
 
 def test_the_run_s_seed_draws_the_tests(root):

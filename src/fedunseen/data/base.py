@@ -77,6 +77,8 @@ class BenchmarkLoader(Named):
         Returns:
             Shape (n, ...): samples as ``Benchmark.features`` has them.
 
+        A picture may come in memory, as :class:`~fedunseen.data.io.images.ImageBytes`, which Pillow opens.
+
         Raises:
             DataError: if the file is missing, damaged or of another kind.
         """

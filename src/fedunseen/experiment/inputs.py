@@ -5,7 +5,6 @@ A picture is read as the run's own were, whether it comes as a file or as a row 
 
 from __future__ import annotations
 
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES, read_features
-from fedunseen.data.io.images import list_images
+from fedunseen.data.io.images import ImageBytes, list_images
 from fedunseen.experiment.encoding import as_images
 
 if TYPE_CHECKING:
@@ -99,10 +98,10 @@ def _file(run: Run, path: Path) -> Iterator[_Part]:
         yield _Part(names, rows, encoded is not None)
 
 
-def read_sample(run: Run, path: Path) -> NDArray[Any]:
+def read_sample(run: Run, file: Path | ImageBytes) -> NDArray[Any]:
     """Read a file as the run's benchmark reads one, as images (n, channels, height, width) where it has those."""
     encoded, shape = run.manifest.get("picture_shape"), run.manifest["input_shape"]
-    samples = np.asarray(find("data", run.experiment.data.name).read(path, run.experiment.data))
+    samples = np.asarray(find("data", run.experiment.data.name).read(file, run.experiment.data))
     if samples.ndim == 2 and (encoded is not None or len(shape) > 1):
         return as_images(samples, encoded or shape)  # a flattened image
     return samples
@@ -145,10 +144,9 @@ def _pictured(run: Run, path: Path, rows: NDArray[Any]) -> NDArray[Any]:
         )
     if rows.ndim == 4 and rows.shape[-1] == 1:
         rows = rows[..., 0]
-    with tempfile.TemporaryDirectory(prefix="fedunseen-") as folder:
-        place = Path(folder) / "picture.png"
-        read = []
-        for row in rows:
-            Image.fromarray(np.ascontiguousarray(row)).save(place, compress_level=1)
-            read.append(read_sample(run, place))
+    read = []
+    for row in rows:
+        picture = ImageBytes(b"", str(path))
+        Image.fromarray(np.ascontiguousarray(row)).save(picture, "png", compress_level=1)
+        read.append(read_sample(run, picture))
     return np.concatenate(read)

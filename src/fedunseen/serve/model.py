@@ -18,6 +18,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES
+from fedunseen.data.io.images import ImageBytes
 from fedunseen.data.names import plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
@@ -297,15 +298,15 @@ class Recognizer:
                 self.added[name] = replace(self.added.get(name, Added(name, lasting=True)), **given)
         self._known = self._rebuilt(self.added)
 
-    def read(self, path: Path) -> NDArray[Any]:
+    def read(self, file: Path | ImageBytes) -> NDArray[Any]:
         """Read a file as samples (n, ...), as the run takes them."""
-        if self.kind == "features" and path.suffix.lower() not in FEATURE_SUFFIXES:
+        if isinstance(file, Path):
+            return self.run.read_inputs(file)
+        if self.kind == "features":
             ends = ", ".join(FEATURE_SUFFIXES)
-            raise DataError(f"{path}: this run takes feature vectors: give a file that ends in {ends}")
-        if self.kind == "pictures" and path.suffix.lower() not in FEATURE_SUFFIXES:
-            rows = read_sample(self.run, path)
-            return self.run.read_inputs(self.run.encoded(rows) if self.run.manifest.get("picture_shape") else rows)
-        return self.run.read_inputs(path)
+            raise DataError(f"{file}: this run takes feature vectors: give a file that ends in {ends}")
+        rows = read_sample(self.run, file)
+        return self.run.read_inputs(self.run.encoded(rows) if self.run.manifest.get("picture_shape") else rows)
 
     def samples(self, rows: Any) -> NDArray[Any]:
         """Return samples (n, ...) from numbers."""

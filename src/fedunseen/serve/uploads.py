@@ -1,10 +1,8 @@
 """What clients send, as samples: untrusted files and numbers."""
 
-import io
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -15,14 +13,13 @@ from PIL import Image
 from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
 from fedunseen.data.io.features import FEATURE_SUFFIXES
-from fedunseen.data.io.images import UNREADABLE
+from fedunseen.data.io.images import UNREADABLE, ImageBytes
 from fedunseen.serve.model import Recognizer
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
 MOST_SAMPLES = 1000  # in one request
 MOST_BYTES = 2**26  # that the numbers of a file take as float32
-_IN_MEMORY = hasattr(os, "memfd_create") and Path("/proc/self/fd").exists()  # Linux
 _SHOWN = 80  # characters of a file's name
 
 
@@ -32,50 +29,39 @@ class TooLargeError(DataError):
 
 def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
     """Return what a file holds as samples (n, ...)."""
-    shown = "".join(c if c.isprintable() else "?" for c in PurePath(name).name)[:_SHOWN] or "file"
+    path = PurePath(name)
+    shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
     if not content:
         raise DataError(f"{shown} is empty")
-    suffix = PurePath(name).suffix.lower()
-    if suffix not in FEATURE_SUFFIXES:
-        suffix = ".txt" if model.kind == "text" else f".{_format(shown, content)}"
-    with _file(suffix, content) as place:
-        try:
-            if suffix in (".npy", ".npz") and (size := declared_bytes(place)) > MOST_BYTES:
-                raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
-            return checked(model.read(place))
-        except DataError as error:
-            raise error.reworded(str(error).replace(str(place), shown)) from None
-
-
-@contextmanager
-def _file(suffix: str, content: bytes) -> Iterator[Path]:
-    """Keep bytes in a file: a picture, which is known by its content, in memory where the system can do that."""
-    if _IN_MEMORY and suffix not in (*FEATURE_SUFFIXES, ".txt"):
-        with open(os.memfd_create("fedunseen"), "wb", buffering=0) as file:
-            file.write(content)
-            yield Path(f"/proc/self/fd/{file.fileno()}")
-        return
-    number, place = tempfile.mkstemp(suffix, "fedunseen-")
+    suffix = path.suffix.lower()
+    if suffix not in FEATURE_SUFFIXES and model.kind != "text":
+        return checked(model.read(_image(shown, content)))
+    number, place = tempfile.mkstemp(suffix if suffix in FEATURE_SUFFIXES else ".txt", "fedunseen-")
     try:
         with open(number, "wb") as file:
             file.write(content)
-        yield Path(place)
+        if suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
+            raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
+        return checked(model.read(Path(place)))
+    except DataError as error:
+        raise error.reworded(str(error).replace(place, shown)) from None
     finally:
         os.unlink(place)
 
 
-def _format(shown: str, content: bytes) -> str:
-    """Return a picture's format, from its first bytes alone."""
+def _image(shown: str, content: bytes) -> ImageBytes:
+    """Return a picture whose format and size are allowed: its first bytes alone are read."""
+    file = ImageBytes(content, shown)
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-            (width, height), kind = picture.size, str(picture.format)
+        with Image.open(file, formats=FORMATS) as picture:
+            width, height = picture.size
     except Image.DecompressionBombError:
         raise TooLargeError(f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller") from None
     except UNREADABLE:
         raise DataError(f"{shown} is not a readable image: send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
     if width * height > MOST_PIXELS:
         raise TooLargeError(f"{shown} has {width * height:,} pixels, more than {MOST_PIXELS:,}: make it smaller")
-    return kind.lower()
+    return file
 
 
 def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:

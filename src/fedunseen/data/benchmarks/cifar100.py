@@ -28,7 +28,7 @@ from fedunseen.data.benchmarks.few_shot import PARTS, FewShotBenchmark
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.class_table import PROMPT, Prompt, describe
 from fedunseen.data.io.csv_io import read_csv, read_lines
-from fedunseen.data.io.images import opened_image, read_image
+from fedunseen.data.io.images import ImageBytes, opened_image, read_image
 
 SIDE = 32
 CLASSES = 100
@@ -87,9 +87,9 @@ class Cifar100(_CifarLoader, name="cifar100"):
         return Benchmark("cifar100", space, images, labels, image_shape=(3, SIDE, SIDE), **splits)
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
+    def read(cls, path: Path | ImageBytes, settings: Settings) -> NDArray[np.uint8]:
         """Read an image of any size as the benchmark's own are, shape (1, 3, 32, 32)."""
-        return read_image(Path(path), SIDE, SIDE)
+        return read_image(path, SIDE, SIDE)
 
 
 class _CifarSplit(_CifarLoader, FewShotBenchmark):

@@ -16,7 +16,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.benchmarks.digits import scanned
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.io.images import read_strokes
+from fedunseen.data.io.images import ImageBytes, read_strokes
 
 HEIGHT, WIDTH = 8, 16
 UNSEEN_SHIFTS = (3, 7)  # a class is unseen if (right - left) mod 10 is one of these
@@ -62,9 +62,9 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
         return Benchmark("digit-pairs", space, np.concatenate(images), label, image_shape=(HEIGHT, WIDTH), **splits)
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.float32]:
+    def read(cls, path: Path | ImageBytes, settings: Settings) -> NDArray[np.float32]:
         """Read a picture of two digits side by side, shape (1, 128); see :func:`read_strokes`."""
-        return read_strokes(Path(path), (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
+        return read_strokes(path, (HEIGHT, WIDTH)).reshape(1, HEIGHT * WIDTH)
 
 
 def class_space() -> ClassSpace:

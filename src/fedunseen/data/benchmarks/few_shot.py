@@ -19,7 +19,7 @@ from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.class_space import ClassSpace
 from fedunseen.data.io.csv_io import read_csv
-from fedunseen.data.io.images import in_threads, opened_image, planes, read_image, read_strokes, upright
+from fedunseen.data.io.images import ImageBytes, in_threads, opened_image, planes, read_image, read_strokes, upright
 
 SIDE = 84
 PARTS = ("train", "val", "test")
@@ -68,13 +68,13 @@ class FewShotBenchmark(BenchmarkLoader):
         return Benchmark(name, space, features, labels, image_shape=cls.image_shape, **splits, **more)
 
     @classmethod
-    def read(cls, path: Path, settings: Any) -> NDArray[Any]:
+    def read(cls, path: Path | ImageBytes, settings: Any) -> NDArray[Any]:
         """Read a picture as the benchmark's own samples are: (1, channels, height, width) bytes, or flattened."""
         assert cls.image_shape is not None
         *channels, height, width = cls.image_shape
         if channels == [3]:
-            return read_image(Path(path), height, width)
-        strokes = read_strokes(Path(path), (height, width), cls.resample)
+            return read_image(path, height, width)
+        strokes = read_strokes(path, (height, width), cls.resample)
         return np.rint(255 * strokes).astype(np.uint8)[None, None] if channels else strokes.reshape(1, -1)
 
 
@@ -109,9 +109,9 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
         return cls.build("miniimagenet", names, roles, cls._images(root, listed), of_each)
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.uint8]:
+    def read(cls, path: Path | ImageBytes, settings: Settings) -> NDArray[np.uint8]:
         """Read an image of any size as the benchmark's own are, shape (1, 3, 84, 84)."""
-        return _read(Path(path))[None]
+        return _read(path)[None]
 
     @classmethod
     def holds(cls, folder: Path) -> bool:
@@ -166,6 +166,6 @@ def _is_name(text: str) -> bool:
     return text not in ("", ".", "..") and "/" not in text and "\\" not in text
 
 
-def _read(path: Path) -> NDArray[np.uint8]:
+def _read(path: Path | ImageBytes) -> NDArray[np.uint8]:
     with opened_image(path, remedy=f": get it again ({MiniImageNet.page})") as file:
         return planes(upright(file).resize((SIDE, SIDE), Image.Resampling.LANCZOS))

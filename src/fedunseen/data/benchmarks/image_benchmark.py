@@ -15,7 +15,7 @@ from fedunseen.core.random import stream
 from fedunseen.data.base import BenchmarkLoader, count
 from fedunseen.data.benchmark import Benchmark, DataSettings, empty_split, split_ids
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.io.images import Box, decode, decoded_bytes, read_image
+from fedunseen.data.io.images import Box, ImageBytes, decode, decoded_bytes, read_image
 
 SPLIT_SEED = 0  # draws what a published split leaves open; the same for every run, so that runs can be compared
 
@@ -119,9 +119,9 @@ class ImageBenchmark(BenchmarkLoader):
         )
 
     @classmethod
-    def read(cls, path: Path, settings: Any) -> NDArray[np.uint8]:
+    def read(cls, path: Path | ImageBytes, settings: Any) -> NDArray[np.uint8]:
         """Read an image as the benchmark's own are read, shape (1, 3, size, size)."""
-        return read_image(Path(path), settings.size, settings.shorter_side)
+        return read_image(path, settings.size, settings.shorter_side)
 
     @classmethod
     def inspect(cls, settings: Any, everything: bool = False) -> dict[str, Any]:

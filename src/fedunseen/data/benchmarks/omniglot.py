@@ -22,7 +22,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.data.benchmark import Benchmark, DataSettings
 from fedunseen.data.benchmarks.few_shot import FewShotBenchmark
-from fedunseen.data.io.images import opened_image
+from fedunseen.data.io.images import ImageBytes, opened_image
 
 BACKGROUND, EVALUATION = "images_background", "images_evaluation"
 CHARACTERS = {BACKGROUND: 964, EVALUATION: 659}
@@ -139,7 +139,7 @@ class Omniglot(FewShotBenchmark, name="omniglot"):
                     content = archive.read(entry)  # no more than the size that was checked
                 except DAMAGED:
                     raise cls.damaged(where, "is not a readable image") from None
-                with opened_image(content, where, f": get it again ({cls.page})") as file:
+                with opened_image(ImageBytes(content, where), f": get it again ({cls.page})") as file:
                     if file.size != (DRAWN, DRAWN):
                         raise cls.damaged(where, f"has {file.width} x {file.height} pixels, not {DRAWN} x {DRAWN}")
                     small = file.convert("L").resize((SIDE, SIDE), Image.Resampling.LANCZOS)

@@ -117,7 +117,7 @@ class Sent140(FewShotBenchmark, name="sent140"):
         return np.where(words.ids[:, :, None] == PADDING, np.float16(0), words.table[words.ids])
 
     @classmethod
-    def read(cls, path: Path, settings: Settings) -> NDArray[np.float16]:
+    def read(cls, path: Path, settings: Settings) -> NDArray[np.float16]:  # type: ignore[override]
         """Read a text file, a tweet a line."""
         lines = read_lines(Path(path), "save it in UTF-8, a tweet a line", blank=True)
         if "" in lines:

@@ -44,6 +44,17 @@ BLOCK = 256  # images decoded, then written, at a time
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
+class ImageBytes(io.BytesIO):
+    """An image file in memory, by the name that messages give it."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self._name = name
+
+    def __str__(self) -> str:
+        return self._name
+
+
 def square(file: Image.Image, size: int, resize: int, box: Box | None = None) -> NDArray[np.uint8]:
     """Return the center square (3, size, size) of the first frame, upright, its shorter side at ``resize``."""
     before = max(file.size)
@@ -102,41 +113,40 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def open_image(path: Path) -> Image.Image:
+def open_image(source: Path | ImageBytes) -> Image.Image:
     """Open an image file and read its header alone."""
-    if not path.is_file() and path.exists():
-        raise OSError(f"{path} is not a file")
-    return Image.open(path)
+    if isinstance(source, Path) and not source.is_file() and source.exists():
+        raise OSError(f"{source} is not a file")
+    return Image.open(source)
 
 
 @contextmanager
 def opened_image(
-    source: Path | bytes, name: str | None = None, remedy: str = ": give another file, or save it as PNG or JPEG"
+    source: Path | ImageBytes, remedy: str = ": give another file, or save it as PNG or JPEG"
 ) -> Iterator[Image.Image]:
     """Open an image to work on it; what is wrong with it becomes one sentence."""
-    name = name if name is not None else str(source)
     try:
-        with Image.open(io.BytesIO(source)) if isinstance(source, bytes) else open_image(source) as file:
+        with open_image(source) as file:
             yield file
     except FileNotFoundError:
-        raise DataError(f"{name} is missing: correct its name") from None
+        raise DataError(f"{source} is missing: correct its name") from None
     except Image.DecompressionBombError:
-        raise DataError(f"{name} has too many pixels to be read: make it smaller") from None
+        raise DataError(f"{source} has too many pixels to be read: make it smaller") from None
     except UNREADABLE:
-        raise DataError(f"{name} is not a readable image{remedy}") from None
+        raise DataError(f"{source} is not a readable image{remedy}") from None
 
 
-def read_image(path: Path, size: int, resize: int) -> NDArray[np.uint8]:
+def read_image(source: Path | ImageBytes, size: int, resize: int) -> NDArray[np.uint8]:
     """Read one image, as :func:`decode` reads a benchmark's."""
-    with opened_image(path) as file:
+    with opened_image(source) as file:
         return square(file, size, resize)[None]
 
 
 def read_strokes(
-    path: Path, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
+    source: Path | ImageBytes, shape: tuple[int, int], resample: Image.Resampling = Image.Resampling.BOX
 ) -> NDArray[np.float32]:
     """Read a picture of strokes, light on dark, in [0, 1]: turned gray, resized, inverted if its border is light."""
-    with opened_image(path) as file:
+    with opened_image(source) as file:
         grey = upright(file).convert("L")
     small, width = grey.resize(shape[::-1], resample), shape[1]
     image, values = np.asarray(small, dtype=np.float32) / np.float32(255), small.tobytes()
