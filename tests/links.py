@@ -3,12 +3,11 @@
 from concurrent.futures import Future
 from contextlib import nullcontext
 
+from fedunseen import Experiment, run
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.link import PartyGone, complete
 from fedunseen.engines.remote.wire import unpack
 from fedunseen.experiment.client_data import simulated
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from processes import TRAINED
 
 SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 2}

@@ -17,10 +17,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from fedunseen import Experiment, metrics, run
+from fedunseen import Experiment, ZeroShotClassifier, metrics, run
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
-from fedunseen.estimator import ZeroShotClassifier
 from fedunseen.federation.partition import make_partition
 from refusals import message_of
 from same import same

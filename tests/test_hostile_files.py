@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedunseen import load_run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen import FedUnseenError, load_run
 from processes import environment
 from refusals import message_of
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedunseen import Experiment, run
+from fedunseen import Experiment, load_run, run
 from fedunseen.engines.offline import files
-from fedunseen.experiment.result.run import load_run
 from fedunseen.secagg.enrolment import enrol
 from processes import sets
 from same import same

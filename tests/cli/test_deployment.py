@@ -1,17 +1,14 @@
 """A real coordinator and three real parties, processes of their own, over TLS on loopback; some are killed for real."""
 
-import contextlib
 import json
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
+from fedunseen import Experiment, run
 from fedunseen.experiment.deployed import UNCALIBRATED
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
-from processes import TRAINED, Deployment, command, descendants, sets
+from processes import TRAINED, Deployment, command, descendants, is_running, sets
 from same import same
 
 pytestmark = pytest.mark.slow
@@ -29,14 +26,7 @@ def data(tmp_path_factory):
     return out
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The same experiment in one process."""
-    experiment = Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"})
-    return run(experiment, tmp_path_factory.mktemp("here") / "run")
-
-
-def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, undisturbed, tmp_path):
+def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, tmp_path):
     """A party dies when it has trained for round 2, the coordinator when it has merged round 3."""
     deployment = Deployment(machine, NAMES, data, "digit-pairs", *SET)
     coordinator = deployment.host(killed_in=2)
@@ -49,6 +39,7 @@ def test_a_party_and_the_coordinator_killed_change_nothing(machine, data, undist
     assert machine.ended(coordinator, *parties.values()) == -signal.SIGKILL
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 2
     deployment.end(deployment.host("--resume", "--json"), parties)
+    undisturbed = run(Experiment.load("digit-pairs", {**SMALL, "engine.mode": "one-at-a-time"}), tmp_path / "here")
     assert same(tmp_path / "run", undisturbed.path)
     for name in NAMES:  # the model went home, and names a sample there
         assert same(tmp_path / "runs" / name, undisturbed.path)
@@ -82,12 +73,6 @@ def test_a_late_reply_counts(machine, data, tmp_path):
     assert (found[:3], len(found)) == ([([0], [0]), ([0], [0]), ([1], [2])], ROUNDS)
 
 
-def running(process):
-    with contextlib.suppress(OSError):  # a process that has ended may wait for the system to collect it
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are watched through /proc")
 @pytest.mark.parametrize(("number", "status", "word"), [(signal.SIGTERM, 143, "ended"), (signal.SIGINT, 130, "interr")])
 def test_a_signal_ends_host_and_join_and_all_that_they_started(number, status, word, machine, data, tmp_path):
@@ -101,7 +86,7 @@ def test_a_signal_ends_host_and_join_and_all_that_they_started(number, status, w
         assert machine.ended(process) == status
         assert word in machine.said(log).splitlines()[-1]
         assert "Traceback" not in machine.said(log)
-        assert not [child for child in started if running(child)]
+        assert not [child for child in started if is_running(child)]
     assert not (tmp_path / "run" / "result.json").exists()
     deployment.host("--resume")
     machine.until(lambda: machine.said("host.log").count("listening at") == 2)  # nothing that was left is in its way

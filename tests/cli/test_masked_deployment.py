@@ -6,10 +6,8 @@ import signal
 
 import pytest
 
+from fedunseen import Experiment, load_run, run
 from fedunseen.experiment.forget import forget
-from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from processes import ADAPTING, TRAINED, Deployment, command, sets
 from same import same, tensors
 

@@ -10,12 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import __version__
+from fedunseen import Experiment, __version__, load_run, run
 from fedunseen.engines.offline import files
 from fedunseen.engines.offline.party import facts_of
-from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, Enrolment, enrol
 from fedunseen.tools.deal import deal

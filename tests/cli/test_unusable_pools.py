@@ -7,8 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from fedunseen import Experiment, ZeroShotClassifier, load_run, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen import Experiment, FedUnseenError, ZeroShotClassifier, load_run, run
 from fedunseen.experiment.assemble import load_data
 from fedunseen.secagg.enrolment import enrol
 from processes import ADAPTING, sets

@@ -9,8 +9,7 @@ import time
 
 import pytest
 
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
+from fedunseen import Experiment, run
 from processes import TRAINED, Deployment, command, sets
 from same import same
 

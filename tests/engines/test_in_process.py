@@ -8,13 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedunseen.core.errors import FedUnseenError
+from fedunseen import ClassSpace, FedUnseenError
 from fedunseen.core.phases import SGD, Step
 from fedunseen.core.random import stream
 from fedunseen.core.registry import find
 from fedunseen.core.tensor_store import StoredTensors
 from fedunseen.core.trainer import LocalResult, Task
-from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.engines.local import in_process
 from fedunseen.engines.local.in_process import InProcess

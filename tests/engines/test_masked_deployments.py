@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import links
+from fedunseen import load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.masking import instruction_digest
@@ -19,8 +20,6 @@ from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment.by_file import Removing
 from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
-from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.running import run
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
 from links import KilledError, disturbed, kill

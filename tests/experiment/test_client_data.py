@@ -18,16 +18,13 @@ from PIL import Image
 from safetensors import SafetensorError
 
 import links
+from fedunseen import ClassSpace, Experiment, load_run, run
 from fedunseen.core.errors import QuorumError, RefusedError, RunDirectoryError
-from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import PROTOCOL, installed, pack, unpack
 from fedunseen.experiment.client_data import PartyData, simulated
 from fedunseen.experiment.deployed import deployed
-from fedunseen.experiment.result.run import load_run
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML

@@ -6,14 +6,12 @@ import torch
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
-from fedunseen import Experiment, ZeroShotClassifier, load_run, run
+from fedunseen import Benchmark, Experiment, Federation, ZeroShotClassifier, load_run, run
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import MOST, calibration_folds
-from fedunseen.federation.federation import Federation
 from fedunseen.federation.partition import PartitionSettings, make_partition
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian

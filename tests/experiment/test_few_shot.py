@@ -7,9 +7,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedunseen import Experiment
+from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError, ExperimentError
-from fedunseen.experiment.running import run
 from fedunseen.federation.run_directory import load_params
 from known_names import DIGITS_MAML
 from same import same

@@ -9,9 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from fedunseen import Experiment, load_run, run
+from fedunseen import Benchmark, Experiment, load_run, run
 from fedunseen.core.errors import ExperimentError
-from fedunseen.data import Benchmark
 from fedunseen.data.benchmarks.folder import write_folder
 from fedunseen.experiment.assemble import load_data, partition_of
 from fedunseen.experiment.changed import read_all_class_sums, read_class_sums, write_class_sums

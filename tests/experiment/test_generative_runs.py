@@ -7,8 +7,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from sklearn.metrics import recall_score
 
-from fedunseen import run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen import FedUnseenError, run
 from fedunseen.federation.run_directory import RunDirectory, load_params
 from fedunseen.methods.clswgan import CLSWGAN
 from fedunseen.report import write_report

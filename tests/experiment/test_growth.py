@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import run
+from fedunseen import ClassSpace, Partition, run
 from fedunseen.core.errors import DataError, RefusedError, RunDirectoryError
-from fedunseen.data import ClassSpace
 from fedunseen.engines.remote.wire import WireError, pack, read_holdings
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.client_data import PartyData
 from fedunseen.federation.growth import Timeline, Version, described_as, first_version, next_version, seen_through
-from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.report import write_report
 from known_names import refuses

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import run
+from fedunseen import Federation, run
 from fedunseen.core.errors import ExperimentError
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.experiment.portable import export_model
 from fedunseen.experiment.run_encoder import RunEncoder, RunEncoderSettings
 from fedunseen.federation.callbacks import personal_models
-from fedunseen.federation.federation import Federation
 from fedunseen.federation.run_directory import load_params, of_clients
 from fedunseen.metrics import accuracies
 from fedunseen.report import write_report

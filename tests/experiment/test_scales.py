@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import Experiment, run
+from fedunseen import Benchmark, ClassSpace, Experiment, run
 from fedunseen.core.phases import SGD
-from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.experiment.assemble import load_data, resolve_defaults
 from fedunseen.methods import FedZSL
 from same import same

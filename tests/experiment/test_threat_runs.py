@@ -8,8 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedunseen import Experiment, run
-from fedunseen.core.errors import FedUnseenError
+from fedunseen import Experiment, FedUnseenError, run
 from fedunseen.engines.local import in_process
 from fedunseen.experiment.assemble import assemble, load_data, partition_of
 from fedunseen.federation.run_directory import load_params

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedunseen import ZeroShotClassifier
+from fedunseen import ClassSpace, ZeroShotClassifier
 from fedunseen.core.errors import ExperimentError
-from fedunseen.data import ClassSpace
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.evaluation.diagnosis import adapted as signs
 from fedunseen.experiment.changed import adaptation_note

@@ -13,11 +13,10 @@ import torch
 from scipy import optimize, special
 from scipy.stats import norm as normal
 
+from fedunseen import Experiment, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, MissingDependencyError
 from fedunseen.defences.base import Robust
 from fedunseen.defences.rules import NormClip
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from fedunseen.privacy import client_level as privacy
 from fedunseen.privacy.client_level import PrivacySettings, Private, affordable_rounds, epsilon, needed_noise
 from fedunseen.report import write_report

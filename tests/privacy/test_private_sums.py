@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError
 from fedunseen.data import ClassSpace, Quantization
-from fedunseen.experiment.running import run
-from fedunseen.experiment.schema import Experiment
 from fedunseen.methods.closed_form.gaussian_process import moments
 from fedunseen.methods.closed_form.statistics import no_sums, packed, statistics, unpacked, validate_statistics
 from fedunseen.privacy import private_sums as module
