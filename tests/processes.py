@@ -23,19 +23,24 @@ GUARD = 300.0
 """Seconds in which nothing new is written before a test takes a process for hung: no measure of how long work takes."""
 
 
-def descendants(parent: int) -> dict[int, str]:
-    """Return the processes below one, process -> state; its direct children come first."""
-    parents: dict[int, list[tuple[int, str]]] = {}
+def is_running(process):
+    """Say whether a process is there; one that has ended may wait for the system to collect it."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def descendants(parent):
+    """Return the processes below one; its direct children come first."""
+    children = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            state, above = entry.read_text().rpartition(")")[2].split()[:2]
-            parents.setdefault(int(above), []).append((int(entry.parent.name), state))
-    found, ahead = {}, [parent]
-    while ahead:
-        for process, state in parents.get(ahead.pop(0), []):
-            found[process] = state
-            ahead.append(process)
-    return found
+        with contextlib.suppress(OSError):  # it has ended
+            above = int(entry.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(above, []).append(int(entry.parent.name))
+    found = [parent]
+    for process in found:
+        found += children.get(process, [])
+    return found[1:]
 
 
 def fedunseen(*words):

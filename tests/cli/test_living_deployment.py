@@ -22,18 +22,12 @@ pytestmark = pytest.mark.slow
 
 PARTIES = {"north": ["zèbre", "猫", "d"], "south": ["two words", "e", "f"], "west": ["g", "h"]}
 NEW = PARTIES["west"]
+GAUSSIAN = {"name": "gaussian", "shrinkage": 0.1}
+FEDZSL = {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0}
 
 
-METHODS = {
-    "gaussian": {"name": "gaussian", "shrinkage": 0.1},
-    "fedzsl": {"name": "fedzsl", "kl": 0.0, "consistency": 0.0, "lr": 2.0},
-}
-
-
-@pytest.fixture(scope="module", params=METHODS)
-def tree(request, make_folder, tmp_path_factory):
+def story(folder, method):
     """The story's experiment: west joins in round 3 with two classes of its own, south leaves after round 4."""
-    folder = make_folder(tmp_path_factory.mktemp("story") / "data")
     holders = folder / "holders.csv"
     lines = [f"{name},{k}\n" for k, names in enumerate(PARTIES.values()) for name in names]
     holders.write_text("class,client\n" + "".join(lines), "utf-8")
@@ -42,18 +36,12 @@ def tree(request, make_folder, tmp_path_factory):
         "data": {"name": "folder", "root": str(folder), "features": ["l2"]},
         "partition": {"kind": "file", "file": str(holders), "clients": 3, "join": {"2": 2}, "leave": {"1": 4}},
         "growth": {"name": "unknown"},
-        "method": METHODS[request.param],
+        "method": method,
         "strategy": {"name": "fedavg", "rounds": 5, "local_epochs": 60},  # enough to learn a class in three rounds
         "evaluation": {"selection": "last", "embedding": False, "theory": False},
         "run": {"device": "cpu"},
         "engine": {"mode": "one-at-a-time"},
     }
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tree, tmp_path_factory):
-    """The story in one process."""
-    return run(Experiment.from_dict(tree), tmp_path_factory.mktemp("undisturbed") / "run")
 
 
 def deal(tree, out):
@@ -72,17 +60,15 @@ def deal(tree, out):
         table.write_text("".join(line for line in lines if line.split(",")[0] not in NEW), "utf-8")
 
 
-def toml(tree, path, root):
-    """Write the experiment for `host`, which finds its own data elsewhere."""
-    sections = {key: content for key, content in tree.items() if key not in ("name", "engine")}
-    sections["data"] = {**tree["data"], "root": str(root), "part": True}
-    sections["partition"] = {"join": {"2": 2}, "leave": {"1": 4}}
-    path.write_text(toml_text(sections), "utf-8")
-
-
-def test_the_story_ends_with_the_bits_of_one_process(machine, tree, undisturbed, tmp_path):
+@pytest.mark.parametrize("method", [GAUSSIAN, FEDZSL], ids=lambda method: method["name"])
+def test_the_story_ends_with_the_bits_of_one_process(method, machine, make_folder, tmp_path):
+    tree = story(make_folder(tmp_path / "whole"), method)
+    undisturbed = run(Experiment.from_dict(tree), tmp_path / "undisturbed")
     deal(tree, tmp_path / "data")
-    toml(tree, tmp_path / "story.toml", tmp_path / "data" / "coordinator")
+    sections = {key: content for key, content in tree.items() if key not in ("name", "engine")}
+    sections["data"] = {**tree["data"], "root": "data/coordinator", "part": True}
+    sections["partition"] = {"join": {"2": 2}, "leave": {"1": 4}}
+    (tmp_path / "story.toml").write_text(toml_text(sections), "utf-8")
     deployment = Deployment(machine, PARTIES, tmp_path / "data", "story.toml", insecure=True)
     coordinator = deployment.host(killed_in=2)  # in round 3, which west's classes came for
     parties = {name: deployment.join(name) for name in PARTIES}

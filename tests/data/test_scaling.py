@@ -5,12 +5,6 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler, normalize
 from fedunseen.data import Scaler, fit_semantics, scaling
 from refusals import message_of
 
-
-@pytest.fixture(params=[np.float64, np.float32, np.uint8, np.int16, ">f4"])
-def rows(request):
-    return np.random.default_rng(0).uniform(1, 200, (70, 6)).astype(request.param)
-
-
 REFERENCES = {
     "l2": lambda train, rows: normalize(rows),
     "min-max": lambda train, rows: MinMaxScaler().fit(train).transform(rows),
@@ -22,7 +16,9 @@ REFERENCES = {
 
 @pytest.mark.parametrize("steps", [*((step,) for step in REFERENCES), ("l2", "centre", "l2"), ("centre", "l2", "x10")])
 @pytest.mark.parametrize("block", [scaling.BLOCK, 6 * 16])  # one block, and several with an uneven end
-def test_agrees_with_scikit_learn_fitted_on_the_training_rows(rows, steps, block, monkeypatch):
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int16, ">f4"])
+def test_agrees_with_scikit_learn_fitted_on_the_training_rows(dtype, steps, block, monkeypatch):
+    rows = np.random.default_rng(0).uniform(1, 200, (70, 6)).astype(dtype)
     monkeypatch.setattr(scaling, "BLOCK", block)
     scaled = Scaler.fit(rows[:50], steps)(rows)
     assert scaled.dtype == np.float32

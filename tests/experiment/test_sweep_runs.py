@@ -1,6 +1,5 @@
 """Sweeps in real processes: in parallel, killed, resumed, with cells that fail in every way."""
 
-import contextlib
 import csv
 import json
 import os
@@ -18,7 +17,7 @@ from fedunseen.core.toml import toml_text
 from fedunseen.experiment import assemble
 from fedunseen.experiment.sweep import read_sweep, rows, run_sweep, runner
 from fedunseen.report.sweep_page import write_sweep_report
-from processes import environment, until
+from processes import descendants, environment, is_running, until
 from refusals import message_of
 
 pytestmark = pytest.mark.slow
@@ -126,16 +125,6 @@ def test_cells_fail_alone_and_say_why(changed, tmp_path, monkeypatch):
     assert good.mean["zsl"] > 0
 
 
-def children_of(pid):
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
-            if int(parent) == pid and state != "Z":
-                found.append(int(stat.parent.name))
-    return found
-
-
 def times(out):
     """Return when the results of cells were written."""
     return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("cells/*/result.json")}
@@ -152,7 +141,7 @@ def test_two_processes_share_a_sweep_and_one_is_killed(file, whole, tmp_path):
     out, heard = tmp_path / "out", []
     slow, other = out / "cells" / "slow", start(file, out, "1")
     until(lambda: other.poll() is not None or (slow / "seed-0" / "manifest.json").exists())
-    held = [other.pid, *children_of(other.pid)]
+    held = [other.pid, *descendants(other.pid)]
     for pid in held:  # it stands still in the midst of a cell, which is then its own
         os.kill(pid, signal.SIGSTOP)
     assert not (slow / "result.json").exists()
@@ -188,12 +177,12 @@ def test_a_parallel_sweep_that_is_killed_resumes_to_the_same_results(file, whole
     process = start(file, out, "2")
     metrics = out / "cells" / "last" / "seed-0" / "metrics.jsonl"  # one of the others is done
     until(lambda: process.poll() is not None or (metrics.exists() and metrics.stat().st_size))
-    workers = children_of(process.pid)
+    workers = descendants(process.pid)
     process.kill()
     stdout, stderr = process.communicate()
     assert (process.returncode, stdout) == (-signal.SIGKILL, ""), stderr
     assert len(workers) >= 2
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    until(lambda: not any(map(is_running, workers)))
     statuses, before = {row.cell.key: row.status for row in rows(read_sweep(file), out)}, times(out)
     assert statuses["last"] == "not run"
     assert before.keys() == {key for key, status in statuses.items() if status == "done"} != set()
