@@ -126,8 +126,8 @@ def test_a_photo_of_many_megapixels(tmp_path, suffix, mode, size, mib):
     assert int(peak) < mib
 
 
-@pytest.fixture
-def photos(tmp_path):
+@pytest.mark.parametrize("words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")])
+def test_pipes_and_loops_of_links_end(tmp_path, words):
     """A folder of pictures with a pipe, a loop of links, and two links to one folder in each of forty folders."""
     root = tmp_path / "photos"
     (root / "cat").mkdir(parents=True)
@@ -140,12 +140,7 @@ def photos(tmp_path):
         (folder / "a").symlink_to("next")
         (folder / "b").symlink_to("next")
     (root / "cat" / "deep").symlink_to("../deep")
-    return root
-
-
-@pytest.mark.parametrize("words", [("data", "check"), ("init", "--force"), ("data", "check", "--images")])
-def test_pipes_and_loops_of_links_end(photos, words):
-    assert under_limits(*words, photos).returncode == 2
+    assert under_limits(*words, root).returncode == 2
 
 
 @pytest.mark.parametrize("name", ["pipe.toml", "device.toml", "classes.csv", "features.npz"])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedunseen.core.phases import SGD, Adam, Phase, epochs_plan, weighted_mean
+from fedunseen.core.phases import SGD, Adam, Phase, epochs_plan
 
 OPTIMISERS = [
     *(
@@ -73,11 +73,6 @@ def test_every_epoch_sees_every_sample_once(samples, batch, epochs, seed):
         assert weight.ravel().tolist() == [1.0] * samples + [0.0] * (weight.size - samples)
     assert ((plan.index >= 0) & (plan.index < samples)).all()
     assert epochs_plan(0, batch, epochs, np.random.default_rng(seed)).steps == 0
-
-
-@pytest.mark.parametrize(("weights", "mean"), [([1.0, 1.0, 1.0], 4.0), ([1.0, 0.0, 1.0], 3.5), ([0.0, 0.0, 0.0], 0.0)])
-def test_weighted_mean_is_over_the_samples_that_count(weights, mean):
-    assert weighted_mean(torch.tensor([1.0, 5.0, 6.0]), torch.tensor(weights)).item() == mean
 
 
 def test_a_phase_owns_the_parameters_that_its_patterns_name():

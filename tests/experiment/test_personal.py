@@ -96,14 +96,8 @@ def test_fedrep_is_heads_first_and_bodies_then():
     assert not any(torch.allclose(own[0][name], made.first[name], atol=1e-3) for name in kept)
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("personal")
-    return run(few(strategy__personal_epochs=5), folder / "own"), run(few(), folder / "plain")
-
-
-def test_the_merged_model_is_what_it_was_and_each_client_is_measured_beside_it(both):
-    own, plain = both
+def test_the_merged_model_is_what_it_was_and_each_client_is_measured_beside_it(tmp_path):
+    own, plain = run(few(strategy__personal_epochs=5), tmp_path / "own"), run(few(), tmp_path / "plain")
     assert same(own, plain)
     assert own.result["bytes_up"] == plain.result["bytes_up"]
     assert "personal" not in plain.result
@@ -205,7 +199,6 @@ def test_a_clients_own_model_answers_where_it_is_named(fedrep):
 
 
 def test_own_models_are_trained_on_from_the_reported_round_and_can_be_asked(tmp_path):
-    """The reported round is not the last one."""
     more = {"evaluation__selection": "best-on-test", "strategy__personal_epochs": 1}
     experiment = few(strategy__rounds=5, method__lr=0.6, **more)
     done, made = run(experiment, tmp_path / "run"), federation_of(experiment)

@@ -14,8 +14,6 @@ from links import experiment
 from pages import without_pictures
 from same import same
 
-LONG = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
-
 
 def slowly(merits, patience):
     """Return after how many rounds a run stops: the definition, round by round."""
@@ -41,18 +39,11 @@ def test_the_rule_is_the_one_that_counts_round_by_round():
     assert stops == {True, False}
 
 
-@pytest.fixture(scope="module")
-def both(make, tmp_path_factory):
-    """The same experiment stopped early, and run to its end."""
-    folder = tmp_path_factory.mktemp("stopped")
-    stopped = run(make({**LONG, "strategy.stop_after": 3}), folder / "early")
-    return stopped, run(make(LONG), folder / "long")
-
-
-@pytest.mark.slow
-def test_it_is_the_long_run_cut_short(both):
-    early, long = both
-    lines, whole = (RunDirectory(one.path / "selection").metrics() for one in both)
+def test_it_is_the_long_run_cut_short_and_says_where_and_why(make, tmp_path):
+    long_one = {"strategy.rounds": 30, "method.lr": 0.5}  # learned within a few rounds, so that gains end
+    early = run(make({**long_one, "strategy.stop_after": 3}), tmp_path / "early")
+    long = run(make(long_one), tmp_path / "long")
+    lines, whole = (RunDirectory(one.path / "selection").metrics() for one in (early, long))
     merits = [(line["gzsl_harmonic"], line["gzsl_seen"]) for line in whole]
     assert len(lines) == slowly(merits, 3) < 30
     assert all({**a, "seconds": 0} == {**b, "seconds": 0} for a, b in zip(lines, whole, strict=False))
@@ -62,13 +53,9 @@ def test_it_is_the_long_run_cut_short(both):
     assert early.result["stopped"] == {"round": len(lines), "of": 30, "why": why}
     assert "stopped" not in long.result
     assert all(a["losses"] == b["losses"] for a, b in zip(early.metrics, long.metrics, strict=False))
-
-
-def test_report_and_terminal_say_where_and_why(both):
-    early, long = both
-    last, page = early.result["stopped"]["round"], write_report(early).read_text("utf-8")
-    sentence = f"It stopped after round {last} of 30: no gain on validation classes in 3 rounds."
-    assert page.count(sentence) == 2  # beside the numbers, and where the choice is drawn
+    page = write_report(early).read_text("utf-8")
+    # beside the numbers, and where the choice is drawn
+    assert page.count(f"It stopped after round {len(lines)} of 30: {why}.") == 2
     assert not re.search("more rounds may give more|Train for more rounds", page)
     assert "It stopped" not in write_report(long).read_text("utf-8")
 

@@ -179,6 +179,7 @@ def test_a_cell_that_fails_leaves_the_others(small, tmp_path, monkeypatch):
         ("seeds = 2", 'seeds = 2\nreference = "ridge"', "bench-method"),
         ("validation_runs = 2", "validation_runs = 2\nunheard = 1", "experiment"),
         ("[bench]", "[table]", "experiment"),
+        (TINY[: TINY.index("[experiment]")], 'title = "No bench"\n', "bench-table"),
     ],
 )
 def test_a_bench_that_is_not_tuned_alike_is_refused(tmp_path, old, new, code):
@@ -187,12 +188,6 @@ def test_a_bench_that_is_not_tuned_alike_is_refused(tmp_path, old, new, code):
     with pytest.raises(ExperimentError) as refused:
         read_bench(tmp_path / "bad.toml")
     assert refused.value.code == code
-
-
-def test_a_sweep_without_the_table_is_no_bench():
-    with pytest.raises(ExperimentError) as refused:
-        read_bench("digit-pairs-grid")
-    assert refused.value.code == "bench-table"
 
 
 def test_the_losses_of_distzsl_are_tuned_row_by_row():
