@@ -8,15 +8,20 @@ from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.link import PartyGone, complete
 from fedunseen.engines.remote.wire import unpack
 from fedunseen.experiment.client_data import simulated
+from known_names import DIGITS_MAML
 from processes import TRAINED
 
 SMALL = {**TRAINED, "partition.clients": 3, "strategy.rounds": 2}
 CLOSED = {key: value for key, value in SMALL.items() if not key.startswith(("strategy", "method"))}
+FEW_SHOT = {
+    "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
+    "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "evaluation.validation_episodes": 6,
+}  # fmt: skip
 
 
 def experiment(preset="digit-pairs", **more):
-    """Return a preset, ``digit-pairs`` or a closed form, on few samples; a setting's dot is written as two bars."""
-    small = SMALL if preset == "digit-pairs" else CLOSED
+    """Return a preset that runs in a second, other than these two a closed form; two bars in a name are a dot."""
+    small = {"digit-pairs": SMALL, DIGITS_MAML: FEW_SHOT}.get(preset, CLOSED)
     return Experiment.load(preset, {**small, **{key.replace("__", "."): value for key, value in more.items()}})
 
 
@@ -65,9 +70,14 @@ class Inline:
         return answered(self.change(name, header, self.answer(name, message)) if name in self.there else None)
 
 
+def session(link, names, **more):
+    """Return a coordinator's session with parties of these names."""
+    return Session(link, [PartyStatus(name) for name in names], **more)
+
+
 def elsewhere(chosen, out, link=None, resume=False):
     """Run an experiment over a link to the worker processes of a simulation."""
-    parties = [PartyStatus(str(client)) for client in range(chosen.partition.clients)]
-    session = Session(link or Inline(len(parties)), parties)
+    parties = chosen.partition.clients
+    met = session(link or Inline(parties), map(str, range(parties)))
     chosen = chosen.with_overrides({"engine.name": "flower", "engine.mode": "simulation"})
-    return run(chosen, out, resume, meeting=lambda: nullcontext(session))
+    return run(chosen, out, resume, meeting=lambda: nullcontext(met))

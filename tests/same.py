@@ -19,6 +19,13 @@ def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+def distance(one, other):
+    """The largest difference of two models' weights."""
+    one, other = tensors(one), tensors(other)
+    assert one.keys() == other.keys()
+    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
+
+
 def content(path):
     """Return everything in a run directory that must not depend on whether the run was killed."""
     found = {}

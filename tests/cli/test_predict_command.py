@@ -104,7 +104,7 @@ def test_examples_are_learnt_for_a_question(predict, fast, tmp_path):
     assert "forty-seven" in {c["name"] for c in found[IMAGES.index(EXAMPLES / "47.png")]["classes"]}
 
 
-def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(predict, refused, digits, tmp_path):
+def test_one_clients_model_is_asked_where_each_has_its_own(predict, refused, tmp_path):
     few = {"data.train_per_class": 2, "data.test_per_class": 2, "partition.clients": 3, "strategy.rounds": 1}
     few |= {"strategy.name": "local", "method.kl": 0.0, "evaluation.selection": "last", "evaluation.embedding": False}
     run(Experiment.load("digit-pairs", few), own := tmp_path / "own")
@@ -113,9 +113,6 @@ def test_one_clients_model_is_asked_and_exported_where_each_has_its_own(predict,
     assert [c["name"] for c in found["classes"]] == [p.name for p in expected]
     assert "name a client, --client 0, or run with" in refused("predict", own, image)
     assert refused("predict", own, image, "--client", 3) == f"{own}: unknown client '3' (known: 0, 1, 2)"
-    said = refused("predict", digits, image, "--client", 0)
-    assert said == f"{digits} has one model for all clients: leave out the client"
-    assert "--client says whose model --out writes" in refused("export", own, "--csv", tmp_path / "t", "--client", 0)
 
 
 def test_each_table_is_a_file_and_latex_has_the_numbers_of_the_csv_files(command, works, digits, tmp_path):

@@ -15,7 +15,6 @@ FALLS_BACK = (
 
 @pytest.fixture(autouse=True)
 def nothing_shared(own_cache):
-    """Share no similarities with other tests here."""
     (own_cache / "class-similarity").unlink()
 
 

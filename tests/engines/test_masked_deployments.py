@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 import links
 from fedunseen import load_run, run
 from fedunseen.core.errors import ExperimentError, FedUnseenError, QuorumError, RefusedError
-from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.masking import instruction_digest
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import failure, pack, unpack
@@ -22,8 +21,8 @@ from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
-from links import KilledError, disturbed, kill
-from same import tensors
+from links import KilledError, disturbed, kill, session
+from same import distance
 
 pytestmark = pytest.mark.usefixtures("quick_coordinator")
 NAMES = ("north", "south", "west", "east")
@@ -34,13 +33,6 @@ CLOSE = 2e-7
 
 def experiment(preset="digit-pairs", **more):
     return links.experiment(preset, partition__clients=4, **more)
-
-
-def distance(one, other):
-    """The largest difference of two runs' weights."""
-    one, other = tensors(one), tensors(other)
-    assert one.keys() == other.keys()
-    return max(float((one[name].double() - other[name].double()).abs().max()) for name in one)
 
 
 # In one process
@@ -187,8 +179,8 @@ def loose(tmp_path, data, kits):
 
 def hosted(link, out, resume=False, preset="digit-pairs", **more):
     settings = {"engine__name": "nvflare", "engine__mode": "deployment", "privacy__aggregation": "masked", **more}
-    meeting = Session(link, [PartyStatus(name) for name in NAMES], kit=link.kits and link.kits / "coordinator")
-    return run(experiment(preset, **settings), out, resume, meeting=lambda: nullcontext(meeting))
+    met = session(link, NAMES, kit=link.kits and link.kits / "coordinator")
+    return run(experiment(preset, **settings), out, resume, meeting=lambda: nullcontext(met))
 
 
 def stopped(link, out, why=None, **more):
@@ -284,9 +276,8 @@ def test_no_second_sum_is_opened_that_would_reveal_a_party(link, tmp_path):
 
 def removed(link, run_, removing, out):
     """Remove samples of parties from a run, as ``fedunseen forget --removing`` does."""
-    parties = [PartyStatus(name) for name in NAMES]
-    session = Session(link, parties, kit=link.kits / "coordinator", folder=out.with_suffix(".secagg"))
-    return Removing(run_, NAMES, True, removing).over(session, out)
+    met = session(link, NAMES, kit=link.kits / "coordinator", folder=out.with_suffix(".secagg"))
+    return Removing(run_, NAMES, True, removing).over(met, out)
 
 
 def test_removals_of_several_parties_are_one_masked_sum(link, tmp_path, monkeypatch):

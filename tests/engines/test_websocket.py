@@ -400,8 +400,6 @@ def test_an_expired_certificate(place, monkeypatch, tmp_path):
 
 
 def be_party(place):
-    """Be a party's process."""
-
     def answer(message):
         if message == b"slowly":
             time.sleep(3600)

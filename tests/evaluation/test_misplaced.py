@@ -19,7 +19,6 @@ def drawn(seed, moved, apart=1.1, classes=12, each=40, width=60):
 
 @pytest.mark.parametrize("shape", [(30, 5), (12, 40)], ids=["more samples than features", "fewer"])
 def test_each_answer_is_that_of_a_regression_without_the_sample(shape):
-    """The closed form against as many regressions as there are samples."""
     rng = np.random.default_rng(0)
     rows, classes = rng.normal(size=shape), np.arange(shape[0]) % 3
     answers, strength = module._left_out(rows, classes), module.STRENGTH * shape[0]

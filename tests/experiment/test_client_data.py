@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 import links
 from fedunseen import ClassSpace, Experiment, load_run, run
 from fedunseen.core.errors import QuorumError, RefusedError, RunDirectoryError
-from fedunseen.engines.remote.coordinator import PartyStatus, Session
 from fedunseen.engines.remote.party import Party
 from fedunseen.engines.remote.wire import PROTOCOL, installed, pack, unpack
 from fedunseen.experiment.client_data import PartyData, simulated
@@ -28,7 +27,7 @@ from fedunseen.experiment.deployed import deployed
 from fedunseen.report import write_report
 from fedunseen.tools.deal import deal
 from known_names import DIGITS_MAML
-from links import KilledError, answered, elsewhere, kill
+from links import KilledError, answered, elsewhere, kill, session
 from refusals import message_of
 from same import same
 
@@ -93,8 +92,7 @@ def own_data(folder):
 
 
 def hosted(chosen, link, out, resume=False, names=NAMES):
-    session = Session(link, [PartyStatus(name) for name in names])
-    return run(chosen.with_overrides(DEPLOYED), out, resume, meeting=lambda: nullcontext(session))
+    return run(chosen.with_overrides(DEPLOYED), out, resume, meeting=lambda: nullcontext(session(link, names)))
 
 
 def as_in_process(chosen, tmp_path):

@@ -105,7 +105,6 @@ def test_arrays_are_those_of_all_seeds_and_in_no_file(tmp_path):
 
 
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
-    """Applying the remedy makes the warning go."""
     gaussian = segments("gaussian", tmp_path / "gaussian")
     (warning,) = (one for one in gaussian.result["warnings"] if "left out" in one["what"])
     assert "method.name = 'ridge', or 'auto'" in warning["remedy"]

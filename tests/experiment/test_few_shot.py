@@ -1,5 +1,7 @@
 """Few-shot runs from end to end, on scikit-learn's digits with a network small enough for seconds."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -11,16 +13,10 @@ from fedunseen import Experiment, run
 from fedunseen.core.errors import DataError, ExperimentError
 from fedunseen.federation.run_directory import load_params
 from known_names import DIGITS_MAML
+from links import experiment
 from same import same
 
-SMALL = {
-    "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
-    "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "evaluation.validation_episodes": 6,
-}  # fmt: skip
-
-
-def small(**more):
-    return Experiment.load(DIGITS_MAML, SMALL | {key.replace("__", "."): value for key, value in more.items()})
+small = partial(experiment, DIGITS_MAML)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +165,6 @@ def test_wrong_examples_are_one_sentence(done, examples, tmp_path):
 
 
 def test_tests_leave_the_model_alone(tmp_path):
-    """More episodes after every round, the same final model."""
     few, many = (run(small(evaluation__validation_episodes=n), tmp_path / str(n)) for n in (2, 20))
     assert same(few, many)
 

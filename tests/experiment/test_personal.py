@@ -34,7 +34,6 @@ def federation_of(experiment, strategy=None):
 
 
 def after(federation, rounds):
-    """Return the state after some rounds."""
     state = federation.start()
     for _ in range(rounds):
         state, _ = federation.round(state)

@@ -8,7 +8,7 @@ from fedunseen.engines.local import in_process
 from fedunseen.experiment.tracking import tracked
 from fedunseen.tasks import zero_shot_summary
 from known_names import DIGITS_MAML, accounted, refuses
-from links import KilledError
+from links import KilledError, experiment
 from same import content, same
 
 LAST = {"evaluation.selection": "last", "evaluation.embedding": False}
@@ -65,12 +65,7 @@ def test_running_statistics_survive(strategy, tmp_path, cut_short):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["maml-mi", "maml-mi-adv"])
 def test_shares_in_the_last_model_and_drawn_classifiers_survive(method, tmp_path, cut_short):
-    few = {
-        "strategy.rounds": 3, "partition.clients": 2, "encoder.widths": [4], "method.episodes": 4,
-        "method.inner_steps": 1, "method.test_steps": 2, "evaluation.episodes": 20, "method.exclusive": True,
-        "evaluation.validation_episodes": 6, "method.name": method,
-    }  # fmt: skip
-    check(Experiment.load(DIGITS_MAML, few), tmp_path, cut_short, 2)
+    check(experiment(DIGITS_MAML, method__name=method, method__exclusive=True), tmp_path, cut_short, 2)
 
 
 def test_states_on_disk_survive_and_are_those_in_memory(make, tmp_path, monkeypatch, cut_short):

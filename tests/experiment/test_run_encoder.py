@@ -69,7 +69,6 @@ def test_running_statistics_are_the_mean_of_the_clients(photos, tmp_path):
 
 @pytest.fixture
 def weights(tmp_path):
-    """Weights of one's own."""
     tensors = torch.load(EfficientNetLite(EfficientNetLiteSettings(), (3, 8, 8), "vectors").path, weights_only=True)
     tensors["_bn1.weight"] = tensors["_bn1.weight"] * 1.1
     torch.save(tensors, tmp_path / "mine.pth")

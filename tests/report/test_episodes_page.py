@@ -30,7 +30,6 @@ VARIANTS = {
 
 @pytest.fixture(scope="session")
 def few(tiny):
-    """Make a tiny few-shot run of a kind."""
     small = {"encoder.widths": (4, 4), "method.episodes": 4, "strategy.rounds": 2, "evaluation.episodes": 12}
     small["evaluation.validation_episodes"] = 6
     return lambda kind: tiny(DIGITS_MAML, *(small | dict(VARIANTS[kind])).items())
