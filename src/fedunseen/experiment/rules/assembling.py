@@ -8,7 +8,7 @@ from fedunseen.core.phases import SGD
 from fedunseen.core.registry import find
 from fedunseen.data.scaling import FITTED
 from fedunseen.engines.local.in_process import EngineSettings
-from fedunseen.experiment.rules.base import DataFacts, EncoderFacts, ModelFacts, PresenceFacts, Rule
+from fedunseen.experiment.rules.base import DataFacts, EncoderFacts, ModelFacts, PresenceFacts, Rule, first
 from fedunseen.experiment.rules.reading import SEVERAL_LOSSES
 from fedunseen.strategies.compression import OF_FORM, Codec
 from fedunseen.strategies.selective import kept_for_scoring, travelling
@@ -84,12 +84,6 @@ def _smaller(m: ModelFacts) -> dict[str, Any] | None:
     return {"cause": f" and compression.{own} = {getattr(settings, own)}" if own else ""}
 
 
-def _statistics(m: ModelFacts) -> dict[str, Any] | None:
-    """Return a running statistic among the parameters that noise would change; noise may turn a variance negative."""
-    statistic = next(filter(is_statistic, m.params), None) if m.has("privacy") else None
-    return {"statistic": statistic} if statistic else None
-
-
 MODEL: Sequence[Rule[ModelFacts]] = (
     Rule("generator-of-trained-features", lambda m: m.method.frozen and m.model.backbone.trained),
     Rule("start-trained-encoder", lambda m: m.starts_closed and m.model.backbone.trained),
@@ -127,14 +121,9 @@ MODEL: Sequence[Rule[ModelFacts]] = (
             and not find("defence", m.experiment.defence.name)(m.experiment.defence).per_client
         ),
     ),
-    Rule("privacy-of-statistics", _statistics),
+    # noise may turn a running variance negative
+    Rule("privacy-of-statistics", lambda m: m.has("privacy") and first("statistic", filter(is_statistic, m.params))),
 )
-
-
-def _empty(p: PresenceFacts) -> dict[str, Any] | None:
-    """Return the first round without a client that has samples."""
-    empty = [round for round, present in p.rounds().items() if not present]
-    return {"round": empty[0]} if empty else None
 
 
 def _check_defence(p: PresenceFacts) -> None:
@@ -176,7 +165,7 @@ def _too_many(p: PresenceFacts) -> dict[str, Any] | None:
 
 
 PRESENCE: Sequence[Rule[PresenceFacts]] = (
-    Rule("round-without-clients", _empty),
+    Rule("round-without-clients", lambda p: first("round", (i for i, present in p.rounds().items() if not present))),
     Rule("defence-too-few-clients", _check_defence),
     Rule("masks-too-few-clients", _too_few),
     Rule("masks-of-changing-clients", _varies),

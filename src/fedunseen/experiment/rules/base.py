@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -25,6 +25,7 @@ from fedunseen.strategies import Strategy
 from fedunseen.tasks.base import Task
 
 if TYPE_CHECKING:
+    from fedunseen.evaluation.settings import EvaluationSettings
     from fedunseen.experiment.schema import Experiment
 
 Facts = TypeVar("Facts", bound="ConfigFacts", contravariant=True)
@@ -97,6 +98,11 @@ class Rule(Generic[Facts]):
         return None
 
 
+def first(name: str, found: Iterable[object]) -> dict[str, object]:
+    """Return the first of what does not fit, as a value for the rule's sentence; nothing if all fits."""
+    return next(({name: one} for one in found), {})
+
+
 @dataclass(frozen=True, eq=False)
 class ConfigFacts:
     """What an experiment says, and the classes that it names."""
@@ -147,6 +153,11 @@ class ConfigFacts:
     def asks_scores(self) -> bool:
         """The defence asks the merged model for scores of classes."""
         return self.has("defence") and bool(find("defence", self.experiment.defence.name).asks_scores)
+
+    @property
+    def evaluation(self) -> EvaluationSettings:
+        """How rounds and settings are chosen, and what is measured."""
+        return self.experiment.evaluation
 
     def has(self, section: str) -> bool:
         """Return whether the experiment has an optional section."""

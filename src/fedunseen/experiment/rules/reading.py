@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedunseen.attacks.base import AttackSettings, parse_rounds
-from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts
+from fedunseen.experiment.rules.base import ConfigFacts, Rule, StartFacts, first
 from fedunseen.strategies.peers import averages
 
 BUFFERED = ("attack", "defence", "privacy", "growth")
@@ -39,18 +39,6 @@ def _plain_means(c: ConfigFacts) -> bool:
 def _begins_late(c: ConfigFacts) -> bool:
     attack, rounds = c.experiment.attack, c.experiment.strategy.rounds
     return isinstance(attack, AttackSettings) and min((r for r, _ in parse_rounds(attack.rounds)), default=1) > rounds
-
-
-def _fixed(c: ConfigFacts) -> dict[str, Any] | None:
-    """Return a setting that all choices have to share."""
-    keys = [key for key in c.experiment.evaluation.choose if key.split(".")[0] in FIXED]
-    return {"key": keys[0]} if keys else None
-
-
-def _empty(c: ConfigFacts) -> dict[str, Any] | None:
-    """Return a setting without a value to choose."""
-    keys = [key for key, values in c.experiment.evaluation.choose.items() if not values]
-    return {"key": keys[0]} if keys else None
 
 
 def _fitted(c: ConfigFacts) -> dict[str, Any] | None:
@@ -149,12 +137,12 @@ READING: Sequence[Rule[ConfigFacts]] = (
     # noise on what clients send, and masks over it
     Rule("privacy-needs-mean", lambda c: c.has("privacy") and not c.strategy.merges_by_mean),
     Rule("privacy-weights", lambda c: c.has("privacy") and c.experiment.strategy.weights == "samples"),
-    Rule("privacy-validation", lambda c: c.has("privacy") and c.experiment.evaluation.selection == "validation"),
+    Rule("privacy-validation", lambda c: c.has("privacy") and c.evaluation.selection == "validation"),
     Rule("masks-without-merging", lambda c: c.masked and not c.merging),
     Rule("masks-need-mean", lambda c: c.masked and c.method.trained and not c.strategy.merges_by_mean),
     Rule("masks-with-noise-of-some", lambda c: c.masked and c.has("privacy") and c.experiment.strategy.fraction < 1),
     Rule("masks-with-defence", lambda c: c.masked and c.has("defence")),
-    Rule("masks-with-client-models", lambda c: c.masked and c.experiment.evaluation.clients),
+    Rule("masks-with-client-models", lambda c: c.masked and c.evaluation.clients),
     Rule("masks-with-rounds-of-sums", lambda c: c.masked and not c.method.trained and c.experiment.strategy.rounds > 1),
     Rule("masks-with-exclusive-peers", lambda c: c.masked and c.get("method", "exclusive")),
     Rule("masks-with-growth", lambda c: c.masked and c.has("growth")),
@@ -167,7 +155,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
     Rule("attack-too-late", _begins_late),
     Rule(
         "attack-needs-last-round",
-        lambda c: isinstance(c.experiment.attack, AttackSettings) and c.experiment.evaluation.selection != "last",
+        lambda c: isinstance(c.experiment.attack, AttackSettings) and c.evaluation.selection != "last",
     ),
     Rule("defence-unbounded", lambda c: c.has("defence") and c.strategy.lengths == "model"),
     # where clients run
@@ -190,33 +178,28 @@ READING: Sequence[Rule[ConfigFacts]] = (
         },
     ),
     # how a round and settings are chosen, and what is measured
+    Rule("choose-without-validation", lambda c: c.evaluation.choose and c.evaluation.selection != "validation"),
     Rule(
-        "choose-without-validation",
-        lambda c: c.experiment.evaluation.choose and c.experiment.evaluation.selection != "validation",
-    ),
-    Rule(
-        "stop-without-validation",
-        lambda c: c.experiment.strategy.stop_after is not None and c.experiment.evaluation.selection != "validation",
+        "stop-without-validation", lambda c: c.experiment.strategy.stop_after and c.evaluation.selection != "validation"
     ),
     Rule("stop-after-all-rounds", lambda c: (c.experiment.strategy.stop_after or 0) >= c.experiment.strategy.rounds),
     Rule(
-        "stop-between-measurements",
-        lambda c: (
-            c.experiment.strategy.stop_after is not None
-            and c.experiment.strategy.stop_after < (c.experiment.evaluation.every or 0)
-        ),
+        "stop-between-measurements", lambda c: 0 < (c.experiment.strategy.stop_after or 0) < (c.evaluation.every or 0)
     ),
-    Rule("every-round-measured", lambda c: (c.experiment.evaluation.every or 1) > 1, sections=("attack", "growth")),
+    Rule("every-round-measured", lambda c: (c.evaluation.every or 1) > 1, sections=("attack", "growth")),
     Rule(
-        "factor-without-calibration",
-        lambda c: c.experiment.evaluation.factor is not None and c.experiment.evaluation.calibration == "none",
+        "factor-without-calibration", lambda c: c.evaluation.factor is not None and c.evaluation.calibration == "none"
+    ),
+    Rule("factor-without-unseen-classes", lambda c: c.evaluation.factor is not None and not c.method.zero_shot),
+    Rule("choose-with-task", lambda c: c.evaluation.choose and not c.task.chooses_settings),
+    Rule(
+        "choose-fixed-setting",
+        lambda c: first("key", (one for one in c.evaluation.choose if one.split(".")[0] in FIXED)),
     ),
     Rule(
-        "factor-without-unseen-classes", lambda c: c.experiment.evaluation.factor is not None and not c.method.zero_shot
+        "choose-from-nothing",
+        lambda c: first("key", (one for one, values in c.evaluation.choose.items() if not values)),
     ),
-    Rule("choose-with-task", lambda c: c.experiment.evaluation.choose and not c.task.chooses_settings),
-    Rule("choose-fixed-setting", _fixed),
-    Rule("choose-from-nothing", _empty),
     # unlabelled samples
     Rule("unlabelled-without-means", lambda c: c.get("data", "unlabelled") and c.experiment.method.name != "gaussian"),
     Rule(
@@ -227,7 +210,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
     Rule("growth-of-parameters", lambda c: c.has("growth") and not c.method.grows),
     Rule("growth-without-merging", lambda c: c.has("growth") and not c.merging),
     Rule("growth-with-section", lambda c: c.has("growth"), sections=("attack", "screening", "defence", "privacy")),
-    Rule("growth-needs-last-round", lambda c: c.has("growth") and c.experiment.evaluation.selection != "last"),
+    Rule("growth-needs-last-round", lambda c: c.has("growth") and c.evaluation.selection != "last"),
     Rule("growth-of-scaling", _fitted),
     Rule(
         "growth-in-processes",
@@ -248,7 +231,7 @@ OFFLINE: Sequence[Rule[StartFacts]] = (
         reasons={
             "method.name = {method.name!r} trains in rounds": lambda s: s.method.trained,
             "evaluation.selection = 'validation' asks the parties twice": lambda s: (
-                s.experiment.evaluation.selection == "validation"
+                s.evaluation.selection == "validation"
             ),
             "growth.name = {growth.name!r} changes the classes": lambda s: s.has("growth"),
         },
