@@ -616,12 +616,8 @@ def _without_unlabelled(
     if not without.any():
         return X, y, groups, None
     kept = ~without
-    return (
-        _safe_indexing(X, kept),
-        np.array(labels[kept].tolist()),
-        None if groups is None else np.asarray(groups)[kept],
-        _safe_indexing(X, without),
-    )
+    holders = None if groups is None else np.asarray(groups)[kept]
+    return _safe_indexing(X, kept), np.array(labels[kept].tolist()), holders, _safe_indexing(X, without)
 
 
 def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:

@@ -334,12 +334,8 @@ def _scores(scene: Scene, method: Method) -> Scores:
         noise = mean + deviation * torch.from_numpy(rng.standard_normal((count, *shape), dtype=np.float32)).to(device)
         return noise.clamp(0, 1) if images else noise
 
-    return Scores(
-        of,
-        random,
-        torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device),
-        {k: torch.from_numpy(classes).to(device) for k, classes in _held(scene).items()},
-    )
+    among = torch.from_numpy(np.union1d(benchmark.space.seen, benchmark.space.unseen)).to(device)
+    return Scores(of, random, among, {k: torch.from_numpy(own).to(device) for k, own in _held(scene).items()})
 
 
 def _private(scene: Scene) -> Private:

@@ -106,14 +106,10 @@ class Growth:
 
     def _carried(self, state: State) -> State:
         """Return a state of the version before as one of this version."""
-        method, strategy = self.federation.method, self.federation.strategy
+        expand = self.federation.method.expand_classes
         with torch.no_grad():
-            return State(
-                state.round,
-                strategy.expand_classes(state.server, method.expand_classes),
-                method.expand_classes(state.params),
-                state.clients,
-            )
+            server = self.federation.strategy.expand_classes(state.server, expand)
+            return replace(state, server=server, params=expand(state.params))
 
 
 class Deployed(Growth):

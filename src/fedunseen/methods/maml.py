@@ -119,12 +119,8 @@ class MAML(Episodic, name="maml"):
             each = [self.adapted(params, task.support, order, head, steps) for head in heads]
             return [self.logits(adapted, task.queries, head) for adapted, head in zip(each, heads, strict=True)]
         support, queries = (self.backbone(params, side, training=True) for side in task)
-        return [
-            self.answer_features(
-                self.adapted(params, task.support, order, head, steps, features=support), queries, head
-            )
-            for head in heads
-        ]
+        each = [self.adapted(params, task.support, order, head, steps, features=support) for head in heads]
+        return [self.answer_features(adapted, queries, head) for adapted, head in zip(each, heads, strict=True)]
 
     def classify(self, params: Params, tasks: Tasks) -> Tensor:
         """Adapt to each task's support set with ``test_steps`` steps, and answer its queries."""

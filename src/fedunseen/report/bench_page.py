@@ -92,13 +92,8 @@ def _charts(lines: Sequence[Line], colors: Mapping[str, str]) -> list[tuple[str,
         if line.numbers is not None and line.values["condition"] == "0":
             rest = [value for axis, value in line.values.items() if axis not in ("method", "condition")]
             groups.setdefault(" · ".join(rest), []).append(line)
-    return [
-        (
-            title,
-            [_scatter(own, colors, key, label) for key, label in (("bytes", "bytes a client"), ("seconds", "seconds"))],
-        )
-        for title, own in groups.items()
-    ]
+    costs = ("bytes", "bytes a client"), ("seconds", "seconds")
+    return [(title, [_scatter(own, colors, *cost) for cost in costs]) for title, own in groups.items()]
 
 
 def _scatter(own: Sequence[Line], colors: Mapping[str, str], key: str, label: str) -> str:

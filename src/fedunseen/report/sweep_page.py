@@ -76,17 +76,15 @@ def _figure(sweep: Sweep, figure: Figure, rows: Sequence[Row], out: Path) -> lis
             for name in sweep_tables.columns_of(sweep, figure)
             if any(name in row.mean for row in members) and (figure.x != "round" or name not in _ONCE)
         ]
-        drawn.append(
-            {
-                "title": " · ".join(
-                    part for part in (figure.title, *map(sweep_tables.labelled_value, others, values)) if part
-                ),
-                "charts": [_chart(sweep, figure, lines, name, out) for name in metrics],
-                "axes": " · ".join(figure.lines),
-                "legend": [(" · ".join(line), _color(i)) for i, line in enumerate(lines)] if figure.lines else [],
-                "caption": _caption(figure, members) if set(figure.metrics) - set(MEASURES) else "",
-            }
-        )
+        titles = (figure.title, *map(sweep_tables.labelled_value, others, values))
+        chart = {
+            "title": " · ".join(filter(None, titles)),
+            "charts": [_chart(sweep, figure, lines, name, out) for name in metrics],
+            "axes": " · ".join(figure.lines),
+            "legend": [(" · ".join(line), _color(i)) for i, line in enumerate(lines)] if figure.lines else [],
+            "caption": _caption(figure, members) if set(figure.metrics) - set(MEASURES) else "",
+        }
+        drawn.append(chart)
     return drawn
 
 

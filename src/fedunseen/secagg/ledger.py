@@ -32,7 +32,8 @@ class Ledger:
         self._file = b""  # as this process has read or written it
         content = self._read()
         key = secrets.token_bytes(32)
-        mark = self._mark(bytes.fromhex(content["key"]) if content else key, data)
+        keyed = bytes.fromhex(content["key"]) if content else key
+        mark = hashlib.blake2b(data.encode(), key=keyed, digest_size=16, person=b"data folder").hexdigest()
         if content is None:
             content = {"key": key.hex(), "authority": "", "serial": 0, "data": mark, "plans": {}, "rosters": []}
             content["released"] = []
@@ -44,10 +45,6 @@ class Ledger:
                 )
             content["data"] = mark
         self._content = content
-
-    @staticmethod
-    def _mark(key: bytes, text: str) -> str:
-        return hashlib.blake2b(text.encode(), key=key, digest_size=16, person=b"data folder").hexdigest()
 
     @property
     def plans(self) -> dict[str, dict[str, Any]]:

@@ -297,14 +297,11 @@ class SecAggClient:
             raise SecAggError("a share from every other member of the roster is needed, and from no one else")
         shares = {self.name: now.own_share.hex()}
         for dealer in sorted(others):
+            way = now.rho, dealer, self.name
             try:
-                share = unseal(
-                    now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(now.rho, dealer, self.name)
-                )
+                share = unseal(now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*way))
                 said = str(commitments.get(dealer))
-                if len(share) != SEED or not hmac.compare_digest(
-                    said, share_commitment(now.rho, dealer, self.name, share)
-                ):
+                if len(share) != SEED or not hmac.compare_digest(said, share_commitment(*way, share)):
                     raise SecAggError("")
             except (SecAggError, TypeError, ValueError):
                 complaint = {"party": self.name, "complaint": dealer, "seal_secret": now.seal.hex()}

@@ -13,7 +13,7 @@ that masks that do not cancel are detected but for about one time in 2^60.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -94,13 +94,8 @@ class Layout:
         """Return the sums, float64 (``whole``: int64), from the sum of the ring elements of ``count`` parties."""
         if elements.shape != (self.length,) or self._check(elements[:-1], rho) != elements[-1]:
             raise SecAggError("the masks have not cancelled: a party has sent something else than the sum takes")
-        return {field.name: self._decoded(field, part, count) for field, part in self._parts(elements)}
-
-    def _parts(self, elements: Elements) -> Iterator[tuple[Field, Elements]]:
-        start = 0
-        for field in self.fields:
-            yield field, elements[start : start + field.elements]
-            start += field.elements
+        *parts, _ = np.split(elements, np.cumsum([field.elements for field in self.fields], dtype=np.int64))
+        return {field.name: self._decoded(field, part, count) for field, part in zip(self.fields, parts, strict=True)}
 
     def _encoded(self, field: Field, values: NDArray[Any]) -> Elements:
         assert values.size == math.prod(field.shape), field

@@ -186,10 +186,9 @@ class SecAggServer:
             or commitments.keys() != self.keys.keys()
         ):
             raise SecAggError(f"{name} has dealt shares to another roster")
-        for text, length in [(one, SEED + 28) for one in encrypted.values()] + [
-            (one, 32) for one in commitments.values()
-        ]:
-            from_hex(text, length)
+        for texts, length in ((encrypted, SEED + 28), (commitments, 32)):
+            for text in texts.values():
+                from_hex(text, length)
         self.shares[name] = message
 
     def ask_masked(self) -> dict[str, Message]:
@@ -250,13 +249,7 @@ class SecAggServer:
         """Return the masked total, to be stored before it is opened."""
         self._all(self.sent, "not all members of the roster have sent masked elements")
         assert self._total is not None
-        return MaskedTotal(
-            self.plan,
-            self.k,
-            self.rho,
-            self.enrolment.threshold,
-            self._total,
-            {name: message["seed"] for name, message in self.keys.items()},
-            {name: message["share_commitments"] for name, message in self.shares.items()},
-            self.extra,
-        )
+        seeds = {name: message["seed"] for name, message in self.keys.items()}
+        committed = {name: message["share_commitments"] for name, message in self.shares.items()}
+        least = self.enrolment.threshold
+        return MaskedTotal(self.plan, self.k, self.rho, least, self._total, seeds, committed, self.extra)

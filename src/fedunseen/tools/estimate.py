@@ -81,12 +81,8 @@ def _counted(experiment: Experiment, whole: Federation, benchmark: Benchmark, ta
     task, method = experiment.task, whole.method
     judge = task.evaluator(whole, benchmark, experiment.evaluation)
     # Which round validation classes choose is not known yet; the last one is measured anyway.
-    choices = [
-        replace(
-            task.evaluator.choice(experiment.evaluation, type(method), rounds),
-            **({"round": rounds} if choosing else {}),
-        )
-    ]
+    last = task.evaluator.choice(experiment.evaluation, type(method), rounds)
+    choices = [replace(last, round=rounds) if choosing else last]
     if choosing:
         choices += [task.evaluator.choice(experiment.evaluation, type(method), rounds, selecting=True)] * candidates
     measured = [

@@ -64,16 +64,11 @@ class Listing:
 
     def ids(self, settings: ImageSettings) -> dict[str, NDArray[np.int64]]:
         """Return the sorted ids of ``train``, ``test_seen`` and ``test_unseen``, cut to the settings' numbers."""
-        limits = {"train": settings.train_per_class}
-        return {
-            split: _limited(
-                ids if self.used is None else ids[self.used[ids]],
-                self.labels,
-                limits.get(split, settings.test_per_class),
-                split,
-            )
-            for split, ids in split_ids(self.space, self.labels, self.test).items()
-        }
+        found = split_ids(self.space, self.labels, self.test)
+        for split, ids in found.items():
+            limit = settings.train_per_class if split == "train" else settings.test_per_class
+            found[split] = _limited(ids if self.used is None else ids[self.used[ids]], self.labels, limit, split)
+        return found
 
     def decode(self, kept: NDArray[np.int64], settings: Any, skip: bool) -> tuple[NDArray[np.uint8], list[int]]:
         """Return the images ``kept``, and which of them are unreadable."""

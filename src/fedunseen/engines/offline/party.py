@@ -123,7 +123,7 @@ class Answering:
         before = record.get("offline")
         if before is not None and before["withdrawn"]:
             raise RefusedError("this party has withdrawn from the plan, and never answers it: ask for a new plan")
-        given = [] if before is None else _given(before)
+        given = [[before["file"], before["answer"]], *before.get("later", ())] if before and before["file"] else []
         if len(given) < self.k:
             raise RefusedError(
                 f"this is round {self.k + 1} of the plan, and this party answers round {len(given) + 1} next"
@@ -288,8 +288,3 @@ def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", wit
         mine = {**before, "later": [*before.get("later", ()), [plan.id.hex(), answer]]}
     done = {"k": plan.plan.sums, "rho": "", "reply": {}}
     ledger.change_plan(which, content=plan.plan.content(), signatures={}, waiting=None, opened=done, offline=mine)
-
-
-def _given(record: Mapping[str, Any]) -> list[list[str]]:
-    """Return the file and the digest of the answer of each round that a ledger's record of a plan holds."""
-    return [[record["file"], record["answer"]], *record.get("later", ())] if record["file"] else []
