@@ -21,16 +21,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedunseen.attacks.inversion import (
-    Cosine,
-    Inversion,
-    Recovery,
-    critic_inputs,
-    inferred_label,
-    invert,
-    layer_inputs,
-    shown_iterations,
-)
+from fedunseen.attacks import inversion
+from fedunseen.attacks.inversion import Inversion, Recovery
 from fedunseen.attacks.lenet import KERNEL, lenet, lenet_init
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params, is_statistic, to_device, under, within
@@ -216,7 +208,7 @@ def attack_all(
                 result = [values]
             else:  # every step of a sum's search costs as many gradients
                 fewer = replace(attack, restarts=max(1, attack.restarts // observation.parties))
-                search = invert(fewer, batch.gradient, target, batch.start, batch.images)
+                search = inversion.invert(fewer, batch.gradient, target, batch.start, batch.images)
                 result, label = batch.read(search.values), batch.read_label(search.values)
             judged = {
                 kind: [
@@ -309,7 +301,7 @@ def measure_classifier(
     for name, attack in attacks.items():
         seen = []
         for i, target in enumerate(updates):
-            known = [inferred_label(target["head.weight"])] if isinstance(attack, Cosine) else None
+            known = [inversion.inferred_label(target["head.weight"])] if isinstance(attack, inversion.Cosine) else None
             batch = ImageBatch(network, source[i : i + 1], true[i : i + 1], i, known)
             seen.append(Observation("update", 1, batch, target))
         results = attack_all(seen, {name: attack}, {"inputs": judge}, "classifier", log)[name]
@@ -324,7 +316,7 @@ def measure_classifier(
         tensors[f"{name}.recovered"] = torch.cat([result.values[0]["inputs"] for result in results])
         attacked[name] = {
             "settings": vars(attack),
-            "iterations": list(shown_iterations(attack.steps)),
+            "iterations": list(inversion.shown_iterations(attack.steps)),
             **judge.summary(facts),
             "labels": sum(sample["label"] for sample in facts),
             "images": facts,
@@ -609,8 +601,8 @@ class PhaseVictim:
             if bias is None:
                 continue
             if len(bias) == len(self.subject.method.space.names):
-                label = inferred_label(bias)
-            if (read := layer_inputs(weight, bias)) is None:
+                label = inversion.inferred_label(bias)
+            if (read := inversion.layer_inputs(weight, bias)) is None:
                 continue
             if weight.shape[1] in (wide, wide + described) and not self.subject.method.backbone.trained:
                 tried.append(("inputs", read[0][:wide]))
@@ -638,7 +630,7 @@ class PhaseVictim:
             return []
         grads = target[f"{layer}.weight"], target[f"{layer}.bias"]
         weight, bias = (params[f"{layer}.{kind}"].detach() for kind in ("weight", "bias"))
-        result = critic_inputs(grads, weight, bias, top.detach()[0], wide)
+        result = inversion.critic_inputs(grads, weight, bias, top.detach()[0], wide)
         return [] if result is None else [result]
 
 

@@ -17,18 +17,9 @@ from fedunseen.engines.remote.coordinator import Deployment, Distributed, Sessio
 from fedunseen.experiment.assemble import assemble
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
+from fedunseen.federation import growth
 from fedunseen.federation.evaluator import Evaluator
 from fedunseen.federation.federation import Federation, State
-from fedunseen.federation.growth import (
-    Timeline,
-    Version,
-    check_new_name,
-    corrections,
-    first_version,
-    next_version,
-    seen_through,
-    space_dict,
-)
 from fedunseen.federation.partition import Partition
 from fedunseen.federation.run_directory import RunDirectory
 
@@ -36,7 +27,7 @@ from fedunseen.federation.run_directory import RunDirectory
 class Growth:
     """The versions of a run's class space, one at a time; those of a simulation follow from the experiment."""
 
-    version: Version
+    version: growth.Version
     federation: Federation
     task: Evaluator
     meeting: Session | None = None  # the link to the parties of a deployment
@@ -49,14 +40,14 @@ class Growth:
         check(PresenceFacts(experiment, partition))
         self.scaler: Scaler | None = None  # fitted on what is known first
         if partition.remote:
-            self.begun = first_version(benchmark.space)
+            self.begun = growth.first_version(benchmark.space)
         else:
-            self.timeline = Timeline(experiment.growth, benchmark, partition)
+            self.timeline = growth.Timeline(experiment.growth, benchmark, partition)
             for round in self.timeline.rounds():
                 self.timeline.version(round)  # refuses before anything is written
             self.begun = self.timeline.version(0)
 
-    def _next(self, round: int) -> Version:
+    def _next(self, round: int) -> growth.Version:
         """Return the version in which ``round`` (counted from 0) is trained."""
         return self.timeline.version(round)
 
@@ -64,7 +55,7 @@ class Growth:
         """Go to the version in which the state after ``rounds`` rounds was made, and forget all later ones."""
         stored = self.directory.space_before(rounds)
         try:
-            version = Version.from_dict(stored) if stored is not None else self.begun
+            version = growth.Version.from_dict(stored) if stored is not None else self.begun
         except (DataError, KeyError, TypeError, ValueError):
             raise RunDirectoryError(
                 f"{self.directory.spaces} holds a damaged class space: restore it, or run the experiment again in "
@@ -93,10 +84,10 @@ class Growth:
         self._enter(replace(version, space=space, held=held, left=tuple(n for n in version.left if n not in names)))
         return self.federation, self.task
 
-    def _enter(self, version: Version) -> None:
+    def _enter(self, version: growth.Version) -> None:
         """Make federation and task for a version."""
         kind, experiment = self.experiment.task, self.experiment
-        benchmark = kind.client_data(seen_through(self.benchmark, version.space))
+        benchmark = kind.client_data(growth.seen_through(self.benchmark, version.space))
         partition = self.partition if self.partition.remote else self.partition.restricted_to(benchmark.train)
         self.federation = assemble(experiment, benchmark, partition, scaler=self.scaler, whole=False)
         self.scaler = self.federation.scaler
@@ -115,7 +106,7 @@ class Growth:
 class Deployed(Growth):
     """The versions of a deployment, which parties change when they take part."""
 
-    def _next(self, round: int) -> Version:
+    def _next(self, round: int) -> growth.Version:
         """Ask the clients of ``round`` what they hold, and add what is new."""
         engine, version = self.federation.engine, self.version
         assert isinstance(engine, Distributed)
@@ -124,7 +115,7 @@ class Deployed(Growth):
         for _, member in sorted(members.items()):
             for name, row in member.brought.items():
                 try:
-                    check_new_name(name, (*version.space.names, *added))
+                    growth.check_new_name(name, (*version.space.names, *added))
                 except DataError:
                     continue  # someone has brought it before: this party is greeted again, and compares
                 added[name] = row
@@ -133,17 +124,17 @@ class Deployed(Growth):
         still = {name for client in self.partition.present(round) for name in engine.parties[client].held}
         files = self.experiment.growth.files()
         now = [path for at, path in files.items() if at == round or (version.round < 0 and at <= round)]
-        corrected = {name: row for path in now for name, row in corrections(path, version.space, round).items()}
-        new = next_version(version, round, held=held, holders=still, added=added, corrected=corrected)
+        corrected = {name: row for path in now for name, row in growth.corrections(path, version.space, round).items()}
+        new = growth.next_version(version, round, held=held, holders=still, added=added, corrected=corrected)
         return version if new.hash() == version.hash() and new.left == version.left else new
 
-    def _enter(self, version: Version) -> None:
+    def _enter(self, version: growth.Version) -> None:
         super()._enter(version)
         engine, space, own = self.federation.engine, version.space, self.benchmark.space
         assert isinstance(engine, Distributed)
         assert isinstance(engine.job, Deployment)
         growing = {
-            **space_dict(space),
+            **growth.space_dict(space),
             "former": {name: list(hashes) for name, hashes in version.former.items()},
             "tested": [own.names[c] for c in own.unseen],
             "open": self.experiment.growth.name == "unknown",
@@ -158,7 +149,7 @@ def initial_benchmark(experiment: Experiment, benchmark: Benchmark, partition: P
     """Return what of a benchmark is known in the first round: what scalings and learning rates may be fitted to."""
     if experiment.growth.name == "none" or partition.remote:
         return benchmark
-    return seen_through(benchmark, Timeline(experiment.growth, benchmark, partition).version(0).space)
+    return growth.seen_through(benchmark, growth.Timeline(experiment.growth, benchmark, partition).version(0).space)
 
 
 def growth_of(

@@ -28,16 +28,7 @@ from fedunseen.experiment.result.run import load_run
 from fedunseen.experiment.rules import PresenceFacts, check
 from fedunseen.experiment.schema import Experiment
 from fedunseen.experiment.setup import Setup
-from fedunseen.federation.callbacks import (
-    Checkpoint,
-    EarlyStop,
-    Evaluate,
-    KeepBest,
-    KeepForForgetting,
-    Personalize,
-    Record,
-    ShowProgress,
-)  # fmt: skip
+from fedunseen.federation import callbacks
 from fedunseen.federation.evaluator import Choice
 from fedunseen.federation.federation import Federation
 from fedunseen.federation.loop import Callback, Loop, fit
@@ -186,7 +177,7 @@ QUIET = {"evaluation.selection": "last", "evaluation.clients": False, "evaluatio
 class Grow(Callback):
     """Lets the class space grow: before a round it replaces the federation, the state and who measures."""
 
-    def __init__(self, growth: Growth, evaluate: Evaluate) -> None:
+    def __init__(self, growth: Growth, evaluate: callbacks.Evaluate) -> None:
         self.growth, self.evaluate = growth, evaluate
 
     def before_round(self, loop: Loop) -> None:
@@ -214,13 +205,13 @@ def train(setup: Setup) -> Setup:
     rounds, patience = setup.rounds, setup.experiment.strategy.stop_after
     if choice.round is not None and (setup.callbacks or patience is not None):
         rounds, patience = choice.round, None  # no later round can be the one that is reported
-    evaluate = Evaluate(task, choice, every=1 if setup.callbacks else None)
+    evaluate = callbacks.Evaluate(task, choice, every=1 if setup.callbacks else None)
     epochs = None if setup.nested else setup.experiment.strategy.personal_epochs
-    personalize = Personalize(directory, evaluate, epochs)
-    stopping = [EarlyStop(patience, "on validation classes")] if patience is not None else []
-    callbacks = [*stopping, *_callbacks(setup, evaluate), personalize, ShowProgress(setup.progress, setup.label)]
+    personalize = callbacks.Personalize(directory, evaluate, epochs)
+    stopping = [callbacks.EarlyStop(patience, "on validation classes")] if patience is not None else []
+    after = [*stopping, *_callbacks(setup, evaluate), personalize, callbacks.ShowProgress(setup.progress, setup.label)]
     history, stoppable = directory.metrics(), not setup.chosen
-    loop = fit(federation, rounds, callbacks, state=state, history=history, stoppable=stoppable)
+    loop = fit(federation, rounds, after, state=state, history=history, stoppable=stoppable)
     personal = {"personal": personalize.measured} if personalize.measured else {}
     setup = replace(setup, result={**setup.result, **_numbers(setup, loop, evaluate), **personal})
     if growth is not None:
@@ -229,21 +220,21 @@ def train(setup: Setup) -> Setup:
     return setup
 
 
-def _callbacks(setup: Setup, evaluate: Evaluate) -> list[Callback]:
+def _callbacks(setup: Setup, evaluate: callbacks.Evaluate) -> list[Callback]:
     """Return what a run does after a round, in the order in which the round becomes durable."""
     directory, growth, main = setup.directory, setup.growth, not setup.nested
     return [
         *([Grow(growth, evaluate)] if growth is not None else []),
         evaluate,
         *setup.callbacks,
-        *([KeepForForgetting(directory)] if main and setup.experiment.run.forgettable else []),
-        Record(directory, evaluate if main else None),
-        KeepBest(directory, setup.choice),
-        Checkpoint(directory),
+        *([callbacks.KeepForForgetting(directory)] if main and setup.experiment.run.forgettable else []),
+        callbacks.Record(directory, evaluate if main else None),
+        callbacks.KeepBest(directory, setup.choice),
+        callbacks.Checkpoint(directory),
     ]
 
 
-def _numbers(setup: Setup, loop: Loop, evaluate: Evaluate) -> dict[str, Any]:
+def _numbers(setup: Setup, loop: Loop, evaluate: callbacks.Evaluate) -> dict[str, Any]:
     """Return what a run reports of its rounds."""
     lines, selected = loop.history, setup.choice.selected(loop)
     stopped = {"round": len(lines), "of": loop.rounds, "why": loop.reason}

@@ -19,17 +19,9 @@ from safetensors import SafetensorError, safe_open
 
 from fedunseen.core.errors import RefusedError
 from fedunseen.core.files import write_tensors
+from fedunseen.secagg import party
 from fedunseen.secagg.enrolment import Enrolment
-from fedunseen.secagg.party import (
-    SEALING,
-    Message,
-    associated,
-    check_keys,
-    exchanged,
-    own_mask,
-    rho_of,
-    share_commitment,
-)
+from fedunseen.secagg.party import Message
 from fedunseen.secagg.primitives import SEED, Elements, SecAggError, combine, digest, exchange_public, from_hex, unseal
 
 _TRIAL = secrets.token_bytes(32)
@@ -91,7 +83,7 @@ class MaskedTotal:
             raise SecAggError(f"{name} has opened another roster than it was asked for")
         found = {dealer: from_hex(share, SEED) for dealer, share in shares.items()}
         for dealer, share in found.items():
-            if self.commitments[dealer][name] != share_commitment(self.rho, dealer, name, share):
+            if self.commitments[dealer][name] != party.share_commitment(self.rho, dealer, name, share):
                 raise SecAggError(f"{name} has sent another share of {dealer} than it was dealt")
         self.replies[name] = found
 
@@ -105,7 +97,7 @@ class MaskedTotal:
             seed = combine({roster.index(one): self.replies[one][dealer] for one in holders})
             if digest(b"fedunseen seed", seed).hex() != self.seeds[dealer]:
                 raise SecAggError(f"the shares that {dealer} has dealt do not restore its seed: keep it out of the run")
-            total -= own_mask(self.rho, seed, len(total))
+            total -= party.own_mask(self.rho, seed, len(total))
         return total
 
     def save(self, path: Path) -> None:
@@ -151,9 +143,9 @@ class SecAggServer:
 
     def take_keys(self, name: str, message: Message) -> None:
         """Take a party's keys."""
-        check_keys(message, name, self.enrolment)
+        party.check_keys(message, name, self.enrolment)
         for key in ("seal", "pair"):
-            exchanged(_TRIAL, message, key, b"trial")
+            party.exchanged(_TRIAL, message, key, b"trial")
         asked = (self.plan, self.k, self.attempt, self.instruction)
         if tuple(message[key] for key in ("plan", "k", "attempt", "instruction")) != asked:
             raise SecAggError(f"{name} has signed keys for another sum than it was asked for")
@@ -170,7 +162,7 @@ class SecAggServer:
         """Fix the roster, and return the request for all its members."""
         if len(self.keys) < self.quorum:
             raise self.end(f"{len(self.keys)} of the {self.quorum} parties that the sum takes are left")
-        self.rho = rho_of(self.plan, self.k, self.keys.values())
+        self.rho = party.rho_of(self.plan, self.k, self.keys.values())
         return {"keys": [self.keys[name] for name in sorted(self.keys)]}
 
     # 2. Shares
@@ -234,10 +226,11 @@ class SecAggServer:
             self.faulty[name] = f"it complains about {dealer} and reveals another key than its own"
             return
         try:
-            key = exchanged(secret, self.keys[dealer], "seal", SEALING)
+            key = party.exchanged(secret, self.keys[dealer], "seal", party.SEALING)
             sent = bytes.fromhex(self.shares[dealer]["encrypted_shares"][name])
-            share = unseal(key, sent, associated(self.rho, dealer, name))
-            good = self.shares[dealer]["share_commitments"][name] == share_commitment(self.rho, dealer, name, share)
+            way = self.rho, dealer, name
+            share = unseal(key, sent, party.associated(*way))
+            good = self.shares[dealer]["share_commitments"][name] == party.share_commitment(*way, share)
         except SecAggError:
             good = False
         if good:

@@ -16,17 +16,9 @@ from fedunseen.core.random import stream
 from fedunseen.data.names import composed
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.statistics import few_threads
+from fedunseen.tasks import zero_shot
 from fedunseen.tasks.base import Classes, ClassSum, Inputs, Learnt, Prediction, Question, Shown, scaled
 from fedunseen.tasks.few_shot import examples_of
-from fedunseen.tasks.zero_shot import (
-    ZeroShot,
-    ZeroShotEvaluator,
-    ZeroShotPredictor,
-    added_classes,
-    candidates,
-    expand_space,
-    ranked,
-)
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -38,7 +30,7 @@ _NUMBERS = 2**22  # of sums and scores at once, to bound memory
 _SUPPORTING = 5  # classes named beside each prototype
 
 
-class AnyShotEvaluator(ZeroShotEvaluator):
+class AnyShotEvaluator(zero_shot.ZeroShotEvaluator):
     """Also measures what a few examples of the unseen classes would add."""
 
     def summary(self, params: Params, result: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -63,7 +55,7 @@ class AnyShotEvaluator(ZeroShotEvaluator):
             return tensors | curve(method, params, torch.cat(parts), benchmark.labels[rows], _SHOTS, rng)
 
 
-class AnyShotPredictor(ZeroShotPredictor):
+class AnyShotPredictor(zero_shot.ZeroShotPredictor):
     """Ranks classes by descriptions, by examples, or by both."""
 
     @classmethod
@@ -75,15 +67,15 @@ class AnyShotPredictor(ZeroShotPredictor):
         learnt = cls.learn(run, question.classes, examples)
         space, method = learnt.space, run.method
         assert isinstance(method, Gaussian)
-        described = added_classes(run.space, question.classes)
+        described = zero_shot.added_classes(run.space, question.classes)
         names = {*examples, *(name for name, given in zip(described[0], described[3], strict=True) if given)}
         seen = np.isin(np.arange(len(space.names)), space.seen)
-        allowed = candidates(question, seen, np.array([name in names for name in space.names]))
+        allowed = zero_shot.candidates(question, seen, np.array([name in names for name in space.names]))
         rows = scaled(run, run.read_inputs(question.inputs))
         with torch.no_grad():
             blocks = [method.known_scores(learnt.params, part) for part in torch.split(rows, _BLOCK)]
         scores = torch.cat(blocks).numpy() - float(run.result["calibration_factor"]) * seen
-        return ranked(space.names, scores, allowed, question.top)
+        return zero_shot.ranked(space.names, scores, allowed, question.top)
 
     @classmethod
     def learn(cls, run: Run, classes: Classes | None, support: Shown | None) -> Learnt:
@@ -92,7 +84,7 @@ class AnyShotPredictor(ZeroShotPredictor):
             return super().learn(run, classes, support)
         method = run.method
         assert isinstance(method, Gaussian)
-        names, semantics, _, _ = added_classes(run.space, classes)
+        names, semantics, _, _ = zero_shot.added_classes(run.space, classes)
         examples = {} if support is None else examples_of(support)
         before = len(names)
         for name in examples:
@@ -109,7 +101,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         again = (semantics[: len(flags)] != run.space.semantics).any(axis=1)  # described since
         described[: len(flags)] = flags | again
         shown = np.zeros((len(names) - before, run.space.attributes))
-        space = expand_space(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
+        space = zero_shot.expand_space(run.space, names, np.concatenate([semantics, shown]), np.flatnonzero(~described))
         count, total = torch.zeros(len(names), dtype=torch.float64), torch.zeros(len(names), method.width).double()
         for name, some in examples.items():
             own = some if isinstance(some, ClassSum) else summed(run, method, name, some)
@@ -119,7 +111,7 @@ class AnyShotPredictor(ZeroShotPredictor):
         return Learnt(space, method.extend(run.params, described_by, count, total, described))
 
 
-class AnyShot(ZeroShot):
+class AnyShot(zero_shot.ZeroShot):
     """Recognizes classes by descriptions, by examples, or by both."""
 
     name = "any-shot"

@@ -8,15 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedunseen.attacks import leakage
 from fedunseen.attacks.inversion import DLG, Cosine, Inversion
-from fedunseen.attacks.leakage import (
-    Network,
-    Subject,
-    measure_classifier,
-    measure_method,
-    measure_method_sums,
-    measure_sums,
-)
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.parameters import to_device
 from fedunseen.core.random import stream
@@ -72,18 +65,18 @@ def examine(
     if pictures is None:
         facts["classifier"] = {"left_out": f"{benchmark.name} gives features, no images that a classifier could see"}
     else:
-        network = Network(pictures, labels, len(names), benchmark.train, seed, device)
-        facts["classifier"], found = measure_classifier(network, pictures, labels, victims, attacks, log)
+        network = leakage.Network(pictures, labels, len(names), benchmark.train, seed, device)
+        facts["classifier"], found = leakage.measure_classifier(network, pictures, labels, victims, attacks, log)
         tensors |= {f"classifier.{name}": value for name, value in found.items()}
-    facts["method"], found = measure_method(subject, attacks, seed, log)
+    facts["method"], found = leakage.measure_method(subject, attacks, seed, log)
     tensors |= {f"method.{name}": value for name, value in found.items()}
     if sums:
         subject = _of_parties(subject, parties, max(sums), seed)
         facts["sums"] = {"samples": _samples(benchmark, subject.victims)}
         if pictures is not None:
-            seen = network.sums(pictures, labels, subject.victims, sums)
-            facts["sums"]["classifier"] = measure_sums(seen, {"inputs": network.judge}, attacks, "classifier", log)
-        facts["sums"]["phases"] = measure_method_sums(subject, sums, attacks, seed, log)
+            seen, judges = network.sums(pictures, labels, subject.victims, sums), {"inputs": network.judge}
+            facts["sums"]["classifier"] = leakage.measure_sums(seen, judges, attacks, "classifier", log)
+        facts["sums"]["phases"] = leakage.measure_method_sums(subject, sums, attacks, seed, log)
     return facts, tensors
 
 
@@ -113,13 +106,13 @@ def _samples(benchmark: Benchmark, ids: NDArray[Any]) -> list[dict[str, Any]]:
 
 def _subject(
     experiment: Experiment, benchmark: Benchmark, partition: Partition, victims: NDArray[Any]
-) -> tuple[Subject, Any]:
+) -> tuple[leakage.Subject, Any]:
     """Return what is attacked, and the device."""
     federation = assemble(experiment, benchmark, partition)
     holders = [next(own for own in partition.clients if victim in own) for victim in victims]
     drawn = to_device(federation.method.init(stream(experiment.run.seed, "initialisation")), federation.device)
     shape = benchmark.image_shape if not experiment.data.features else None  # scaled, they are pixels no more
-    subject = Subject(
+    subject = leakage.Subject(
         federation.method,
         drawn,
         frozenset(federation.first),
@@ -133,7 +126,7 @@ def _subject(
     return subject, federation.device
 
 
-def _of_parties(subject: Subject, parties: Sequence[NDArray[Any]], most: int, seed: int) -> Subject:
+def _of_parties(subject: leakage.Subject, parties: Sequence[NDArray[Any]], most: int, seed: int) -> leakage.Subject:
     """Return the subject with one sample of each party; the first is the first that was attacked by itself."""
     first = next(k for k, own in enumerate(parties) if subject.victims[0] in own)
     order = [first, *(k for k in range(len(parties)) if k != first)][:most]

@@ -13,18 +13,7 @@ from fedunseen.core.samples import CodedRows
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data import Quantization, Scaling
 from fedunseen.methods.base import Candidates, Method
-from fedunseen.methods.closed_form.statistics import (
-    add,
-    check_capacity,
-    dequantized,
-    expand_classes,
-    few_threads,
-    fits,
-    no_sums,
-    statistics,
-    sums_sha256,
-    validate_statistics,
-)
+from fedunseen.methods.closed_form import statistics
 
 _BLOCK = 1024  # maps averaged at once
 
@@ -78,14 +67,14 @@ class ClosedForm(Method):
 
     def init(self, rng: np.random.Generator) -> Params:
         """Return the sums of no sample."""
-        nothing = no_sums(self.width, self.space, self.quantization)
+        nothing = statistics.no_sums(self.width, self.space, self.quantization)
         return nothing if self.release is None else self.release.nothing(nothing)
 
     def statistics(self, inputs: Tensor | CodedRows, labels: Tensor) -> Params:
         """Return the sums of a party's samples; of frozen maps, those of their means over cells."""
         if isinstance(inputs, Tensor) and inputs.ndim > 2:
             inputs = torch.cat([self.backbone({}, part) for part in torch.split(inputs, _BLOCK)])
-        sums = statistics(inputs, labels, self.space, self.clip_norm, self.quantization)
+        sums = statistics.statistics(inputs, labels, self.space, self.clip_norm, self.quantization)
         return sums if self.release is None else self.release.nothing(sums)
 
     def solve(self, sums: Params) -> Params:
@@ -94,16 +83,16 @@ class ClosedForm(Method):
 
     def merged(self, sums: Params, more: Params) -> Params:
         """Return the statistics of two sets of samples together."""
-        return add([sums, more], self.space, self.quantization)
+        return statistics.add([sums, more], self.space, self.quantization)
 
     def extends(self, sums: Params) -> bool:
         """Return whether samples can be added to statistics exactly: integers without noise, of this class space."""
         exact = self.quantization is not None and self.release is None
-        return exact and fits(sums, self.space, self.quantization)
+        return exact and statistics.fits(sums, self.space, self.quantization)
 
     def expand_classes(self, params: Params) -> Params:
         """Return sums of an earlier version of the class space as sums of this one: a new class is one more row."""
-        return expand_classes(params, self.space, self.quantization)
+        return statistics.expand_classes(params, self.space, self.quantization)
 
     def units(self, model: Params) -> dict[str, float]:
         """Return the settings that scale a model's scores: models that choose an offset together must have the same."""
@@ -123,7 +112,7 @@ class ClosedForm(Method):
 
     def validate_statistics(self, sums: Params) -> str:
         """Return why the statistics are infeasible, or ""."""
-        return validate_statistics(sums, self.clip_norm, self.quantization)
+        return statistics.validate_statistics(sums, self.clip_norm, self.quantization)
 
     def fit_heads(
         self, params: Params, among: Candidates, seed: int, real: tuple[Tensor, Tensor] | None = None
@@ -132,11 +121,11 @@ class ClosedForm(Method):
         if "square" not in params:
             return params
         if self.release is None and self.quantization is not None:
-            check_capacity(int(params["count"].sum()), self.quantization)
-        with few_threads(max(self.width, len(self.space.names))):
+            statistics.check_capacity(int(params["count"].sum()), self.quantization)
+        with statistics.few_threads(max(self.width, len(self.space.names))):
             if self.release is not None:
                 return self.solve(self.release.cleaned(params, self.space.seen))
-            return self.solve({**params, **dequantized(params, self.quantization)})
+            return self.solve({**params, **statistics.dequantized(params, self.quantization)})
 
     def facts(self, params: Params) -> dict[str, Any]:
         """Return the digest of whole sums, and which share of features was clipped."""
@@ -144,4 +133,4 @@ class ClosedForm(Method):
             return {}
         features = int(params["count"].sum()) * self.width
         rate = int(params["clipped"]) / max(1, features)
-        return {"sums_sha256": sums_sha256(params, self.quantization), "clipped": rate}
+        return {"sums_sha256": statistics.sums_sha256(params, self.quantization), "clipped": rate}

@@ -23,22 +23,8 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 from fedunseen.core.addresses import bracketed, is_loopback
 from fedunseen.core.errors import ConnectionLost, RefusedError
-from fedunseen.engines.carriers.websocket import kit
-from fedunseen.engines.carriers.websocket.kit import REMEDY
-from fedunseen.engines.carriers.websocket.messages import (
-    CALL,
-    CHUNK,
-    LEAVE,
-    REFUSED,
-    SILENCE,
-    TAKEN,
-    alive,
-    cut_soon,
-    heard,
-    pieces,
-    read_head,
-    statement,
-)
+from fedunseen.engines.carriers.websocket import kit, messages
+from fedunseen.engines.carriers.websocket.messages import SILENCE, pieces
 from fedunseen.engines.remote.link import LOOKING, Answer, Join
 
 STRANGE = 5.0  # seconds to continue trying where something else than a coordinator seems to listen
@@ -66,7 +52,7 @@ class Connection:
             try:
                 self.context = ssl.create_default_context(cafile=place.kit / "ca.crt")
             except (OSError, ssl.SSLError) as error:
-                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {REMEDY}") from error
+                raise RefusedError(f"{place.kit}/ca.crt: no certificate ({error}); {kit.REMEDY}") from error
         self.keeping = self.loop.create_task(self._keep())
         self.keeping.add_done_callback(self._ended)
 
@@ -80,7 +66,7 @@ class Connection:
 
         async def leave() -> None:
             if self.link is not None:
-                cut_soon(self.link)
+                messages.cut_soon(self.link)
                 await self.link.close()
             self.keeping.cancel()
             await asyncio.wait([self.keeping])
@@ -132,30 +118,30 @@ class Connection:
             compression=None,
             user_agent_header=None,
             proxy=None if is_loopback(self.place.address) else True,
-            open_timeout=CALL,
+            open_timeout=messages.CALL,
             ping_interval=None,
-            close_timeout=LEAVE,
-            max_size=CHUNK,
+            close_timeout=messages.LEAVE,
+            max_size=messages.CHUNK,
         ) as self.link:
-            challenge = await heard(self.link)
+            challenge = await messages.heard(self.link)
             if not isinstance(challenge, bytes):
                 raise ValueError("no challenge")
-            signed = statement(challenge, self.place.name, self.token)
+            signed = messages.statement(challenge, self.place.name, self.token)
             signature = b"" if self.key is None else self.key.sign(signed, ec.ECDSA(SHA256()))
             own = {"name": self.place.name, "token": self.token, "signature": signature.hex()}
             await self.link.send(json.dumps(own))
-            if await heard(self.link, beats=True) != "":
+            if await messages.heard(self.link, beats=True) != "":
                 raise ValueError("no welcome")
             self.accepted = True
-            async with alive(self.link):
+            async with messages.alive(self.link):
                 while True:
                     await self._take(self.link)
 
     async def _take(self, link: ClientConnection) -> None:
         """Receive a message."""
-        (number, size), content = read_head(await heard(link)), bytearray()
+        (number, size), content = messages.read_head(await messages.heard(link)), bytearray()
         while len(content) < size:
-            piece = await heard(link)
+            piece = await messages.heard(link)
             if isinstance(piece, str):
                 raise ValueError("a message with a piece too few")
             content += piece
@@ -165,13 +151,13 @@ class Connection:
         """Return until when to try again after an error, and why; raise if another try cannot help."""
         place, where, now = self.place, self.where, time.monotonic()
         code = error.rcvd.code if isinstance(error, ConnectionClosed) and error.rcvd is not None else 0
-        if code == REFUSED:
+        if code == messages.REFUSED:
             known = f"has no party {place.name!r}" if place.kit is None else f"does not know this key of {place.name!r}"
             raise RefusedError(
                 f"the coordinator at {where} {known}: take the name and the folder that were made with the "
                 "coordinator's, or ask for them to be added"
             ) from error
-        if code == TAKEN:
+        if code == messages.TAKEN:
             # Perhaps the party's last process, on a machine that is gone: the coordinator waits for its time-out.
             self.taken = self.taken or now
             if now - self.taken > SILENCE + 2:

@@ -27,21 +27,8 @@ from websockets.protocol import State
 
 from fedunseen.core.errors import ConnectionLost, RefusedError
 from fedunseen.core.files import parse_json
-from fedunseen.engines.carriers.websocket import kit
-from fedunseen.engines.carriers.websocket.kit import REMEDY
-from fedunseen.engines.carriers.websocket.messages import (
-    CALL,
-    CHUNK,
-    LEAVE,
-    REFUSED,
-    TAKEN,
-    alive,
-    cut_soon,
-    heard,
-    pieces,
-    read_head,
-    statement,
-)
+from fedunseen.engines.carriers.websocket import kit, messages
+from fedunseen.engines.carriers.websocket.messages import pieces
 from fedunseen.engines.remote.link import Host, Link, MessageLost, PartyGone, complete
 
 ALLOWED, TIMES = 2**30, 8  # bytes of an answer: so many, or so many times the message's, if that is more
@@ -144,17 +131,17 @@ class Connections:
                 return  # given up while others were sent
             try:
                 for piece in pieces(number, ask.message):
-                    async with asyncio.timeout(CALL):
+                    async with asyncio.timeout(messages.CALL):
                         await party.connection.send(piece)
             except TimeoutError:  # it takes nothing: it may connect again
-                cut_soon(party.connection)
+                messages.cut_soon(party.connection)
             except ConnectionClosed:
                 pass  # the party connects again and is asked again, or is gone
 
     async def serve(self, connection: ServerConnection) -> None:
         """Run a connection until it ends."""
         try:
-            async with asyncio.timeout(CALL):
+            async with asyncio.timeout(messages.CALL):
                 party = await self._identified(connection)
         except _Refused as error:
             await connection.close(error.code, str(error))
@@ -165,10 +152,10 @@ class Connections:
         again = before is not None and before.token == party.token
         self._fail(party.name, MessageLost(party.name) if again else PartyGone(party.name))
         if before is not None:
-            cut_soon(before.connection)
+            messages.cut_soon(before.connection)
             self._start(before.connection.close())
         try:
-            async with alive(connection):
+            async with messages.alive(connection):
                 while True:
                     await self._take(party)
         except (ConnectionClosed, TimeoutError):
@@ -188,19 +175,19 @@ class Connections:
         name, token, signature = str(said["name"]), str(said["token"])[:64], bytes.fromhex(said["signature"])
         if self.keys is not None:
             try:
-                self.keys[name].verify(signature, statement(challenge, name, token), ec.ECDSA(SHA256()))
+                self.keys[name].verify(signature, messages.statement(challenge, name, token), ec.ECDSA(SHA256()))
             except (KeyError, InvalidSignature):
-                raise _Refused(REFUSED, "not registered") from None
+                raise _Refused(messages.REFUSED, "not registered") from None
         if name not in self.parties or self._expired(name):
-            raise _Refused(REFUSED, "not registered")
+            raise _Refused(messages.REFUSED, "not registered")
         other = self.seen.get(name)
         if other is not None and other.token != token and other.connection.state is State.OPEN:
-            raise _Refused(TAKEN, "another process is connected as this party")
+            raise _Refused(messages.TAKEN, "another process is connected as this party")
         return _Party(name, token, connection)
 
     async def _take(self, party: _Party) -> None:
         """Receive an answer, and complete its future; one for which no one waits any more is thrown away."""
-        number, size = read_head(await heard(party.connection))
+        number, size = messages.read_head(await messages.heard(party.connection))
         ask = self.open.get(number)
         if ask is not None and ask.party.name != party.name:
             raise ValueError("an answer to a message to another party")
@@ -208,7 +195,7 @@ class Connections:
             raise ValueError(f"{size:,} bytes are too many")
         content = bytearray()
         while size > 0:
-            piece = await heard(party.connection)
+            piece = await messages.heard(party.connection)
             if isinstance(piece, str) or not 0 < len(piece) <= size:
                 raise ValueError("a message with a piece too many")
             size -= len(piece)
@@ -249,14 +236,14 @@ class Connections:
             self.serve,
             sock=listener,
             ssl=context,
-            ssl_handshake_timeout=context and CALL,
+            ssl_handshake_timeout=context and messages.CALL,
             origins=[None],  # no page of a browser
             compression=None,
             server_header=None,
-            open_timeout=CALL,
+            open_timeout=messages.CALL,
             ping_interval=None,
-            close_timeout=LEAVE,
-            max_size=CHUNK,
+            close_timeout=messages.LEAVE,
+            max_size=messages.CHUNK,
             max_queue=8,
             logger=_library,
             create_connection=Guarded,
@@ -264,10 +251,10 @@ class Connections:
         started.set_result(None)
         await self.over.wait()
         for connection in server.connections:
-            cut_soon(connection)
+            messages.cut_soon(connection)
         server.close()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(2 * LEAVE):
+            async with asyncio.timeout(2 * messages.LEAVE):
                 await server.wait_closed()
 
 
@@ -280,7 +267,7 @@ def serve(place: Host) -> Iterator[Link]:
         try:
             context.load_cert_chain(*kit.server_files(place.kit))
         except (OSError, ssl.SSLError) as error:
-            raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {REMEDY}") from error
+            raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.REMEDY}") from error
         keys = kit.registered(place.kit, place.parties)
         ends = kit.expiry(place.kit, keys)
     connections = Connections(place.parties, keys, ends)
