@@ -30,34 +30,30 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def elsewhere(monkeypatch):
-    """Let a federation compute on the meta device; return a function that takes labels which it may read back."""
-    number, plain, labels = torch.Tensor.__float__, torch.Tensor.cpu, []
+@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
+@pytest.mark.parametrize(
+    ("preset", "settings"), CASES, ids=["-".join([preset, *map(str, own.values())]) for preset, own in CASES]
+)
+def test_a_round_stays_on_its_device(preset, settings, mode, monkeypatch):
+    few = {"evaluation.selection": "last", "partition.clients": 2, "engine.mode": mode}
+    few |= {"data.train_per_class": 4, "data.test_per_class": 2} if preset == "digit-pairs" else {"method.episodes": 2}
+    experiment = Experiment.load(preset, {**settings, **few})
+    benchmark = load_data(experiment, 0)
+    number, plain, labels = torch.Tensor.__float__, torch.Tensor.cpu, torch.from_numpy(benchmark.labels)
+
+    def cpu(tensor):
+        if tensor.device != META:
+            return plain(tensor)
+        assert tensor.shape == labels.shape
+        return labels
+
+    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
     monkeypatch.setattr(assembling, "find_device", lambda choice: META)
     monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0 if tensor.device == META else number(tensor))
     monkeypatch.setattr(trainer._Log, "means", lambda self: [{} for _ in range(self.clients)])
     monkeypatch.setattr(in_process, "not_finite", lambda reply, own: "")
     monkeypatch.setattr(FREE, "check_inputs", lambda self, inputs: None)
     monkeypatch.setattr(torch, "_fused_sgd_", lambda to, *more, **_: [torch._foreach_add_(to, v) for v in more if v])
-
-    def cpu(tensor):
-        return plain(tensor) if tensor.device != META else next(one for one in labels if one.shape == tensor.shape)
-
-    monkeypatch.setattr(torch.Tensor, "cpu", cpu)
-    return labels.append
-
-
-@pytest.mark.parametrize("mode", ["one-at-a-time", "batched"])
-@pytest.mark.parametrize(
-    ("preset", "settings"), CASES, ids=["-".join([preset, *map(str, own.values())]) for preset, own in CASES]
-)
-def test_a_round_stays_on_its_device(preset, settings, mode, elsewhere):
-    few = {"evaluation.selection": "last", "partition.clients": 2, "engine.mode": mode}
-    few |= {"data.train_per_class": 4, "data.test_per_class": 2} if preset == "digit-pairs" else {"method.episodes": 2}
-    experiment = Experiment.load(preset, {**settings, **few})
-    benchmark = load_data(experiment, 0)
-    elsewhere(torch.from_numpy(benchmark.labels))
     federation = assemble(experiment, benchmark, partition_of(experiment, benchmark, 0))
     state, _ = federation.round(federation.start())
     state, _ = federation.round(state)

@@ -15,33 +15,25 @@ from fedunseen.engines.carriers.flower import staying
 from processes import GUARD, until
 
 
-@pytest.fixture
-def served(tmp_path):
-    """The configuration of a node whose party is there, a thread of this process."""
+def test_a_partys_process_answers_whoever_may_read_its_state_folder_until_it_is_done(tmp_path):
     state, done = tmp_path / ("a-folder-of-a-name-that-is-too-long-for-a-socket/" * 3), threading.Event()
     state.mkdir(parents=True)
+    relay, body, node = state / staying.RELAY, os.urandom(3_000_000), {"name": "north", "state": str(state)}
     given = (state, lambda message: message[::-1], done, os.getpid())
     thread = threading.Thread(target=staying.serve_party, args=given, daemon=True)
     thread.start()
-    until((state / staying.RELAY).exists)
-    where = json.loads((state / staying.RELAY).read_bytes())["path"]
-    yield {"name": "north", "state": str(state)}
-    done.set()
-    thread.join(GUARD)
-    assert not thread.is_alive()
-    assert not (state / staying.RELAY).exists()
-    assert not os.path.exists(where)
-
-
-def test_a_partys_process_answers_whoever_may_read_its_state_folder(served):
-    body = os.urandom(3_000_000)
-    assert [staying.ask_party("", served, message) for message in (b"ab", b"", body)] == [b"ba", b"", body[::-1]]
-    relay = Path(served["state"], staying.RELAY)
+    until(relay.exists)
+    assert [staying.ask_party("", node, message) for message in (b"ab", b"", body)] == [b"ba", b"", body[::-1]]
     where = Path(json.loads(relay.read_bytes())["path"])
     assert [stat.S_IMODE(path.stat().st_mode) for path in (relay, where.parent)] == [0o600, 0o700]
     with pytest.raises(AuthenticationError):
         Client(str(where), family="AF_UNIX", authkey=b"another key")
-    assert staying.ask_party("", served, b"still here") == b"ereh llits"
+    assert staying.ask_party("", node, b"still here") == b"ereh llits"
+    done.set()
+    thread.join(GUARD)
+    assert not thread.is_alive()
+    assert not relay.exists()
+    assert not where.exists()
 
 
 def test_a_process_whose_node_has_ended_ends_too(tmp_path):
