@@ -185,8 +185,7 @@ def observations(
     """Return what a coordinator has of rounds of the first so many parties: the mean of their updates."""
     rounds: list[Observation] = []
     for count in parties:
-        own = [{name: value.detach() for name, value in update.items()} for update in updates[:count]]
-        mean = {name: torch.stack([update[name] for update in own]).mean(0) for name in own[0]}
+        mean = {name: torch.stack([update[name] for update in updates[:count]]).mean(0) for name in updates[0]}
         rounds.append(Observation("update" if count == 1 else "sum", count, batch(count), mean))
     return rounds
 

@@ -168,9 +168,8 @@ class Generative(Method):
     def generator_init(self, rng: np.random.Generator) -> Params:
         """Draw the generator: N(0, 0.02), biases 0."""
         width = self.noise + self.text.shape[1] + self.attribute_count
-        return normal_layer("generator.0", width, self.hidden, rng) | normal_layer(
-            "generator.1", self.hidden, self.width, rng
-        )
+        first = normal_layer("generator.0", width, self.hidden, rng)
+        return first | normal_layer("generator.1", self.hidden, self.width, rng)
 
     def adam(self, lr: float | None = None) -> Adam:
         """Return the clients' optimiser."""

@@ -138,7 +138,7 @@ def axis(lines: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
 
 def upper_end(curves: Sequence[Curve]) -> float:
     """Return a common upper end for percentages: 100, or lower where all that is drawn is low."""
-    return rounded_up(max(float(np.nanmax(v, initial=0.0)) for c in curves for v in (c.y, c.high) if v is not None))
+    return rounded_up(max(curve.highest for curve in curves))
 
 
 def labelled(names: Sequence[str]) -> tuple[bool, list[str]]:

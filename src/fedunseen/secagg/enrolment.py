@@ -15,16 +15,8 @@ from typing import Any
 
 from fedunseen.core.errors import DataError, RefusedError
 from fedunseen.core.files import replacing
-from fedunseen.secagg.primitives import (
-    SecAggError,
-    canonical,
-    digest,
-    exchange_public,
-    from_hex,
-    sign,
-    signing_public,
-    verify,
-)
+from fedunseen.secagg import primitives
+from fedunseen.secagg.primitives import SecAggError, canonical, digest, from_hex, sign, verify
 
 FEDERATION = "federation.json"
 """The name of the signed list of parties, in every credentials folder."""
@@ -158,7 +150,8 @@ class Credentials:
             own = cls(str(tree["name"]), enrolment, from_hex(tree["ed25519"], 32), from_hex(tree["x25519"], 32))
         except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
             raise RefusedError(f"{path}: no private keys ({error}): make new ones with `fedunseen certs`") from None
-        if enrolment.parties.get(own.name) != (signing_public(own.signing), exchange_public(own.exchange)):
+        public = primitives.signing_public(own.signing), primitives.exchange_public(own.exchange)
+        if enrolment.parties.get(own.name) != public:
             raise RefusedError(
                 f"{path}: the keys of {own.name!r} are not those in {FEDERATION}: copy the newest {FEDERATION}, "
                 "or take the credentials that were made together"
@@ -182,7 +175,7 @@ def coordinator(folder: Path) -> tuple[Enrolment, bytes]:
         key = from_hex(json.loads(path.read_bytes())["ed25519"], 32)
     except (OSError, ValueError, TypeError, KeyError, SecAggError) as error:
         raise RefusedError(f"{path}: no private key ({error}): make new credentials with `fedunseen certs`") from None
-    if signing_public(key) != enrolment.coordinator:
+    if primitives.signing_public(key) != enrolment.coordinator:
         raise RefusedError(
             f"{path}: this key is not the coordinator's in {FEDERATION}: name the folder `coordinator` that "
             "`fedunseen certs` has made"
@@ -194,9 +187,9 @@ def _new(names: Sequence[str]) -> tuple[dict[str, Credentials], bytes, bytes]:
     """Return the credentials of all parties, and the private keys of the authority and the coordinator."""
     private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in names}
     authority, leading = secrets.token_bytes(32), secrets.token_bytes(32)
-    public = {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
-    c, signer = colluders(len(names)), signing_public(authority)
-    enrolment = Enrolment(public, c, 1, signer, coordinator=signing_public(leading)).signed(authority)
+    public = {name: (primitives.signing_public(a), primitives.exchange_public(b)) for name, (a, b) in private.items()}
+    c, signer = colluders(len(names)), primitives.signing_public(authority)
+    enrolment = Enrolment(public, c, 1, signer, coordinator=primitives.signing_public(leading)).signed(authority)
     return {name: Credentials(name, enrolment, *both) for name, both in private.items()}, authority, leading
 
 
@@ -235,7 +228,7 @@ def change(authority: Path, out: Path, renew: Sequence[str] = (), remove: Sequen
     old = Enrolment.load(authority)
     private = {name: (secrets.token_bytes(32), secrets.token_bytes(32)) for name in renew}
     public = {name: keys for name, keys in old.parties.items() if name not in remove}
-    public |= {name: (signing_public(a), exchange_public(b)) for name, (a, b) in private.items()}
+    public |= {name: (primitives.signing_public(a), primitives.exchange_public(b)) for name, (a, b) in private.items()}
     c = min(old.colluding, colluders(len(public)))
     new = replace(old, parties=public, colluding=c, serial=old.serial + 1).signed(key)
     for name, both in private.items():

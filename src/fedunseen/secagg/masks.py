@@ -39,10 +39,8 @@ def digest_of(tensors: Params) -> str:
     parts = []
     for name, value in sorted(tensors.items()):
         kept = value.detach().cpu().contiguous()
-        parts += [
-            f"{name} {kept.dtype} {list(kept.shape)}".encode(),
-            kept.reshape(-1).view(torch.uint8).numpy().tobytes(),
-        ]
+        kind = f"{name} {kept.dtype} {list(kept.shape)}"
+        parts += [kind.encode(), kept.reshape(-1).view(torch.uint8).numpy().tobytes()]
     return digest(b"fedunseen tensors", *parts).hex()
 
 

@@ -17,23 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from fedunseen.secagg import primitives
 from fedunseen.secagg.enrolment import Credentials, Enrolment
 from fedunseen.secagg.ledger import Ledger
 from fedunseen.secagg.plan import Plan, signers
-from fedunseen.secagg.primitives import (
-    SEED,
-    Elements,
-    SecAggError,
-    agree,
-    canonical,
-    digest,
-    exchange_public,
-    from_hex,
-    key_stream,
-    seal,
-    split,
-    unseal,
-)
+from fedunseen.secagg.primitives import Elements, SecAggError, canonical, digest, from_hex, key_stream, seal, split
 
 Message = dict[str, Any]
 
@@ -64,7 +52,7 @@ def check_keys(message: object, name: str, enrolment: Enrolment) -> None:
 def exchanged(private: bytes, message: Mapping[str, Any], key: str, purpose: bytes) -> bytes:
     """Return the key that this side and the sender of a keys message have in common."""
     try:
-        return agree(private, bytes.fromhex(message[key]), purpose)
+        return primitives.agree(private, bytes.fromhex(message[key]), purpose)
     except SecAggError:
         raise SecAggError(f"{message['party']} has signed a key that is not a public key") from None
 
@@ -191,12 +179,12 @@ class SecAggClient:
         if record["waiting"] is not None:
             self.ledger.change_plan(plan, waiting=None)  # its shares are discarded: it can never be opened
         private = [secrets.token_bytes(32), secrets.token_bytes(32)]
-        seed = secrets.token_bytes(SEED)
+        seed = secrets.token_bytes(primitives.SEED)
         message: Message = {
             "party": self.name,
             **mine,
-            "seal": exchange_public(private[0]).hex(),
-            "pair": exchange_public(private[1]).hex(),
+            "seal": primitives.exchange_public(private[0]).hex(),
+            "pair": primitives.exchange_public(private[1]).hex(),
             "seed": digest(b"fedunseen seed", seed).hex(),
         }
         message["signature"] = self.credentials.sign(_signed_text(message))
@@ -299,9 +287,9 @@ class SecAggClient:
         for dealer in sorted(others):
             way = now.rho, dealer, self.name
             try:
-                share = unseal(now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*way))
+                share = primitives.unseal(now.sealing[dealer], bytes.fromhex(encrypted[dealer]), associated(*way))
                 said = str(commitments.get(dealer))
-                if len(share) != SEED or not hmac.compare_digest(said, share_commitment(*way, share)):
+                if len(share) != primitives.SEED or not hmac.compare_digest(said, share_commitment(*way, share)):
                     raise SecAggError("")
             except (SecAggError, TypeError, ValueError):
                 complaint = {"party": self.name, "complaint": dealer, "seal_secret": now.seal.hex()}

@@ -309,8 +309,7 @@ class SecAggSession:
         expected, plan = self._expected(instruction), self.plan
         self.down = self.up = 0
         path = self.folder / "total.safetensors"
-        left_out: dict[str, str] = {}
-        self.left_out = left_out
+        self.left_out = left_out = dict[str, str]()
         total = MaskedTotal.load(path)
         names = [self.names[client] for client in clients]
         if total is not None and total.plan == plan.digest and not plan.dropouts:
