@@ -42,9 +42,7 @@ def misplaced(features: NDArray[Any], labels: NDArray[np.int64]) -> list[Group]:
     large = counts >= ENOUGH
     if large.sum() < 2 or len(known) > MANY:
         return []
-    rows = np.asarray(features[known], dtype=np.float64)
-    rows = rows - np.mean([rows[classes == c].mean(0) for c in range(len(names))], axis=0)  # classes count alike
-    answers = _left_out(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12), classes)
+    answers = _left_out(_directions(features[known], classes), classes)
     nearest = answers.argmax(1)
     own = [np.flatnonzero(classes == c) for c in range(len(names))]
     least = LEAD + np.log(max(1.0, large.sum() * (large.sum() - 1) / USUAL))
@@ -72,6 +70,14 @@ def misplaced_files(benchmark: Benchmark) -> list[dict[str, Any]]:
         {"place": names[place], "like": names[like], "files": [benchmark.files[i] for i in rows]}
         for place, like, rows in misplaced(vectors, benchmark.labels)
     ]
+
+
+def _directions(features: NDArray[Any], classes: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Centre rows by the mean of the classes' means, and bring them to unit length."""
+    rows = np.asarray(features, dtype=np.float64)
+    rows = rows - np.mean([rows[classes == c].mean(0) for c in range(classes.max() + 1)], axis=0)
+    directions: NDArray[np.float64] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    return directions
 
 
 def _left_out(rows: NDArray[np.float64], classes: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -253,12 +253,7 @@ def _local(scene: Scene, method: Method, strategy: Strategy, attack: Attack | No
     execution = Execution(engine.mode, engine.memory * 2**20, engine.precision == "bf16", experiment.encoder.augment)
     given = (method, strategy, scene.inputs, labels, partition.clients, seed, execution)
     if isinstance(strategy, SoftSums):
-        # Unlabelled samples are dealt in turn to the clients whose samples are here: a party's are all its own.
-        here = [k for k, own in enumerate(partition.clients) if len(own)]
-        pools = [benchmark.unlabelled[:0]] * len(partition.clients)
-        for i, k in enumerate(here):
-            pools[k] = benchmark.unlabelled[i :: len(here)]
-        worker: Worker = SoftWorker(pools, *given)
+        worker: Worker = SoftWorker(_pools(benchmark, partition), *given)
     else:
         worker = Worker(*given) if attack is None else MaliciousWorker(attack, *given)
     if (screening := make_screening(experiment, method)) is not None:
@@ -266,6 +261,13 @@ def _local(scene: Scene, method: Method, strategy: Strategy, attack: Attack | No
     if isinstance(experiment.engine, BufferedSettings):
         return Buffered(strategy, worker, experiment.engine, seed)
     return InProcess(strategy, worker, _drops_non_finite(experiment, attack), _masks(scene))
+
+
+def _pools(benchmark: Benchmark, partition: Partition) -> list[NDArray[np.int64]]:
+    """Deal the unlabelled samples in turn to the clients whose samples are here: a party's are all its own."""
+    here = [k for k, own in enumerate(partition.clients) if len(own)]
+    pools = {k: benchmark.unlabelled[i :: len(here)] for i, k in enumerate(here)}
+    return [pools.get(k, benchmark.unlabelled[:0]) for k in range(len(partition.clients))]
 
 
 def check(experiment: Experiment, benchmark: Benchmark) -> None:

