@@ -98,7 +98,7 @@ class Rule(Generic[Facts]):
         return None
 
 
-def first(name: str, found: Iterable[object]) -> dict[str, object]:
+def first(name: str, found: Iterable[Any]) -> dict[str, Any]:
     """Return the first of what does not fit, as a value for the rule's sentence; nothing if all fits."""
     return next(({name: one} for one in found), {})
 
