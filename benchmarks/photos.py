@@ -47,7 +47,7 @@ read_image = image_files.read_image
 in_portions = module("encoders.frozen", "encoders.backbone").in_portions
 
 SIDE = 224
-AT_ONCE = 4  # pictures a call, in all libraries
+AT_ONCE = 4  # pictures a call of a library
 WHOLE = ("500 px, JPEG", "12 MP, JPEG")
 REPEATED = 16  # a whole folder has each photo so many times
 KINDS = {
@@ -164,13 +164,13 @@ def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
         import openvino as vino
 
         from fedunseen.core.onnx import onnx_graph
-        from fedunseen.encoders.efficientnet import _Maps
 
         core = vino.Core()
         how = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
-        network = _network("lite0")
+        network: Any = _network("lite0")
         network.load_state_dict(encoder._weights())
-        program = onnx_graph(_Maps(network), [torch.zeros(2, 3, SIDE, SIDE)], ["images"], "maps", ["count"])
+        network.forward = network.extract_features
+        program = onnx_graph(network, [torch.zeros(2, 3, SIDE, SIDE)], ["images"], "maps", ["count"])
         compiled = core.compile_model(core.read_model(program.model_proto.SerializeToString()), "CPU", how)
         return by_library(encoder, lambda planes: compiled(planes)[0])
 

@@ -79,8 +79,8 @@ def test_portions_have_threads_of_their_own_and_come_back_in_order(two_threads, 
         assert (torch.get_num_threads(), torch.is_inference_mode_enabled()) == (1, True)
         return part * 2
 
-    found = in_portions(images, 3, encode, apart=True)
-    np.testing.assert_array_equal(found, images * 2)
+    for count in (12, 2):  # a few are shared out, too
+        np.testing.assert_array_equal(in_portions(images[:count], 3, encode, apart=True), images[:count] * 2)
     assert torch.get_num_threads() == 2
     who = set()
     in_portions(images, 3, lambda part: who.add(threading.current_thread()) or part)  # may not be shared: one thread

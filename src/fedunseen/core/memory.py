@@ -39,7 +39,7 @@ def enough_memory(remedy: str) -> Iterator[None]:
 
 @contextmanager
 def keep_pages() -> Iterator[bool]:
-    """Keep freed memory within the process while training runs, and give it back at the end."""
+    """Keep freed memory within the process, and give it back at the end; from then on, keep up to 64 MiB of it."""
     if platform.libc_ver()[0] != "glibc":
         yield False
         return

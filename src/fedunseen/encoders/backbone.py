@@ -171,8 +171,10 @@ def in_portions(
             part = torch.from_numpy(np.array(images[start : start + at_once])).to(place)
             return np.asarray(encode(part).cpu().contiguous().numpy())
 
-    starts, threads = range(0, len(images), at_once), torch.get_num_threads()
-    if not apart or place.type != "cpu" or min(threads, len(starts)) < 2:
+    threads = torch.get_num_threads() if apart and place.type == "cpu" else 1
+    at_once = min(at_once, -(-len(images) // threads))  # so that every thread has some of them
+    starts = range(0, len(images), at_once)
+    if min(threads, len(starts)) < 2:
         return np.concatenate([portion(start) for start in starts])
     # A thread for each portion, not several within each layer of one: those wait for the slowest after every layer,
     # which costs several times the processor time where cores have other work too. The bits are those of one thread.

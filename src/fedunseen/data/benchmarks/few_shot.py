@@ -158,7 +158,7 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
                 "there, or correct data.root"
             )
         depends = [str(root.resolve()), [path.name for path in paths], stamps]
-        return cached_blocks("miniimagenet", depends, (len(paths), 3, SIDE, SIDE), in_threads(_read, paths))
+        return cached_blocks("miniimagenet", depends, (len(paths), 3, SIDE, SIDE), lambda: in_threads(_read, paths))
 
 
 def _is_name(text: str) -> bool:

@@ -23,6 +23,7 @@ from PIL import ExifTags, Image, ImageOps
 from fedunseen.core.array_cache import cache_path, cached_blocks, file_stamps
 from fedunseen.core.errors import DataError
 from fedunseen.core.files import parse_json, write_json
+from fedunseen.core.memory import keep_pages
 
 Item = TypeVar("Item")
 Box = tuple[int, int, int, int]
@@ -160,17 +161,11 @@ def planes(image: Image.Image) -> NDArray[np.uint8]:
     return np.ascontiguousarray(np.asarray(image, dtype=np.uint8).transpose(2, 0, 1))
 
 
-def in_threads(
-    read: Callable[[Item], NDArray[np.uint8]], items: Sequence[Item]
-) -> Callable[[], Iterator[NDArray[np.uint8]]]:
-    """Return what yields ``read`` of each item, in order and in blocks, for :func:`cached_blocks`."""
-
-    def produce() -> Iterator[NDArray[np.uint8]]:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            for start in range(0, len(items), BLOCK):
-                yield np.stack(list(threads.map(read, items[start : start + BLOCK])))
-
-    return produce
+def in_threads(read: Callable[[Item], NDArray[np.uint8]], items: Sequence[Item]) -> Iterator[NDArray[np.uint8]]:
+    """Yield ``read`` of each item, in order and in blocks, for :func:`cached_blocks`."""
+    with keep_pages(), ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+        for start in range(0, len(items), BLOCK):
+            yield np.stack(list(threads.map(read, items[start : start + BLOCK])))
 
 
 def list_images(folder: Path) -> list[str]:
@@ -230,7 +225,7 @@ def decode(
                 unreadable.append(i)
                 return np.zeros(shape[1:], dtype=np.uint8)
 
-        yield from in_threads(read, range(len(files)))()
+        yield from in_threads(read, range(len(files)))
         write_json(record, {"unreadable": sorted(unreadable)})  # before the images: see `cached_blocks`
 
     images = cached_blocks("images", key, shape, produce)
