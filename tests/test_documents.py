@@ -1,7 +1,8 @@
-"""The README and the docs do what they say."""
+"""The README, the docs and the papers' pages do what they say."""
 
 import doctest
 import os
+import pydoc
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from fedunseen import Experiment, load_run, run
 from fedunseen.cli.main import app
 from fedunseen.cli.settings import reference
+from fedunseen.core.presets import preset_names, sweep_names
 from fedunseen.experiment.assemble import load_data
 from fedunseen.report import write_report
 
@@ -206,3 +208,35 @@ def test_every_block_of_the_python_pages_does_what_it_shows(page):
 
 def test_pictures_of_the_docs_are_small():
     assert {path.name for path in ROOT.glob("docs/images/*") if path.stat().st_size > 150_000} == set()
+
+
+# The papers' pages
+
+PAPERS = sorted((ROOT / "src" / "fedunseen" / "papers").glob("*/README.md"))
+NAMES = [path.parent.name for path in PAPERS]
+
+
+@pytest.mark.parametrize("page", [path.read_text("utf-8") for path in PAPERS], ids=NAMES)
+def test_what_a_paper_s_page_names_exists(page):
+    names = re.findall(r"`(fedunseen\.[\w.]+)`", page)
+    assert names
+    assert [name for name in names if pydoc.locate(name) is None] == []
+    sweeps = re.findall(
+        r"`(?:fedunseen sweep )?((?:fedzsl|distzsl|fzsl|fedfsl)-(?:table|fig|noise|mi|exc|def)[\w-]*)`", page
+    )
+    assert sweeps
+    assert set(sweeps) <= set(sweep_names())
+    keys = re.findall(r"`(?:method|strategy|evaluation)\.(\w+)", page)
+    assert {key for key in keys if f"| `{key}` |" not in reference()} == set()
+    assert set(re.findall(r"`((?:cub|awa2|sun|fc100|miniimagenet)-[\w-]+)`", page)) <= set(preset_names())
+
+
+@pytest.mark.parametrize(("paper", "last"), [("fedzsl", 10), ("distzsl", 21), ("fzsl", 6), ("fedfsl", 16)])
+def test_all_four_papers_have_a_page_with_one_row_for_every_equation(paper, last):
+    assert NAMES == ["distzsl", "fedfsl", "fedzsl", "fzsl"]
+    page = PAPERS[NAMES.index(paper)].read_text("utf-8")
+    found = []
+    for numbers in re.findall(r"^\| Eqs?\. (\d+(?:(?:, | and | to )\d+)*)", page, re.MULTILINE):
+        ends = [int(number) for number in re.findall(r"\d+", numbers)]
+        found += range(ends[0], ends[1] + 1) if " to " in numbers else ends
+    assert sorted(found) == list(range(1, last + 1))
