@@ -438,6 +438,35 @@ def test_a_party_refuses_what_its_owner_has_not_agreed_to(agreed, privacy, more,
         PartyData(data / "west", **agreed).prepare(header, {})
 
 
+NOISE = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "system"}
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "why"),
+    [
+        (
+            "method",
+            {"sce_classes": "local"},
+            "method.sce_classes = 'local' gives parties of one class nothing to learn",
+        ),
+        ("screening", {"name": "magnitude", "threshold": 1e9}, "may leave all parties but one without samples"),
+        ("privacy", NOISE, "has to know who holds how many classes"),
+        (None, {"validation": [0]}, "the coordinator's validation classes are not those that DATA/classes.csv marks"),
+    ],
+)
+def test_no_greeting_makes_a_masked_sum_that_of_one_party(section, change, why, link, tmp_path, caplog):
+    """All parties sign the same plan: that others have nothing to add must not be the coordinator's choice."""
+
+    def twist(name, header, tensors):
+        if header["kind"] == "hello":
+            (header if section is None else header["experiment"].setdefault(section, {})).update(change)
+
+    link.twist = twist
+    stopped(link, tmp_path / "run")
+    assert caplog.text.count(why) == len(NAMES)
+    assert {kind for kind, *_ in link.heard} == {"hello"}
+
+
 # A party that lies
 
 

@@ -179,12 +179,12 @@ def test_choosing_needs_samples_of_the_coordinator_s_validation_classes_and_of_p
     settings = {"evaluation.selection": "validation", "strategy.stop_after": 2, **own_data(folders / "coordinator")}
     sentence = message_of(hosted, experiment().with_overrides(settings), Inline({}), tmp_path / "run")
     assert "folder/coordinator has no sample of its validation classes to choose on:" in sentence
-    data = PartyData(folders / "north")
+    data, chosen = PartyData(folders / "north"), experiment()
     cases = [(wrong, "names validation classes that are not seen classes") for wrong in ([-1], ["a"], [True], 3, None)]
     held = np.unique(data.benchmark.labels).tolist()
     cases.append((held, ": all samples to train on are of the coordinator's validation classes:"))
     for classes, sentence in cases:
-        assert sentence in message_of(data._without, data.benchmark, classes, 0, error=RefusedError)
+        assert sentence in message_of(data._without, data.benchmark, classes, chosen, error=RefusedError)
 
 
 def test_a_full_disk_at_either_side_loses_nothing(folders, tmp_path, monkeypatch):
@@ -235,6 +235,9 @@ def test_a_party_that_lost_its_state_says_so_and_nothing_but_updates_counts_and_
         assert {key.split("/")[0] for key in tensors} <= {"update"}
 
 
+NOISE = {"name": "client-level", "clip": 1.0, "noise": 1.0, "noise_from": "system"}
+
+
 def refused(folders, tmp_path, change):
     """Return the error of a party whose greeting is changed; it answers with it too."""
     party = joined(folders / "north", tmp_path / "state")
@@ -265,6 +268,15 @@ def named(section, key, value):
         named("encoder", "weights", "src/fedunseen"),  # there, seen from where the tests run
         named("method", "text", "/etc"),
         named("data", "text_encoder", "vectors:/etc/passwd"),
+        named("method", "words", "/etc/passwd"),
+        named("encoder", "weights", "~root/model"),
+        (
+            lambda header: header["experiment"]["evaluation"].update(choose={"method.words": ["../x"]}),
+            "file '../x' for",
+        ),
+        (lambda header: header["experiment"].update(attack={"name": "sign-flip"}), "the coordinator sends [attack]"),
+        (lambda header: header.update(experiment=list(header["experiment"].items())), "holds no experiment"),
+        (lambda header: header["experiment"].update(privacy=NOISE), "has to know who holds how many classes"),
     ],
 )
 def test_a_greeting_that_does_not_fit_is_refused(change, sentence, folders, tmp_path):

@@ -47,6 +47,8 @@ from fedunseen.strategies.summed import Summed
 if TYPE_CHECKING:
     from fedunseen.secagg.masks import Masks
 
+COORDINATORS = ("partition", "growth", "attack", "defence")
+"""Sections that parties are not sent, and refuse."""
 _BOUNDS = 2048  # training samples that bounds of features are fitted to
 
 
@@ -372,7 +374,7 @@ def party_sections(experiment: Experiment) -> dict[str, Any]:
     if in_closed_form(tree):
         tree["strategy"]["rounds"] = 1  # how often sums are asked for is the coordinator's affair
     masked = experiment.privacy.aggregation == "masked"
-    left = ("partition", "growth", "attack", "defence", *(() if masked else ("privacy",)))
+    left = (*COORDINATORS, *(() if masked else ("privacy",)))
     return {key: value for key, value in tree.items() if key not in left}
 
 

@@ -26,7 +26,7 @@ from fedunseen.engines.remote.wire import SEMANTICS, WireError, plain, read_fare
 from fedunseen.evaluation.diagnosis import misplaced_pictures
 from fedunseen.evaluation.misplaced import misplaced_files
 from fedunseen.evaluation.summary import listed
-from fedunseen.experiment.assemble import assemble, in_process, prepared
+from fedunseen.experiment.assemble import COORDINATORS, assemble, in_process, prepared
 from fedunseen.experiment.class_descriptions import names_in
 from fedunseen.experiment.encoding import encode
 from fedunseen.experiment.manifest import bring_home
@@ -38,6 +38,15 @@ from fedunseen.methods.closed_form.base import ClosedFormSettings
 
 # Of [data]: the coordinator decides.
 _TAKEN = ("features", "semantics", "size", "resize", "text_encoder", "prompt", "unlabelled")
+_FILES = (
+    "model",
+    "weights",
+    "text",
+    "text_encoder",
+    "vectors",
+    "words",
+)  # settings that may name a file by its name alone
+_WORDING = ("name", "prompt")  # settings that open nothing
 # Fewer samples need consent; a coordinator's own number is only its word.
 _REMOVAL_BATCH = int(ClosedFormSettings.model_fields["removal_batch"].default)
 
@@ -93,9 +102,9 @@ class PartyData:
     def prepare(self, header: Mapping[str, Any], statistics: Params) -> Ready:
         """Make the party's client ready for the experiment that a coordinator's greeting describes."""
         client, clients = int(header["client"]), int(header["clients"])
-        tree = dict(header["experiment"])
+        tree = _received(header["experiment"])
         _check_privacy(tree.get("privacy", {}), "growing" in header, self.masked)
-        _check_places({section: tree.get(section, {}) for section in ("data", "encoder", "method")}, self.own)
+        _check_places(tree, self.own)
         _check_quantization(tree.get("data", {}), self.own, statistics)
         self.benchmark = own = self._read({**tree.pop("data"), **within("data.", self.own)})
         taking = self._taking_part(own.train, header, client)
@@ -107,7 +116,7 @@ class PartyData:
         for finding in misplaced_pictures(misplaced_files(benchmark)):
             warnings.warn(f"{finding.what} {finding.remedy}", stacklevel=2)  # said to the party alone
         if "validation" in header:
-            benchmark = self._without(benchmark, header["validation"], experiment.run.seed)
+            benchmark = self._without(benchmark, header["validation"], experiment)
         growing, semantics = header.get("growing"), statistics.get(SEMANTICS)
         if growing is not None:
             known = self._known(benchmark, growing, semantics)
@@ -202,13 +211,19 @@ class PartyData:
                 )
         return known
 
-    def _without(self, benchmark: Benchmark, validation: object, seed: int) -> Benchmark:
+    def _without(self, benchmark: Benchmark, validation: object, experiment: Experiment) -> Benchmark:
         """Return what is left to train on while the coordinator's validation classes play the unseen ones."""
         seen = set(benchmark.space.seen.tolist())
         if not isinstance(validation, list) or not all(type(c) is int and c in seen for c in validation):
             raise RefusedError("the coordinator's greeting names validation classes that are not seen classes")
+        marked = sorted(benchmark.space.validation.tolist())
+        if experiment.privacy.aggregation == "masked" and sorted(validation) != marked:
+            raise RefusedError(  # it could leave a party, or all but one, without samples, and read a sum of one
+                f"the coordinator's validation classes are not those that {self.folder / 'classes.csv'} marks, which "
+                "masked sums need: mark them alike in all class tables, or set evaluation.selection = 'last'"
+            )
         space = replace(benchmark.space, validation=np.array(sorted(set(validation)), dtype=np.int64))
-        left = replace(benchmark, space=space).for_selection(seed)
+        left = replace(benchmark, space=space).for_selection(experiment.run.seed)
         if not len(left.train):
             raise RefusedError(
                 f"{self.folder}: all samples to train on are of the coordinator's validation classes: let it choose on "
@@ -320,22 +335,38 @@ def _check_quantization(settings: Mapping[str, Any], own: Mapping[str, Any], sta
         )
 
 
-def _check_places(settings: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+def _received(experiment: object) -> dict[str, Any]:
+    """Return a coordinator's sections, unless it sends some that are its own affair."""
+    if not isinstance(experiment, dict):
+        raise RefusedError("the coordinator's greeting holds no experiment: start it again with `fedunseen host`")
+    if foreign := sorted(experiment.keys() & set(COORDINATORS)):
+        raise RefusedError(f"the coordinator sends [{foreign[0]}], which parties do not take: ask it to leave that out")
+    return dict(experiment)
+
+
+def _check_places(sections: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Refuse to open a file that the coordinator names: what the party then sends would say something of the file."""
-    for section, content in settings.items():
+    for section, content in sections.items():
         for key, value in content.items() if isinstance(content, Mapping) else ():
-            # A name in a model hub has a slash too, so a slash does not make a path; but a name that exists here does.
-            place = (
-                isinstance(value, str)
-                and value != ""
-                and (os.sep in value[:2] or ".." in value or ":" in value or "\\" in value or Path(value).exists())
-            )
-            named = key == "model" or (place and key in ("weights", "text", "text_encoder"))
-            if named and f"{section}.{key}" not in own:
-                raise RefusedError(
-                    f"the coordinator names the file {plain(value, 80)!r} for {section}.{key}, and a party opens its "
-                    f"own files only: give --set {section}.{key}=FILE"
-                )
+            if f"{section}.{key}" in own or key in _WORDING:
+                continue
+            for text in _texts(value):
+                # A name in a model hub has a slash too, so that makes no path; but a name that exists here does.
+                known = key in _FILES and (key == "model" or Path(text).exists())
+                if known or os.sep in text[:2] or text[0] == "~" or any(sign in text for sign in ("..", ":", "\\")):
+                    raise RefusedError(
+                        f"the coordinator names the file {plain(text, 80)!r} for {section}.{key}, and a party opens "
+                        f"its own files only: give --set {section}.{key}=FILE"
+                    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a setting, at any depth, but empty ones."""
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, (list, dict)):
+        for one in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def simulated() -> Callable[[str, bytes], bytes]:

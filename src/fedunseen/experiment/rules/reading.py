@@ -1,6 +1,6 @@
 """Rules about settings alone, asked when an experiment is read and where it is started."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedunseen.attacks.base import AttackSettings, parse_rounds
@@ -34,6 +34,11 @@ def _buffered(c: ConfigFacts) -> dict[str, Any] | None:
 def _plain_means(c: ConfigFacts) -> bool:
     """Return whether the merged model is a plain mean of the clients'."""
     return not any(c.named("defence", "privacy", "compression")) and averages(c.strategy(c.experiment.strategy))
+
+
+def _local_classes(c: ConfigFacts) -> Iterator[str]:
+    """Yield losses whose denominators run over a client's own classes: of a single one they are zero."""
+    return (f"method.{key}" for key in ("sce_classes", "kl_classes") if c.get("method", key) == "local")
 
 
 def _begins_late(c: ConfigFacts) -> bool:
@@ -148,6 +153,9 @@ READING: Sequence[Rule[ConfigFacts]] = (
     Rule("masks-with-growth", lambda c: c.masked and c.has("growth")),
     Rule("masks-with-compression", lambda c: c.masked and c.has("compression")),
     Rule("masks-with-start", lambda c: c.masked and c.starts_closed),
+    # With these a sum of many parties could be the update of one: the others' losses would be empty.
+    Rule("masks-with-screening", lambda c: c.masked and c.has("screening")),
+    Rule("masks-with-local-classes", lambda c: c.masked and first("key", _local_classes(c))),
     # attacks, screening of samples, and defences
     Rule("threat-without-merging", lambda c: not c.merging, sections=("attack", "screening")),
     Rule("threat-of-episodes", lambda c: not c.task.attackable, sections=("attack", "screening")),
@@ -161,7 +169,7 @@ READING: Sequence[Rule[ConfigFacts]] = (
     # where clients run
     Rule(
         "not-deployable",
-        lambda c: c.experiment.deployed,
+        lambda c: c.experiment.deployed or c.get("data", "part"),  # at a party too
         reasons={
             "strategy.name = {strategy.name!r} merges nothing": lambda c: not c.merging,
             "attack.name = {attack.name!r} is a simulated one": lambda c: c.has("attack"),
