@@ -6,17 +6,20 @@ import math
 import re
 import shutil
 import struct
+import threading
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from fedunseen import Experiment, load_run
 from fedunseen.encoders.text import embed_classes
 from fedunseen.serve import Added, Recognizer
 from fedunseen.serve.guard import Limits
+from fedunseen.serve.uploads import FORMATS, Upload, is_small, read_files
 from fedunseen.tasks.base import scaled
 from fedunseen.tasks.zero_shot import class_scores
 from refusals import message_of
@@ -53,6 +56,21 @@ def png(width, height):
 
     head, data = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0), zlib.compress(b"\0" * 1000)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+
+
+def tiff(width, height, tile):
+    """A TIFF of so many pixels in tiles of ``tile`` x 16 pixels."""
+    tags = {256: width, 257: height, 258: 8, 259: 1, 262: 1, 277: 1, 322: tile, 323: 16, 324: 0, 325: 0}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + bytes(4)
+
+
+def jpeg(scans, size):
+    """A progressive JPEG that goes over its pixels so often."""
+    file = io.BytesIO()
+    Image.new("L", (size, size)).save(file, "JPEG", progressive=True)
+    start = (content := file.getvalue()).rindex(b"\xff\xda")
+    return content[:-2] + content[start:-2] * scans + content[-2:]
 
 
 def npy(array):
@@ -256,12 +274,20 @@ BAD = {  # what is uploaded, the status, what the sentence says
     "no picture": (sent("a.png", b"not a picture"), 422, "a.png is not a readable image: send PNG, JPEG, WEBP, GIF,"),
     "cut short": (sent("47.png", (EXAMPLES / "47.png").read_bytes()[:60]), 422, "47.png is not a readable image: give"),
     "bomb": (sent("b.png", png(9000, 9000)), 413, "b.png has 81,000,000 pixels, more than 40,000,000: make it smaller"),
+    "bombs": (
+        sent("b.png", png(7000, 3000)) * 2,
+        413,
+        "the pictures have 42,000,000 pixels, more than 40,000,000: send",
+    ),
+    "tiles": (sent("b.tif", tiff(8, 8, 2**22)), 413, "b.tif has 67,108,864 pixels, more than 40,000,000: make it"),
+    "scans": (sent("b.jpg", jpeg(3000, 1500)), 413, "b.jpg has 69,750,000 pixels, more than 40,000,000: make it"),
     "large bomb": (sent("b.png", png(60000, 60000)), 413, "b.png has more than 40,000,000 pixels: make it smaller"),
     "wrong width": (sent("a.npy", npy(np.zeros((2, 64)))), 422, "have 64 numbers, but the model takes 128"),
     "not finite": (sent("a.npy", npy(np.full((1, 128), np.nan))), 422, "1 of 1 vectors hold NaN or infinity"),
     "a pickle": (sent("a.npy", npy(np.array([{}, "x"], dtype=object))), 422, "Python objects, which are never loaded"),
     "no array": (sent("a.npz", b"PK\x03\x04 nothing"), 422, "a.npz is damaged or not a NumPy file"),
     "a path": (sent("../../etc/passwd", b""), 422, "passwd is empty"),
+    "many files": (sent("a.npy", npy(np.zeros((501, 128), np.float32))) * 2, 413, "there are 1002 samples: send at"),
     "too many": (sent("a.npy", npy(np.zeros((1001, 128), np.float32))), 413, "there are 1001 samples: send at most"),
 }
 JSON = {  # what is posted: path, body, status, what the sentence says
@@ -300,6 +326,49 @@ def test_a_bad_upload_is_refused_in_one_sentence(digits, client, name):
     files, status, sentence = BAD[name]
     code, detail = said(client(digits).post("/predict", files=files))
     assert (code, sentence in detail) == (status, True), detail
+
+
+@pytest.mark.parametrize(("kind", "reader"), [("PNG", "PNG"), ("TIFF", "TIFF"), ("MPO", "JPEG")])
+def test_a_picture_is_read_in_the_format_that_was_checked(digits, monkeypatch, kind, reader):
+    """A file can be of two formats at once, of two sizes."""
+    asked, file, opened = [], io.BytesIO(), Image.open
+    monkeypatch.setattr(Image, "open", lambda file, formats=None: asked.append(formats) or opened(file, "r", formats))
+    model, picture = Recognizer(load_run(digits)), Image.new("L", (16, 8))
+    picture.save(file, kind, **{"save_all": True, "append_images": [picture]} if kind == "MPO" else {})
+    assert read_files(model, [Upload("a", file.getvalue())])[0].shape == (1, 128)
+    assert asked == [FORMATS, (reader,)]
+
+
+def test_the_loop_answers_numbers_and_one_small_picture_alone(digits, client, monkeypatch):
+    """A small request can hold a picture that takes seconds: others would wait for it."""
+    asked, threads = client(digits), []
+    model, queue = asked.app.state.service.model, asked.app.state.service.queue
+    monkeypatch.setattr(model, "rank", lambda *_: threads.append(threading.current_thread().name) or [])
+    monkeypatch.setattr(model, "explain", lambda *_: {})
+    monkeypatch.setattr("fedunseen.serve.app.read_texts", lambda *_: np.zeros((1, 128)))
+
+    def in_thread(path="/predict", **request):
+        queue._small = 0.0  # small questions are quick
+        asked.post(path, **request)
+        return threads.pop() == "model"
+
+    def picture(side, **more):
+        file = io.BytesIO()
+        Image.new("L", (side, side)).save(file, "PNG", **more)
+        return sent("a.png", file.getvalue())
+
+    text = PngInfo()
+    text.add_text("k", "x" * 2000)
+    row = {"features": [[0.0] * 128]}
+    assert not any(
+        in_thread(**small) for small in ({"json": row}, {"files": upload("47.png")}, {"files": picture(300)})
+    )
+    large = (picture(8) * 2, picture(320), picture(8, pnginfo=text), sent("a.npy", npy(np.zeros((1, 128)))))
+    assert all(in_thread(files=files) for files in large)
+    assert in_thread("/predict?explain=true", json=row)
+    assert in_thread(json={"text": ["a"]})
+    monkeypatch.setitem(model.run.manifest, "picture_shape", [3, 8, 8])  # an encoder would follow
+    assert not is_small(model, [Upload("47.png", (EXAMPLES / "47.png").read_bytes())])
 
 
 @pytest.mark.parametrize("name", JSON)

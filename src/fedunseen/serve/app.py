@@ -28,7 +28,7 @@ from fedunseen.report.parts import render
 from fedunseen.serve.guard import Guard, Limits, MeasuredModel
 from fedunseen.serve.inference_queue import InferenceQueue, QueueFullError
 from fedunseen.serve.model import Added, Among, AttributeEffect, ClassScore, Recognizer
-from fedunseen.serve.uploads import TooLargeError, checked, read_file, read_texts
+from fedunseen.serve.uploads import TooLargeError, Upload, checked, is_small, read_files, read_texts
 
 _T = TypeVar("_T")
 _Body = TypeVar("_Body", bound="Samples")
@@ -99,7 +99,7 @@ _REFUSED = {  # field -> what is wrong with a value of another type
     "sentence": "sentence must be text",
     "lasting": "lasting must be true or false",
 }
-_Files = list[tuple[str, bytes]]
+_Files = list[Upload]
 
 
 def _takes(body: type[Samples]) -> dict[str, Any]:
@@ -125,10 +125,10 @@ class Service:
     """It asks for a token, which the guard has checked before any request comes here."""
     about: dict[str, Any]
 
-    async def ask(self, question: Callable[[], _T], size: int = _SMALL) -> _T:
-        """Ask the model when it is our turn; ``size``: bytes of the request."""
+    async def ask(self, question: Callable[[], _T], small: bool = False) -> _T:
+        """Ask the model when it is our turn; ``small``: the event loop may ask it."""
         try:
-            return await self.queue.ask(question, self.limits.answer, size < _SMALL)
+            return await self.queue.ask(question, self.limits.answer, small)
         except QueueFullError:
             raise HTTPException(503, "too many questions wait already: ask again later", {"Retry-After": "1"}) from None
         except TimeoutError:
@@ -196,8 +196,9 @@ async def predict(
             answers[0]["why"] = model.explain(samples, [item.name for item in rankings[0][:3]])
         return answers
 
-    size = int(request.headers.get("content-length", _SMALL))  # the guard has read it
-    answers = await served.ask(answer, size)
+    small = int(request.headers.get("content-length", _SMALL)) < _SMALL  # the guard has read it
+    small = small and not explain and body.text is None and (files is None or is_small(model, files))
+    answers = await served.ask(answer, small)
     served.measured.samples.inc(len(answers))
     return Response(to_json({"answers": answers}, inf_nan_mode="null"), media_type="application/json")
 
@@ -357,7 +358,7 @@ async def _read(request: Request, body: type[_Body]) -> tuple[_Body, _Files | No
         async with request.form(max_files=_FILES, max_fields=8, max_part_size=2**16) as form:
             fields: Any = {name: value for name, value in form.items() if isinstance(value, str)}
             uploads = [item for item in form.getlist("files") if isinstance(item, UploadFile)]
-            files = [(item.filename or "file", await item.read()) for item in uploads]
+            files = [Upload(item.filename or "file", await item.read()) for item in uploads]
         if "attributes" in fields:
             try:
                 fields["attributes"] = json.loads(fields["attributes"])
@@ -390,11 +391,9 @@ def _samples(model: Recognizer, body: Samples, files: _Files | None) -> tuple[li
     if files is not None:
         if not files:
             raise DataError("the field files holds no file")
-        names, blocks = [], []
-        for name, content in files:
-            rows = read_file(model, name, content)
-            blocks.append(rows)
+        names, blocks = [], read_files(model, files)
+        for name, rows in zip((file.name for file in files), blocks, strict=True):
             names += [name] if len(rows) == 1 else [f"{name}[{i}]" for i in range(len(rows))]
-        return names, checked(np.concatenate(blocks))
+        return names, np.concatenate(blocks)
     samples = read_texts(model, body.text) if body.text is not None else checked(model.samples(body.features or []))
     return [f"[{i}]" for i in range(len(samples))], samples

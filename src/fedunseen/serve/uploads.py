@@ -1,14 +1,17 @@
 """What clients send, as samples: untrusted files and numbers."""
 
+import math
 import os
 import tempfile
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.TiffImagePlugin import TILELENGTH, TILEWIDTH
 
 from fedunseen.core.arrays import declared_bytes
 from fedunseen.core.errors import DataError
@@ -17,7 +20,9 @@ from fedunseen.data.io.images import UNREADABLE, ImageBytes
 from fedunseen.serve.model import Recognizer
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-MOST_PIXELS = 40_000_000  # of a picture; more than a telephone's camera makes, and 120 MB when decoded
+MOST_PIXELS = 40_000_000  # of a request; more than a telephone's camera makes, and up to a gigabyte when decoded
+_SMALL_FILE, _SMALL_PIXELS = 2**11, 100_000  # bytes and pixels of a picture that is decoded at once
+_SCANS = 100  # of a progressive JPEG; programs make a dozen
 MOST_SAMPLES = 1000  # in one request
 MOST_BYTES = 2**26  # that the numbers of a file take as float32
 _SHOWN = 80  # characters of a file's name
@@ -27,41 +32,87 @@ class TooLargeError(DataError):
     """Something that was sent is larger than this service takes: send less at a time."""
 
 
-def read_file(model: Recognizer, name: str, content: bytes) -> NDArray[Any]:
-    """Return what a file holds as samples (n, ...)."""
-    path = PurePath(name)
-    shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
-    if not content:
-        raise DataError(f"{shown} is empty")
-    suffix = path.suffix.lower()
-    if suffix not in FEATURE_SUFFIXES and model.kind != "text":
-        return checked(model.read(_image(shown, content)))
-    number, place = tempfile.mkstemp(suffix if suffix in FEATURE_SUFFIXES else ".txt", "fedunseen-")
+class Upload:
+    """A file that a client sends; ``shown``: its name in messages."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        path = PurePath(name)
+        self.name, self.content, self.suffix = name, content, path.suffix.lower()
+        self.shown = "".join(c if c.isprintable() else "?" for c in path.name)[:_SHOWN] or "file"
+
+    def is_picture(self, model: Recognizer) -> bool:
+        """Return whether it has to be a picture."""
+        return self.suffix not in FEATURE_SUFFIXES and model.kind != "text"
+
+    @cached_property
+    def picture(self) -> tuple[ImageBytes, int]:
+        """The picture, of a format that is allowed, and the pixels to decode: its first bytes alone are read."""
+        shown = self.shown
+        if not self.content:
+            raise DataError(f"{shown} is empty")
+        file = ImageBytes(self.content, shown)
+        try:
+            with Image.open(file, formats=FORMATS) as picture:
+                pixels = _pixels(picture, self.content)
+                file.formats = ("JPEG" if picture.format == "MPO" else str(picture.format),)  # JPEG's reader makes both
+        except Image.DecompressionBombError:
+            raise TooLargeError(f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller") from None
+        except UNREADABLE:
+            formats = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            raise DataError(f"{shown} is not a readable image: send {formats}") from None
+        if pixels > MOST_PIXELS:
+            raise TooLargeError(f"{shown} has {pixels:,} pixels, more than {MOST_PIXELS:,}: make it smaller")
+        return file, pixels
+
+
+def _pixels(picture: Image.Image, content: bytes) -> int:
+    """Return how many pixels a picture's reader decodes, which may be more than it has."""
+    width, height = picture.size
+    if picture.format == "TIFF":  # its tiles may be larger than the picture
+        tags = picture.tag_v2  # type: ignore[attr-defined]
+        across, down = (max(1, int(tags.get(tag, 1))) for tag in (TILEWIDTH, TILELENGTH))
+        return math.ceil(width / across) * across * math.ceil(height / down) * down
+    scans = content.count(b"\xff\xda") if picture.format in ("JPEG", "MPO") else 0  # each goes over all pixels
+    return width * height * (1 + scans // _SCANS)
+
+
+def is_small(model: Recognizer, files: Sequence[Upload]) -> bool:
+    """Return whether files are one picture that is certainly decoded at once; no encoder follows."""
+    if len(files) != 1 or model.kind != "pictures" or model.run.manifest.get("picture_shape"):
+        return False
+    (file,) = files
+    return len(file.content) < _SMALL_FILE and file.is_picture(model) and file.picture[1] <= _SMALL_PIXELS
+
+
+def read_files(model: Recognizer, files: Sequence[Upload]) -> list[NDArray[Any]]:
+    """Return what each file holds as samples (n, ...); before one is decoded, the pixels of all are counted."""
+    pixels = sum(file.picture[1] for file in files if file.is_picture(model))
+    if pixels > MOST_PIXELS:
+        raise TooLargeError(f"the pictures have {pixels:,} pixels, more than {MOST_PIXELS:,}: send fewer at a time")
+    blocks, count = [], 0
+    for file in files:
+        blocks.append(_read_file(model, file))
+        count += len(blocks[-1])
+        _check_count(count)
+    return blocks
+
+
+def _read_file(model: Recognizer, file: Upload) -> NDArray[Any]:
+    if file.is_picture(model):
+        return checked(model.read(file.picture[0]))
+    if not file.content:
+        raise DataError(f"{file.shown} is empty")
+    number, place = tempfile.mkstemp(file.suffix if file.suffix in FEATURE_SUFFIXES else ".txt", "fedunseen-")
     try:
-        with open(number, "wb") as file:
-            file.write(content)
-        if suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
-            raise TooLargeError(f"{shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
+        with open(number, "wb") as temporary:
+            temporary.write(file.content)
+        if file.suffix in (".npy", ".npz") and (size := declared_bytes(Path(place))) > MOST_BYTES:
+            raise TooLargeError(f"{file.shown} unpacks to {size:,} bytes, more than {MOST_BYTES:,}: send fewer samples")
         return checked(model.read(Path(place)))
     except DataError as error:
-        raise error.reworded(str(error).replace(place, shown)) from None
+        raise error.reworded(str(error).replace(place, file.shown)) from None
     finally:
         os.unlink(place)
-
-
-def _image(shown: str, content: bytes) -> ImageBytes:
-    """Return a picture whose format and size are allowed: its first bytes alone are read."""
-    file = ImageBytes(content, shown)
-    try:
-        with Image.open(file, formats=FORMATS) as picture:
-            width, height = picture.size
-    except Image.DecompressionBombError:
-        raise TooLargeError(f"{shown} has more than {MOST_PIXELS:,} pixels: make it smaller") from None
-    except UNREADABLE:
-        raise DataError(f"{shown} is not a readable image: send {', '.join(FORMATS[:-1])} or {FORMATS[-1]}") from None
-    if width * height > MOST_PIXELS:
-        raise TooLargeError(f"{shown} has {width * height:,} pixels, more than {MOST_PIXELS:,}: make it smaller")
-    return file
 
 
 def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
@@ -73,13 +124,17 @@ def read_texts(model: Recognizer, texts: Sequence[Any]) -> NDArray[Any]:
     if len(texts) > MOST_SAMPLES:
         raise TooLargeError(f"there are {len(texts)} texts: send at most {MOST_SAMPLES} at a time")
     lines = "\n".join(" ".join(text.split()) for text in texts)
-    return read_file(model, "text.txt", lines.encode("utf-8", "replace"))
+    return _read_file(model, Upload("text.txt", lines.encode("utf-8", "replace")))
 
 
 def checked(samples: NDArray[Any]) -> NDArray[Any]:
     """Return samples (n, ...) if they are not too many."""
-    if len(samples) > MOST_SAMPLES:
-        raise TooLargeError(f"there are {len(samples)} samples: send at most {MOST_SAMPLES} at a time")
+    _check_count(len(samples))
     if not len(samples):
         raise DataError("there is no sample: send at least one")
     return np.asarray(samples)
+
+
+def _check_count(samples: int) -> None:
+    if samples > MOST_SAMPLES:
+        raise TooLargeError(f"there are {samples} samples: send at most {MOST_SAMPLES} at a time")

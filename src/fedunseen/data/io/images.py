@@ -46,7 +46,9 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 
 class ImageBytes(io.BytesIO):
-    """An image file in memory, by the name that messages give it."""
+    """An image file in memory, by the name that messages give it; ``formats``: it is opened as these alone."""
+
+    formats: tuple[str, ...] | None = None
 
     def __init__(self, content: bytes, name: str) -> None:
         super().__init__(content)
@@ -103,11 +105,15 @@ def _reduced(file: Image.Image) -> Image.Image:
 def to_rgb(image: Image.Image) -> Image.Image:
     """Return an image of any mode in RGB with 8 bits; transparent parts become white."""
     if image.mode.startswith("I") or image.mode == "F":  # 16 or 32 bits: Pillow's own conversion would clip them
-        values = np.asarray(image, dtype=np.float64)
+        values = np.asarray(image).reshape(-1)
         if not np.isfinite(values).all():
             raise ValueError("not finite")
         white = 65535.0 if image.mode.startswith("I;16") else max(1.0, float(values.max()))
-        image = Image.fromarray(np.clip(np.rint(values * (255 / white)), 0, 255).astype(np.uint8))
+        grey = np.empty(values.shape, dtype=np.uint8)
+        for start in range(0, len(values), TILE**2):  # whole, each of these steps would take 8 bytes a pixel
+            part = values[start : start + TILE**2].astype(np.float64) * (255 / white)
+            grey[start : start + TILE**2] = np.clip(np.rint(part), 0, 255)
+        image = Image.fromarray(grey.reshape(image.height, image.width))
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
@@ -118,7 +124,7 @@ def open_image(source: Path | ImageBytes) -> Image.Image:
     """Open an image file and read its header alone."""
     if isinstance(source, Path) and not source.is_file() and source.exists():
         raise OSError(f"{source} is not a file")
-    return Image.open(source)
+    return Image.open(source, formats=source.formats if isinstance(source, ImageBytes) else None)
 
 
 @contextmanager
