@@ -32,5 +32,5 @@ def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedunseen.core import registry
 
     monkeypatch.setattr(registry, "_REGISTERED", {section: {} for section in registry._REGISTERED})
-    monkeypatch.setattr(registry, "_LOADED", set())
+    monkeypatch.setattr(registry, "_LOADED", {})
     monkeypatch.delenv(registry.VARIABLE, raising=False)

@@ -10,7 +10,7 @@ import torch
 
 from fedunseen import Experiment, register, run
 from fedunseen.core import registry
-from fedunseen.core.errors import ArgumentError, ExperimentError
+from fedunseen.core.errors import ArgumentError, FedUnseenError
 from fedunseen.core.registry import find, names
 from fedunseen.methods import FedZSL
 from refusals import message_of
@@ -71,21 +71,51 @@ def test_the_command_reads_a_plugin(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 / 0", "--plugin {} cannot be loaded (ZeroDivisionError: division by zero): fix that file"),
+        ("x = 1\n1 / 0", "--plugin {}, line 2 cannot be loaded (ZeroDivisionError: division by zero): fix that file"),
+        ("def f(:", "--plugin {} cannot be loaded (SyntaxError: invalid syntax (mine.py, line 1)): fix that file"),
+        ("raise SystemExit(3)", "--plugin {}, line 1 cannot be loaded (SystemExit: 3): fix that file"),
+        (
+            FILE.replace("small-fedzsl", "fedzsl"),
+            "--plugin {}, line 6: method 'fedzsl' comes with fedunseen: register Small under another name",
+        ),
+        (
+            FILE.replace("Small(FedZSL)", "Small"),
+            "--plugin {}, line 6: method 'small-fedzsl': Small is not a Method: "
+            "derive it from fedunseen.methods.base.Method",
+        ),
         ("x = 1", '--plugin {} registers nothing: write @fedunseen.register("method", "NAME") above a class'),
         (None, "--plugin {}: there is no such file"),
     ],
 )
-def test_a_bad_plugin_is_one_sentence(text, message, tmp_path):
+def test_a_bad_plugin_is_one_sentence_whatever_is_looked_for(text, message, tmp_path):
     file = tmp_path / "mine.py"
     if text is not None:
         file.write_text(text)
 
     def look():
         registry.announce([file])
-        find("method", "mine")
+        find("method", "gaussian")
 
-    assert message_of(look, error=ExperimentError) == message.format(file)
+    for _ in range(2):  # it is not taken for loaded once it has been refused
+        assert message_of(look, error=FedUnseenError) == message.format(file)
+
+
+def test_a_name_of_another_file_or_package_is_taken(tmp_path, monkeypatch):
+    files = [tmp_path / folder / "mine.py" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(FILE.replace("small-fedzsl", "twice"))
+    registry.announce(files)
+    said = message_of(find, "method", "gaussian", error=ArgumentError)
+    assert said.removeprefix(f"--plugin {files[1]}, line 6: ") == (
+        f"method 'twice' comes with {files[0]}: register Small under another name"
+    )
+    (tmp_path / "p-1.dist-info").mkdir()
+    (tmp_path / "p-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: p\nVersion: 1\n")
+    (tmp_path / "p-1.dist-info" / "entry_points.txt").write_text("[fedunseen.methods]\ntheirs = p:X\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = message_of(register("method", "theirs"), FedZSL, error=ArgumentError)
+    assert said == "method 'theirs' comes with p: register FedZSL under another name"
 
 
 @pytest.mark.parametrize("name", sorted(registry.own("data")))

@@ -2,9 +2,9 @@
 
 A name is one of this package, one of another package's entry points, or one that a Python file registers.
 
-A file adds a class with ``@fedunseen.register`` above it, and ``--plugin FILE`` loads it. Every process that a run
-starts does so too: the environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run directory names no file to
-load: predicting with such a run needs ``--plugin`` again.
+A file adds a class with ``@fedunseen.register`` above it, and ``--plugin FILE`` loads it before anything is looked for.
+Every process that a run starts does so too: the environment variable ``FEDUNSEEN_PLUGINS`` lists the files. A run
+directory names no file to load: predicting with such a run needs ``--plugin`` again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fedunseen.core.errors import ArgumentError, ExperimentError, unknown
+from fedunseen.core.errors import ArgumentError, ExperimentError, FedUnseenError, unknown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -25,19 +26,19 @@ if TYPE_CHECKING:
 VARIABLE = "FEDUNSEEN_PLUGINS"
 """The files that are loaded, separated as paths are on this machine."""
 
-SECTIONS = {  # section of the experiment -> where this package's names are, and the entry points of other packages
-    "data": ("fedunseen.data:BENCHMARKS", "fedunseen.benchmarks"),
-    "encoder": ("fedunseen.encoders:ENCODERS", "fedunseen.encoders"),
-    "method": ("fedunseen.methods:METHODS", "fedunseen.methods"),
-    "strategy": ("fedunseen.strategies:STRATEGIES", "fedunseen.strategies"),
-    "attack": ("fedunseen.attacks:ATTACKS", "fedunseen.attacks"),
-    "screening": ("fedunseen.defences:SCREENINGS", "fedunseen.screenings"),
-    "defence": ("fedunseen.defences:DEFENCES", "fedunseen.defences"),
-    "engine": ("fedunseen.engines:ENGINES", "fedunseen.engines"),
-    "task": ("fedunseen.tasks:TASKS", "fedunseen.tasks"),
+SECTIONS = {  # section of the experiment -> where this package's names are, other packages' entry points, base class
+    "data": ("fedunseen.data:BENCHMARKS", "fedunseen.benchmarks", "fedunseen.data.base:BenchmarkLoader"),
+    "encoder": ("fedunseen.encoders:ENCODERS", "fedunseen.encoders", "fedunseen.encoders.backbone:Encoder"),
+    "method": ("fedunseen.methods:METHODS", "fedunseen.methods", "fedunseen.methods.base:Method"),
+    "strategy": ("fedunseen.strategies:STRATEGIES", "fedunseen.strategies", "fedunseen.strategies.base:Strategy"),
+    "attack": ("fedunseen.attacks:ATTACKS", "fedunseen.attacks", "fedunseen.attacks.base:Attack"),
+    "screening": ("fedunseen.defences:SCREENINGS", "fedunseen.screenings", "fedunseen.defences.screening:Magnitude"),
+    "defence": ("fedunseen.defences:DEFENCES", "fedunseen.defences", "fedunseen.defences.base:Defence"),
+    "engine": ("fedunseen.engines:ENGINES", "fedunseen.engines", "fedunseen.engines.remote.coordinator:Distributed"),
+    "task": ("fedunseen.tasks:TASKS", "fedunseen.tasks", "fedunseen.tasks.base:Task"),
 }
 _REGISTERED: dict[str, dict[str, type[Any]]] = {section: {} for section in SECTIONS}
-_LOADED: set[str] = set()
+_LOADED: dict[str, str] = {}  # file -> the name of its module
 
 Kind = TypeVar("Kind", bound=type[Any])
 
@@ -86,11 +87,12 @@ def _entry_points(section: str) -> EntryPoints:
 
 def find(section: str, name: str) -> type[Any]:
     """Return the class registered as ``name`` in a section."""
+    registered = _registered(section)  # first: a file that cannot be loaded is refused whatever is looked for
     if place := own(section).get(name):
         found: type[Any] = _at(place)
         return found
-    if (registered := _registered(section).get(name)) is not None:
-        return registered
+    if name in registered:
+        return registered[name]
     for entry in _entry_points(section):
         if entry.name == name:
             try:
@@ -111,7 +113,7 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
     """Return a decorator that registers a class under a name.
 
     A class that inherits its ``Settings`` gets some of its own, which differ in the name alone. A name may be
-    registered again, as a notebook does whose cell runs twice: the last class counts.
+    registered again by the same module, as a notebook does whose cell runs twice: the last class counts.
 
     Args:
         section: of the experiment, in which ``name`` will choose it: ``data``, ``encoder``, ``method``, ``strategy``,
@@ -119,7 +121,8 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
         name: by which the experiment names it.
 
     Raises:
-        ArgumentError: there is no such section, or the name belongs to a class of this package.
+        ArgumentError: there is no such section, the class is of another kind, or the name is taken: by this package,
+            another package or another file.
 
     Example:
         >>> from fedunseen import Experiment
@@ -136,8 +139,14 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
         raise ArgumentError(unknown("section", section, list(SECTIONS)))
 
     def add(kind: Kind) -> Kind:
-        if name in own(section):
-            raise ArgumentError(f"{section} {name!r} comes with fedunseen: register {kind.__name__} under another name")
+        base = _at(SECTIONS[section][2])
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            raise ArgumentError(
+                f"{section} {name!r}: {kind.__name__} is not a {base.__name__}: derive it from "
+                f"{base.__module__}.{base.__name__}"
+            )
+        if taker := _taker(section, name, kind):
+            raise ArgumentError(f"{section} {name!r} comes with {taker}: register {kind.__name__} under another name")
         settings = getattr(kind, "Settings", None)
         if settings is not None and settings.model_fields["name"].default != name:
             from fedunseen.core.settings import name_settings  # loads pydantic, without which the command line starts
@@ -147,6 +156,16 @@ def register(section: str, name: str) -> Callable[[Kind], Kind]:
         return kind
 
     return add
+
+
+def _taker(section: str, name: str, kind: type[Any]) -> str:
+    """Return whose the name of a class is already, or ""."""
+    if name in own(section):
+        return "fedunseen"
+    earlier = _REGISTERED[section].get(name)
+    if earlier and earlier.__module__ != kind.__module__ and kind.__module__ in _LOADED.values():
+        return next((file for file, module in _LOADED.items() if module == earlier.__module__), earlier.__module__)
+    return next((e.dist.name if e.dist else "another package" for e in _entry_points(section) if e.name == name), "")
 
 
 def announce(files: list[Path] | None) -> None:
@@ -169,26 +188,46 @@ def _registered(section: str) -> dict[str, type[Any]]:
     """Return the classes that were registered for a section, by name, after a look at the announced files."""
     for file in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         if file not in _LOADED:
-            _LOADED.add(file)
-            _load(Path(file))
+            _load(file)
     return _REGISTERED[section]
 
 
-def _load(file: Path) -> None:
+def _load(file: str) -> None:
     before = sum(map(len, _REGISTERED.values()))
-    module_name = f"fedunseen_plugin_{file.stem}"
+    module_name = f"fedunseen_plugin_{Path(file).stem}"
+    while module_name in _LOADED.values():  # of a file of the same name in another folder
+        module_name += "_"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise ExperimentError(f"--plugin {file}: give a Python file, which ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
+    _LOADED[file] = module_name  # now: the file itself may look for classes
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # another's code: it may raise anything
+        if sum(map(len, _REGISTERED.values())) == before:
+            raise ExperimentError(
+                f'--plugin {file} registers nothing: write @fedunseen.register("method", "NAME") above a class'
+            )
+    except (Exception, SystemExit) as error:  # another's code: it may raise anything
+        del _LOADED[file]  # it is refused again where something else is looked for
+        line = line_in(spec.origin, error)
+        if isinstance(error, FedUnseenError):
+            raise (error.reworded(f"--plugin {file}, line {line}: {error}") if line else error) from None
+        place = f", line {line}" if line else ""  # a syntax error names its line itself
         raise ExperimentError(
-            f"--plugin {file} cannot be loaded ({type(error).__name__}: {error}): fix that file"
+            f"--plugin {file}{place} cannot be loaded ({type(error).__name__}: {error}): fix that file"
         ) from error
-    if sum(map(len, _REGISTERED.values())) == before:
-        raise ExperimentError(
-            f'--plugin {file} registers nothing: write @fedunseen.register("method", "NAME") above a class'
-        )
+
+
+def fault(error: BaseException) -> str:
+    """Return the sentence about an error that the code of a loaded file has raised, or ""."""
+    for file, module in _LOADED.items():
+        if line := line_in(sys.modules[module].__file__, error):
+            return f"--plugin {file}, line {line}: {type(error).__name__}: {error}: fix that file"
+    return ""
+
+
+def line_in(file: str | None, error: BaseException) -> int:
+    """Return the last line of a file in an error's traceback; 0 where the error did not pass it."""
+    return [0, *(line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file)][-1]
