@@ -166,3 +166,32 @@ def test_rounds_that_are_left_out_are_not_counted_as_measured(tmp_path):
     assert variant["seconds_run"] == pytest.approx(
         7 * variant["seconds_round"] + measured * variant["seconds_evaluation"]
     )
+
+
+OWN = """
+import fedunseen
+from fedunseen.methods import FedZSL
+
+@fedunseen.register("method", "own")
+class Own(FedZSL):
+    def loss(self, params, batch, context):
+        {}
+"""
+
+
+@pytest.mark.parametrize("mode", ["batched", "one-at-a-time"])
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ('return params["nope"], {}', "--plugin {}, line 8 fails (KeyError: 'nope'): fix that file; PYTHONDEVMODE=1"),
+        ("return None", "{}, line 7: a loss returns (loss, terms), a scalar tensor and a mapping of name -> tensor"),
+        ('return params["g.weight"], {}', "{}, line 7: a loss returns (loss, terms), a scalar tensor"),
+        ('return params["g.weight"].mean(), {"g": 1.0}', "{}, line 7: a loss returns (loss, terms), a scalar tensor"),
+    ],
+)
+def test_an_error_in_a_plugin_is_one_sentence_and_leaves_no_run(body, sentence, mode, refused, small, tmp_path):
+    file, out = tmp_path / "mine.py", tmp_path / "run"
+    file.write_text(OWN.format(body))
+    own = sets({"method.name": "own", "engine.mode": mode})
+    assert refused("run", small, "--plugin", file, *own, "--out", out).startswith(sentence.format(file))
+    assert not out.exists()

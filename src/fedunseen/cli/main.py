@@ -29,6 +29,7 @@ from fedunseen.cli.serve import serve
 from fedunseen.cli.start import estimate, examine, init, new
 from fedunseen.cli.sweep import bench, sweep, sweeps
 from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.registry import fault
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
 typer.core.HAS_RICH = False
@@ -214,7 +215,12 @@ def main() -> None:
         app()
     except FedUnseenError as error:
         _fail(f"error: {error}", 2, error.code)
-    except OSError as error:
+    except Exception as error:
+        sentence = fault(error)
+        if sentence and not sys.flags.dev_mode:
+            _fail(f"error: {sentence}; PYTHONDEVMODE=1 shows where it was called", 2, "plugin")
+        if sentence or not isinstance(error, OSError):
+            raise
         place = error.filename or "a file"
         _fail(
             f"error: {place} cannot be read or written ({error.strerror or error}): fix that and try again", 2, "file"

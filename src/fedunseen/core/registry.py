@@ -87,7 +87,7 @@ def _entry_points(section: str) -> EntryPoints:
 
 def find(section: str, name: str) -> type[Any]:
     """Return the class registered as ``name`` in a section."""
-    registered = _registered(section)  # first: a file that cannot be loaded is refused whatever is looked for
+    registered = _registered(section)  # first: a file that cannot be loaded is refused for any name
     if place := own(section).get(name):
         found: type[Any] = _at(place)
         return found
@@ -224,7 +224,8 @@ def fault(error: BaseException) -> str:
     """Return the sentence about an error that the code of a loaded file has raised, or ""."""
     for file, module in _LOADED.items():
         if line := line_in(sys.modules[module].__file__, error):
-            return f"--plugin {file}, line {line}: {type(error).__name__}: {error}: fix that file"
+            what = " ".join([f"{type(error).__name__}:", *str(error).strip().splitlines()[:1]])
+            return f"--plugin {file}, line {line} fails ({what.rstrip(':')}): fix that file"
     return ""
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch._functorch import eager_transforms
 
+from fedunseen.core.errors import ArgumentError
 from fedunseen.core.parameters import Params, size_in_bytes, stack, unstack
-from fedunseen.core.phases import Context, GradientFunction, Loss, Phase, Plan, Step, Terms
+from fedunseen.core.phases import Batch, Context, GradientFunction, Loss, Phase, Plan, Step, Terms
 from fedunseen.core.samples import Inputs, gather
 
 AUGMENT = "augment"
@@ -195,7 +196,8 @@ class Trainer:
         return {"inputs": inputs, "labels": gather(self.labels, rows), "weights": weights, **extras}
 
     def _objective(self, phase: Phase) -> Loss:
-        return self.objective(phase.loss) if phase.contrasted else phase.loss
+        loss = _checked(phase.loss)
+        return self.objective(loss) if phase.contrasted else loss
 
     def _step_lengths(self, task: Task) -> dict[str, float]:
         lengths: dict[str, float] = {}
@@ -265,6 +267,21 @@ class _Log:
     def means(self) -> list[dict[str, float]]:
         columns = {name: (total / self.counts[name]).tolist() for name, total in self.sums.items()}
         return [{name: column[place] for name, column in columns.items()} for place in range(self.clients)]
+
+
+def _checked(loss: Loss) -> Loss:
+    """Return the loss, which refuses to return something else than a scalar and its terms: it may be another's."""
+
+    def call(params: Params, batch: Batch, context: Context) -> tuple[Tensor, Terms]:
+        returned: Any = loss(params, batch, context)
+        match returned:
+            case (Tensor(ndim=0), Mapping() as terms) if all(isinstance(term, Tensor) for term in terms.values()):
+                return returned  # type: ignore[no-any-return]
+        code = getattr(getattr(loss, "__func__", loss), "__code__", None)
+        place = f"{code.co_filename}, line {code.co_firstlineno}: " if code else ""
+        raise ArgumentError(f"{place}a loss returns (loss, terms), a scalar tensor and a mapping of name -> tensor")
+
+    return call
 
 
 def _by_autograd(loss: Loss) -> GradientFunction:

@@ -82,14 +82,14 @@ def run(
     setup = stages.prepare(setup.assembled())
     with directory.locked(), keep_pages(), libraries_set_aside():
         directory.check(recorded.to_dict(), setup.fingerprint, resume)  # again: another process may have been quicker
-        directory.create(manifest(recorded, setup.fingerprint, setup.whole))
-        if several:
-            once = partial(run, meeting=meeting, present=present, benchmark=benchmark, callbacks=callbacks)
-            _run_seeds(setup, experiment, once)
-        elif not directory.complete():
-            with stages.met(setup, meeting, present) as setup:
-                for stage in STAGES:
-                    setup = stage(setup)
+        with directory.begun(manifest(recorded, setup.fingerprint, setup.whole), keep=meeting is not None):
+            if several:
+                once = partial(run, meeting=meeting, present=present, benchmark=benchmark, callbacks=callbacks)
+                _run_seeds(setup, experiment, once)
+            elif not directory.complete():
+                with stages.met(setup, meeting, present) as setup:
+                    for stage in STAGES:
+                        setup = stage(setup)
     return load_run(path)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -82,6 +83,20 @@ class RunDirectory:
                     leftover.unlink()
         if not self.manifest_path.exists():
             write_json(self.manifest_path, manifest)
+
+    @contextmanager
+    def begun(self, manifest: Mapping[str, Any], keep: bool) -> Iterator[None]:
+        """Create the directory; unless it is to ``keep``, an error before the first round of a new run removes it."""
+        new = not (keep or self.manifest_path.exists())
+        self.create(manifest)
+        try:
+            yield
+        except Exception:
+            if new and not any(path.stat().st_size for path in self.path.rglob("metrics.jsonl")):
+                for path in self.path.iterdir():
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                self.path.rmdir()
+            raise
 
     @contextmanager
     def locked(self) -> Iterator[None]:
