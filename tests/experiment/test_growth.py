@@ -1,6 +1,7 @@
 """Classes that come and go while a run trains: the bits of a run without them, and what the two sides refuse."""
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -180,8 +181,15 @@ def test_an_unknown_class_is_not_corrected_and_a_known_one_not_added(ran, make, 
         ran(CLOSED | correction(tmp_path, last, 1, 0, 0, 0, 0, 0))
     start, held = first_version(benchmark.space), list(benchmark.space.names[:3])
     same_name = "the new class 'Two words' has the name of the known class 'two words': "
-    with refuses(same_name + "leave it out if they are the same, and otherwise give it another name", DataError):
-        next_version(start, 0, held=held, holders=held, added={"Two words": np.ones(6)})
+    same_name += "leave it out if they are the same, and otherwise give it another name"
+    hidden = r"the name of the new class 'two\u200dwords' has invisible characters: give it another name"
+    cyrillic = "\u0434\u0432\u0430 \u0441\u043b\u043e\u0432\u0430"  # another script
+    for name, why in (
+        ("Two words", same_name), ("\uff34wo words", same_name.replace("Two", "\uff34wo")),
+        ("two\u200dwords", hidden), (cyrillic, ""),
+    ):  # fmt: skip
+        with refuses(why, DataError) if why else nullcontext():
+            next_version(start, 0, held=held, holders=held, added={name: np.ones(6)})
 
 
 def test_a_class_that_is_neither_seen_nor_unseen_stays_so():
@@ -253,11 +261,15 @@ def test_a_class_that_nobody_described_is_refused_and_a_party_s_own_and_a_correc
         ({"samples": 1}, None, "it says that it holds 1 samples of 2 classes"),
         ({"held": ["d", "i"]}, None, "it holds samples of 'i', which is tested as a class that no one holds"),
         ({**NEW, "open": False}, torch.ones(1, 6), "it brings the class new, and this federation takes no new classes"),
+        (
+            {"held": ["d", "zebra\u00ad"], "brings": ["zebra\u00ad"]}, torch.ones(1, 6),
+            r"it brings the class 'zebra\xad', whose name has invisible characters",
+        ),
         (NEW, None, "it brings 1 classes without a description of 6 numbers for each"),
         (NEW, torch.full((1, 6), torch.nan), "it brings 1 classes without a description of 6 numbers for each"),
         (NEW, torch.zeros(1, 6), "it brings a class with only zeros as description"),
     ],
-    ids=["held", "brings", "samples", "tested", "closed", "not described", "not finite", "zeros"],
+    ids=["held", "brings", "samples", "tested", "closed", "invisible", "not described", "not finite", "zeros"],
 )  # fmt: skip
 def test_a_coordinator_refuses_in_these_words(header, rows, sentence):
     growing = {"classes": ["d", "e", "i"], "attributes": ATTRIBUTES, "tested": ["i"], "open": header.get("open", True)}

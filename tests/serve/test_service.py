@@ -311,10 +311,18 @@ JSON = {  # what is posted: path, body, status, what the sentence says
     "no name": ("/classes", {"name": 7}, 422, "name the class: the field 'name' is missing or no text"),
     "taken": ("/classes", {"name": "D"}, 422, "there is a class 'd' already: choose another name"),
     "unknown": ("/classes", {"attributes": {"attribut 1": 1}}, 422, "unknown attribute 'attribut 1': did you mean"),
+    "an endless name": (
+        "/classes",
+        {"attributes": {"a" * 10**6: 1}},
+        422,
+        "unknown attribute '" + 200 * "a" + "...' (known",
+    ),
     "few": ("/classes", {"attributes": [1]}, 422, "there are 1 attributes, but this run's classes have 6"),
     "zeros": ("/classes", {"attributes": [0] * 6}, 422, "all attributes are 0: a class needs at least one"),
     "a word": ("/classes", {"attributes": ["1"] * 6}, 422, "the attribute 'attribute 0' must be a finite number"),
     "undescribed": ("/classes", {"attributes": None}, 422, "nothing describes the class: give attributes, or examples"),
+    "invisible": ("/classes", {"name": "n\ufe0few"}, 422, "a class's name has 1 to 100 printable characters, no slash"),
+    "wide": ("/classes", {"name": "\uff24"}, 422, "there is a class 'd' already: choose another name"),
     "slash": ("/classes", {"name": "a/b"}, 422, "a class's name has 1 to 100 printable characters, no slash"),
     "lasting": ("/classes", {"lasting": 7}, 422, "lasting must be true or false"),
     "examples": ("/classes", {"attributes": None, "features": [[0.0] * 9]}, 409, "learns classes from attributes"),
@@ -475,7 +483,7 @@ def test_a_class_of_which_only_the_name_is_known_competes_and_wins(named, client
 
 def test_what_is_no_description_is_refused(named, client):
     asked = client(named)
-    for sentence in ("  ", "?!"):
+    for sentence in ("  ", "?!", "a " * 501):
         status, why = said(asked.post("/classes", json={"name": "x", "sentence": sentence}))
         assert (status, why.count("\n")) == (422, 0)
     assert asked.post("/classes", json={"name": "x", "sentence": 7}).json() == {"detail": "sentence must be text"}

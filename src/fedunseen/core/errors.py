@@ -82,6 +82,13 @@ class MissingDependencyError(FedUnseenError):
 FEW = 12
 """So many known names are listed whole; of more, only the nearest."""
 
+_LONGEST = 200  # characters of a name in a message
+
+
+def shortened(name: str) -> str:
+    """Return a name as it is compared and shown: one that was sent may have megabytes."""
+    return name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..."
+
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """Say that ``name`` is unknown: with the nearest known name and all others, or with the nearest three of many.
@@ -95,7 +102,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
         ...                                  for method in ("fedzsl", "distzsl", "free", "clswgan")])
         "unknown preset 'sun-fedzls': did you mean 'sun-fedzsl'? (the nearest: sun-fedzsl, cub-fedzsl, sun-free)"
     """
-    names = sorted(known)
+    name, names = shortened(name), sorted(known)
     close = difflib.get_close_matches(name, names, n=1)
     hint = f": did you mean {close[0]!r}?" if close else ""
     if len(names) > FEW:

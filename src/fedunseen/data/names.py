@@ -1,10 +1,14 @@
 """Names of classes: which two writings are the same name, and which known name a wrong one is near to."""
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Iterable
 
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, shortened
+
+# Characters without width that Unicode counts as letters or accents: fillers and variation selectors.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
 
 
 def composed(name: str) -> str:
@@ -17,6 +21,32 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def is_visible(name: str) -> bool:
+    r"""Return whether a name shows all of its characters: no line end, control character or character without width.
+
+    Example:
+        >>> [is_visible(name) for name in ("zebra", "\u0437\u0435\u0431\u0440\u0430", "zebra\u00ad", "zeb\ufe0fra")]
+        [True, True, False, False]
+    """
+    return name.isprintable() and not _INVISIBLE.search(name)
+
+
+def folded(name: str) -> str:
+    r"""Return a name as it is compared: case, full width and ligatures do not count.
+
+    Example:
+        >>> folded("\uff3aEBRA") == folded("zebra")
+        True
+    """
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def lookalike(name: str, names: Iterable[str]) -> str | None:
+    """Return the first of the names that is the same when compared."""
+    wanted = folded(name)
+    return next((other for other in names if folded(other) == wanted), None)
+
+
 def plain(name: str) -> str:
     """Return a class's name without the marks in which two writings of it differ.
 
@@ -24,7 +54,7 @@ def plain(name: str) -> str:
         >>> plain("Polar_Bear") == plain("polar+bear") == plain("polar  bear")
         True
     """
-    return " ".join(composed(name).casefold().replace("_", " ").replace("+", " ").split())
+    return " ".join(folded(name).replace("_", " ").replace("+", " ").split())
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -36,7 +66,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("teapot", ["zebra", "horse"])
         ''
     """
-    close = difflib.get_close_matches(name, list(known), n=1)
+    close = difflib.get_close_matches(shortened(name), list(known), n=1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 

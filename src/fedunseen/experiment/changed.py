@@ -27,7 +27,7 @@ from fedunseen.core.parameters import Params
 from fedunseen.data import Benchmark, ClassSpace
 from fedunseen.data.benchmark import check_unlabelled
 from fedunseen.data.class_space import check_semantics
-from fedunseen.data.names import composed
+from fedunseen.data.names import lookalike
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
 from fedunseen.experiment.assemble import assemble, load_data
 from fedunseen.experiment.client_data import PartyData
@@ -339,10 +339,9 @@ def _place(run: Run, name: str) -> int | None:
     """Return the place of a class among the run's; None if it is new."""
     if name in run.space.names:
         return run.space.names.index(name)
-    for other in run.space.names:
-        if composed(other).casefold() == composed(name).casefold():
-            raise DataError(
-                f"the sums are of {name!r}, and there is a class {other!r}: let the party name it {other!r} if they "
-                "are the same, and otherwise something else"
-            )
+    if other := lookalike(name, run.space.names):
+        raise DataError(
+            f"the sums are of {name!r}, and there is a class {other!r}: let the party name it {other!r} if they "
+            "are the same, and otherwise something else"
+        )
     return None

@@ -21,7 +21,7 @@ from fedunseen.core.errors import DataError, ExperimentError, unknown
 from fedunseen.core.settings import Settings
 from fedunseen.data.benchmark import Benchmark
 from fedunseen.data.class_space import ClassSpace, check_semantics, read_classes
-from fedunseen.data.names import composed
+from fedunseen.data.names import is_visible, lookalike
 from fedunseen.federation.partition import NEVER, Partition
 
 Ids = NDArray[np.int64]
@@ -207,13 +207,14 @@ def _with_classes(
 
 
 def check_new_name(name: str, names: Iterable[str]) -> None:
-    """Refuse the name of a new class that looks like a known one."""
-    for other in names:
-        if composed(other).casefold() == composed(name).casefold():
-            raise DataError(
-                f"the new class {name!r} has the name of the known class {other!r}: leave it out if they are the same, "
-                "and otherwise give it another name"
-            )
+    """Refuse the name of a new class that is a known one when compared, or has characters that do not show."""
+    if not is_visible(name):
+        raise DataError(f"the name of the new class {name!a} has invisible characters: give it another name")
+    if other := lookalike(name, names):
+        raise DataError(
+            f"the new class {name!r} has the name of the known class {other!r}: leave it out if they are the same, "
+            "and otherwise give it another name"
+        )
 
 
 def seen_through(benchmark: Benchmark, space: ClassSpace) -> Benchmark:

@@ -19,7 +19,7 @@ from fedunseen.core.registry import find
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.io.features import FEATURE_SUFFIXES
 from fedunseen.data.io.images import ImageBytes
-from fedunseen.data.names import plain
+from fedunseen.data.names import is_visible, plain
 from fedunseen.encoders.backbone import Backbone
 from fedunseen.experiment.class_descriptions import semantics_of_names
 from fedunseen.experiment.inputs import read_sample
@@ -37,7 +37,7 @@ Among = Literal["all", "unseen", "given"]
 Kind = Literal["pictures", "text", "features"]
 
 ADDED = 1000  # classes at most that can be added
-LONGEST_NAME = 100  # characters
+LONGEST_NAME, LONGEST_WORDS = 100, 1000  # characters
 LASTING = "added-classes.safetensors"  # in the run directory
 _DRAWN = {"digit-pairs": 2, "digits": 1}  # benchmarks of scikit-learn's digits: how many stand side by side
 _STEPS = 32  # on the way from the mean of all descriptions to a class's
@@ -199,6 +199,8 @@ class Recognizer:
 
     def imagine(self, words: str) -> NDArray[np.float64]:
         """Return what the run's text encoder makes of a class's name or a few words (attributes,)."""
+        if len(words) > LONGEST_WORDS:
+            raise DataError(f"a class is described in at most {LONGEST_WORDS} characters")
         return semantics_of_names([words], self.run.space, self.run.describing)[words]
 
     def describe(self, attributes: Mapping[str, Any] | Sequence[Any]) -> NDArray[np.float64]:
@@ -224,7 +226,7 @@ class Recognizer:
     def add(self, added: Added) -> None:
         """Add a class; it competes from the next question on."""
         name = added.name
-        if not name or name != name.strip() or not name.isprintable() or len(name) > LONGEST_NAME or "/" in name:
+        if not name or name != name.strip() or len(name) > LONGEST_NAME or not is_visible(name) or "/" in name:
             raise DataError(
                 f"a class's name has 1 to {LONGEST_NAME} printable characters, no slash, and no space around it"
             )

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedunseen.core.errors import DataError
 from fedunseen.core.parameters import Params
 from fedunseen.core.random import stream
-from fedunseen.data.names import composed
+from fedunseen.data.names import lookalike
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.methods.closed_form.statistics import few_threads
 from fedunseen.tasks import zero_shot
@@ -89,10 +89,10 @@ class AnyShotPredictor(zero_shot.ZeroShotPredictor):
         before = len(names)
         for name in examples:
             if name not in names:
-                if alike := [other for other in names if composed(other).casefold() == composed(name).casefold()]:
+                if other := lookalike(name, names):
                     raise DataError(
-                        f"the examples are of {name!r}, and there is a class {alike[0]!r}: name the folder "
-                        f"{alike[0]!r} if they are the same, and otherwise something else"
+                        f"the examples are of {name!r}, and there is a class {other!r}: name the folder {other!r} if "
+                        "they are the same, and otherwise something else"
                     )
                 names.append(name)
         described = np.ones(len(names), dtype=bool)

@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedunseen.core.parameters import Params, finite, fits_int32, size_in_bytes, under, within
+from fedunseen.data.names import is_visible
 from fedunseen.strategies import Instruction, Reply
 
 PROTOCOL = 1
@@ -155,6 +156,8 @@ def read_holdings(
         raise WireError(f"it says that it holds {plain(samples, 40)} samples of {len(held)} classes")
     if tested := [name for name in held if name in set(growing["tested"])]:
         raise WireError(f"it holds samples of {tested[0]!r}, which is tested as a class that no one holds")
+    if hidden := [name for name in new if not is_visible(name)]:
+        raise WireError(f"it brings the class {hidden[0]!a}, whose name has invisible characters")
     if new and not growing["open"]:
         raise WireError(f"it brings the class {plain(new[0], 80)}, and this federation takes no new classes")
     rows = tensors.get("brought")
