@@ -169,6 +169,8 @@ def _checked(header: Mapping[str, Any]) -> str:
         raise WireError("a list in its header is damaged")
     if kind == "plan":
         fits = 0 <= header["k"] < Plan.read(header["plan"]).sums and 0 < header["elements"] < _LIMIT // 8
+        experiment = header["hello"].get("experiment")
+        fits = fits and isinstance(experiment, dict) and isinstance(experiment.get("data"), dict)
         if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
             raise WireError("its header is damaged")
     return kind

@@ -283,7 +283,7 @@ def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", wit
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
         "withdrawn": withdrawn, "sums": _sums(plan),
     }  # fmt: skip
-    if plan["k"]:
+    if plan["k"] and not withdrawn:
         before = ledger.plans[which]["offline"]
         mine = {**before, "later": [*before.get("later", ()), [plan.id.hex(), answer]]}
     done = {"k": plan.plan.sums, "rho": "", "reply": {}}
