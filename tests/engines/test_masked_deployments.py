@@ -490,6 +490,26 @@ def test_a_budget_pays_each_plan_once_whatever_the_coordinator_calls_its_runs(da
     assert len({line["sha256"] for line in site.releases.lines if line["kind"] == "open"}) == 1
 
 
+def test_a_party_takes_few_masked_experiments_before_its_owner_looks(link, tmp_path):
+    """The attack: some twenty first models, by bisection, through whose ReLU one sample alone passes."""
+    greetings = []
+
+    def twist(name, header, tensors):
+        if header["kind"] == "hello" and name == "west":
+            greetings.append((dict(header), dict(tensors)))
+            header["version"] = "9.9"  # so that the run stops
+
+    link.twist = twist
+    stopped(link, tmp_path / "run")
+    header, tensors = greetings[0]
+    link.start("west")
+    for i in range(9):
+        assert not link.party["west"].done.is_set()
+        answer, _ = unpack(link.party["west"].answer(pack({**header, "run": f"{i:016x}"}, tensors)))
+        assert ("error" in answer) == (i == 8)
+    assert "this party has taken 8 masked experiments" in str(link.party["west"].error)
+
+
 # A party that lies
 
 
