@@ -342,6 +342,18 @@ def test_a_party_refuses_what_it_should_not_answer(offline, refused):
         ({"plan": "south-plan"}, "is a file of the kind 'answer', not 'plan'"),
     ):
         assert why in offline.act("answer", "north", **words, call=refused)
+    asked = files.read(Path("plan.fedunseen"))
+    pairs, tables = list(asked["hello"]["experiment"].items()), asked["hello"]["experiment"]
+    for experiment in (pairs, {**tables, "data": pairs}, {**tables, "privacy": pairs}, {"data": {}}):
+        lie("plan", {"hello": {**asked["hello"], "experiment": experiment}}, out="lie")
+        why = "is damaged, or no file of `fedunseen offline` (its experiment is damaged): get it again"
+        assert why in offline.act("answer", "north", "lie", call=refused)
+        assert why in refused("offline", "show", "lie.fedunseen")
+    lie("plan", {"k": 1, "plan": replace(asked.plan, sums=4).content()}, out="lie")
+    why = "round 2 of a plan whose first round this party has not answered: withdraw from that"
+    assert why in offline.act("withdraw", "north", "lie", call=refused)
+    lie("plan", {"parties": [*NAMES, "x" * 201]}, out="lie")
+    assert "a list in its header is damaged" in offline.act("answer", "north", "lie", call=refused)
     assert not list(Path().glob("north-*"))
 
 
