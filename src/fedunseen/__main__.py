@@ -12,14 +12,14 @@ def command() -> None:
     """Run the command and end its process at once.
 
     Freeing all that PyTorch has loaded takes as long as a twelfth of a short run. Functions of ``atexit`` are called,
-    and where other threads still run, or output cannot be written, Python ends as usual.
+    and where threads are to be waited for, or output cannot be written, Python ends as usual.
     """
     status: object = 0
     try:
         main()
     except SystemExit as end:
         status = end.code
-    if isinstance(status, int) and threading.active_count() == 1:
+    if isinstance(status, int) and all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
         atexit._run_exitfuncs()
         try:
             sys.stdout.flush()
