@@ -5,8 +5,6 @@ import os
 import sys
 import threading
 
-from fedunseen.cli.main import main
-
 
 def command() -> None:
     """Run the command and end its process at once.
@@ -16,9 +14,13 @@ def command() -> None:
     """
     status: object = 0
     try:
+        from fedunseen.cli.main import main  # here, because Ctrl-C may come while it is loaded
+
         main()
     except SystemExit as end:
         status = end.code
+    except KeyboardInterrupt:
+        status = 130
     if isinstance(status, int) and all(t.daemon or t is threading.main_thread() for t in threading.enumerate()):
         atexit._run_exitfuncs()
         try:

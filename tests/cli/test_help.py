@@ -202,3 +202,19 @@ def test_the_end_of_the_process_does_what_is_to_be_done(still, last):
     assert ended[0].stdout.startswith("apy-clswgan")
     assert ended[0].stdout.endswith(f"\n{last}")
     assert ended[1].stdout == last
+
+
+@pytest.mark.parametrize("module", ["fedunseen.cli.main", "typer", "fedunseen.core.presets"])
+def test_an_interrupt_ends_it_with_130_and_no_traceback_also_while_modules_are_loaded(module):
+    script = f"""if True:
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting)
+        from fedunseen.__main__ import command
+        sys.argv = ["fedunseen", "presets"]
+        command()"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
