@@ -56,15 +56,15 @@ def test_links_keep_their_target_and_pipes_and_our_output_receive_what_is_writte
 
 
 def test_a_terminal_receives_what_is_written(tmp_path):
-    keeper, device = os.openpty()
-    os.set_blocking(keeper, False)
+    terminal, device = os.openpty()
+    os.set_blocking(terminal, False)
     (tmp_path / "link").symlink_to(os.ttyname(device))
     try:
         write_text(tmp_path / "link", "row\n")
-        assert (os.read(keeper, 99), (tmp_path / "link").is_symlink()) == (b"row\r\n", True)
+        assert (os.read(terminal, 99), (tmp_path / "link").is_symlink()) == (b"row\r\n", True)
     finally:
         os.close(device)
-        os.close(keeper)
+        os.close(terminal)
 
 
 def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):

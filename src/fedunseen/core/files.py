@@ -126,7 +126,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _receiver(path: Path) -> Path | int | None:
-    """Return what the content of ``path`` must be written to, if that is no file of its own; None for a file."""
+    """Return what the content of ``path`` must be written to, where replacing it would lose something; else None."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
