@@ -2,9 +2,9 @@
 # Three parties train one model by exchanging files, with masked sums. No network is used between them.
 #
 #     pip install -c constraints.txt '.[masked]'
-#     sh examples/by_file.sh FOLDER
+#     sh examples/by_file.sh [FOLDER]
 set -eu
-out=${1:?give a new folder for all files of this example}
+out=${1:-by-file}  # a new folder for all files of this example
 mkdir "$out"
 
 # Data and credentials; each party gets its own folder of both.

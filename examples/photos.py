@@ -13,6 +13,10 @@ from fedunseen import Experiment, run
 from fedunseen.report import write_report
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(
+            f"{sys.argv[0]}: give a folder with a folder of pictures for each class, a picture, and a new class's name"
+        )
     folder, picture, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     experiment = folder.with_suffix(".toml")
     if not experiment.exists():

@@ -43,9 +43,9 @@ def test_a_script_prints_what_it_reaches(tmp_path, name):
 
 def test_by_file(tmp_path):
     pytest.importorskip("Crypto")
-    ranking = shown(tmp_path, "sh", EXAMPLES / "by_file.sh", "out")
+    ranking = shown(tmp_path, "sh", EXAMPLES / "by_file.sh")
     assert "1. 47" in ranking
-    assert len(list((tmp_path / "out").glob("*.fedunseen"))) == 4
+    assert len(list((tmp_path / "by-file").glob("*.fedunseen"))) == 4
 
 
 def test_photos(tmp_path):
@@ -61,3 +61,5 @@ def test_photos(tmp_path):
     (report,) = re.findall(r"report: (.*)", output)
     assert (tmp_path / report).exists()
     assert "violet: " in output
+    done = subprocess.run([sys.executable, EXAMPLES / "photos.py"], env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n"), "give a folder" in done.stderr) == (1, 1, True)
