@@ -62,6 +62,7 @@ def test_a_folder_of_pictures_becomes_a_run_and_a_prediction(works, pictures, tm
 def test_every_setting_has_its_reason_and_the_file_is_the_experiment_of_data_check(works, make_folder, tmp_path):
     works("init", make_folder(tmp_path / "mine"))
     text = (tmp_path / "mine.toml").read_text("utf-8")
+    assert "# seeds = 5 says how far chance goes\n" in text  # as the report advises
     assert text.startswith("# mine: 128 samples of 12 classes, 8 seen and 4 unseen.\n")
     assert all(len(line) < 140 and line.count('"') % 2 == 0 for line in text.splitlines())
     checked = works("data", "check", tmp_path / "mine").out.partition("for `fedunseen run`:\n")[2]
@@ -139,19 +140,21 @@ def test_it_sees_what_is_wrong_with_pictures(works, pictures):
     describe(pictures)
     red, copy = pictures / "red", pictures / "blue" / "9.png"
     (red / "notes.txt").write_text("not a picture", "utf-8")
+    (red / "cut.png").write_bytes((red / "3.png").read_bytes()[:-30])  # its header is whole
     shutil.copy(red / "3.png", copy)
     frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "green")]
     frames[0].save(red / "moving.gif", save_all=True, append_images=frames[1:])
     said = works("init", pictures).err
     remark = f"look at blue and red: a picture lies in both: {copy} and {red / '3.png'}"
     for line in (
-        "38 pictures of 6 classes: 4 seen, 2 unseen",  # without the notes
+        "38 pictures of 6 classes: 4 seen, 2 unseen",  # without these two
         f"1 animated picture: the first frame counts, the others are left out, as of {red / 'moving.gif'}",
-        f"1 file left out: it is not a readable picture: {red / 'notes.txt'}",
+        f"2 files left out: they are not readable pictures, such as {red / 'cut.png'}",
         remark,
     ):
         assert f"- {line}\n" in said
-    assert works("data", "check", pictures, "--json").answer["doubts"] == [remark]
+    checked = works("data", "check", pictures, "--images", "--set", "data.skip_unreadable=true", "--json").answer
+    assert (checked["doubts"], len(checked["unreadable"])) == ([remark], 2)
     assert sections(pictures.with_suffix(".toml"))["data"]["skip_unreadable"] is True
 
 

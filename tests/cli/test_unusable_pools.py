@@ -18,6 +18,7 @@ NAMES = ("north", "south", "west")
 SPOIL = {
     "length": lambda rows: rows[:, :7],
     "none": lambda rows: rows[:0],
+    "one": lambda rows: rows[:1],
     "few": lambda rows: rows[:9],
     "three": lambda rows: rows[:3],
     "not finite": lambda rows: np.where(rows == rows[15, 3], np.nan, rows),
@@ -31,6 +32,7 @@ OF_RUNS = {"empty file": DAMAGED, "broken": DAMAGED, "missing": "is missing: cor
 ESTIMATOR = {
     "length": "X has 7 features, but ZeroShotClassifier is expecting 128 features as input): give (m, 128) finite",
     "none": "there are 0 unlabelled samples: give at least 10",
+    "one": "there is 1 unlabelled sample: give at least 10",
     "few": "there are 9 unlabelled samples: give at least 10",
     "not finite": "the unlabelled samples cannot be used (Input X contains NaN): give (m, 128) finite numbers",
     "text": "give (m, 128) finite numbers",

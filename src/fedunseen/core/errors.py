@@ -79,6 +79,11 @@ class MissingDependencyError(FedUnseenError):
     code = "missing-dependency"
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``"1 sample"`` or ``"2,000 samples"``."""
+    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 FEW = 12
 """So many known names are listed whole; of more, only the nearest."""
 

@@ -381,7 +381,8 @@ def check_unlabelled(number: int, place: str = "") -> None:
     """Refuse fewer than ten unlabelled samples, which say too little; ``place`` is where they are."""
     if number < FEWEST_UNLABELLED:
         where = f" in {place}" if place else ""
-        raise DataError(f"there are {number} unlabelled samples{where}: give at least {FEWEST_UNLABELLED}")
+        few = "there is 1 unlabelled sample" if number == 1 else f"there are {number} unlabelled samples"
+        raise DataError(f"{few}{where}: give at least {FEWEST_UNLABELLED}")
 
 
 def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import sys
 import tomllib
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedunseen.core.arrays import load_arrays
-from fedunseen.core.errors import DataError, ExperimentError
+from fedunseen.core.errors import DataError, ExperimentError, counted
 from fedunseen.core.files import check_ordinary, existing_folder, replacing
 from fedunseen.core.toml import toml_value
 from fedunseen.data import ClassSpace
@@ -87,7 +87,7 @@ _WHY = {
     "clients": "parties, simulated on this machine; each holds classes of its own",
     "gaussian": "exact in one round, the same for any partition; nothing to tune",
     "calibration": "seen classes against unseen ones, on classes left out of the sums",
-    "seed": "seeds = 3 says how far chance goes",
+    "seed": "seeds = 5 says how far chance goes",
 }
 """What the file says of a setting, by its key, or of a choice by its name."""
 
@@ -162,24 +162,16 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
         rule = "about a fifth, spread over the alphabet, kept out of training to test with"
         choices.append(_write_table(folder, ordered, unseen, written, rule))
     class_names(folder / "classes.csv", "minilm")  # wrong ones are refused before a picture is opened
-    side, unreadable, animated = _sides(files)
+    side, animated = _sides(files)
     lines: list[tuple[str, Any, str]] = []
     if side < _SIDE:
         lines += [("size", side, "the pictures are small: they are taken as they are"), ("resize", side, "")]
-        choices.append(
-            Remark(f"pictures of {side} x {side} pixels", "half are at most this large; the center is taken")
-        )
-    if unreadable:
-        lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {unreadable[0].name}"))
-        few, why = f"{len(unreadable)} files", "they are not readable pictures, such as"
-        few, why = ("1 file", "it is not a readable picture:") if len(unreadable) == 1 else (few, why)
-        choices.append(Remark(f"{few} left out", f"{why} {unreadable[0]}"))
+        why = "half are at most this large; the center is taken"
+        choices.append(Remark(f"pictures of {side} x {side} pixels", why))
     if animated:
-        what = "1 animated picture" if len(animated) == 1 else f"{len(animated)} animated pictures"
+        what = counted(len(animated), "animated picture")
         choices.append(Remark(what, f"the first frame counts, the others are left out, as of {animated[0]}"))
-    described, encoder = _descriptions(folder, choices)
-    lines += described
-    listing = ImageFolder.listing(ImageFolder.Settings.model_validate({"root": folder, "text_encoder": encoder}), 0)
+    lines += _descriptions(folder, choices)[0]
     choices += remarks(classes)
     if pool := len(list_images(folder / UNLABELLED)):
         lines.append(("unlabelled", True, f"{pool} pictures without a label"))
@@ -187,9 +179,18 @@ def _pictures(folder: Path, written: list[Path]) -> _Found:
     else:
         why = "put pictures without a label there, also of unseen classes: the model is then adapted to them"
         choices.append(Remark(f"no folder {folder / UNLABELLED}", why))
+    settings = ImageFolder.Settings.model_validate({"root": folder, **{key: value for key, value, _ in lines}})
+    listing = ImageFolder.listing(settings, 0)
     if len(held_out := listing.space.unseen) and not np.isin(listing.labels, held_out).any():
         raise DataError(empty_split(str(folder), "test_unseen"))
-    title = f"{len(listing.files) - len(unreadable)} pictures"
+    # As a run decodes them, which then finds them in the cache: a header can be whole where its picture is not.
+    _, unreadable = listing.decode(np.arange(len(listing.files)), settings, skip=True)
+    if unreadable:
+        first = listing.root / listing.files[unreadable[0]]
+        lines.append(("skip_unreadable", True, f"{len(unreadable)} cannot be read, such as {first.name}"))
+        why = "it is not a readable picture:" if len(unreadable) == 1 else "they are not readable pictures, such as"
+        choices.append(Remark(f"{counted(len(unreadable), 'file')} left out", f"{why} {first}"))
+    title = f"{np.count_nonzero(np.delete(listing.labels, unreadable) >= 0)} pictures"
     spare = to_spare(listing.space, listing.labels[~listing.test])
     return _Found(listing.space, title, [("name", "images", ""), *lines], "images", spare, choices)
 
@@ -269,10 +270,9 @@ def _split(folder: Path, names: Sequence[str]) -> tuple[list[str], list[str]]:
             )
     ordered = sorted(names, key=str.lower)
     if len(ordered) < 4:
-        few = "1 class" if len(ordered) == 1 else f"{len(ordered)} classes"
         raise DataError(
-            f"{folder} has {few}: put in at least 4, so that some can be kept out of training to see "
-            "how well unseen classes are recognized"
+            f"{folder} has {counted(len(ordered), 'class')}: put in at least 4, so that some can be kept out of "
+            "training to see how well unseen classes are recognized"
         )
     count = max(2, round(len(ordered) / 5))
     return ordered, [ordered[int((i + 0.5) * len(ordered) / count)] for i in range(count)]
@@ -315,20 +315,17 @@ def _text_encoder(folder: Path) -> None:
         )
 
 
-def _sides(files: Iterable[Path]) -> tuple[int, list[Path], list[Path]]:
-    """Return the median shorter side in pixels, the files that are not pictures, and those with several frames."""
-    sides, unreadable, animated = [], [], []
+def _sides(files: Sequence[Path]) -> tuple[int, list[Path]]:
+    """Return the median shorter side of the pictures in pixels, and the files with several frames."""
+    sides, animated = [], []
     for path in files:
-        try:
-            with open_image(path) as image:
-                sides.append(min(image.size))
-                if getattr(image, "is_animated", False):
-                    animated.append(path)
-        except UNREADABLE:
-            unreadable.append(path)
+        with suppress(*UNREADABLE), open_image(path) as image:
+            sides.append(min(image.size))
+            if getattr(image, "is_animated", False):
+                animated.append(path)
     if not sides:
-        raise DataError(f"{unreadable[0]} is not a readable image, and neither is any other file: fix that")
-    return max(8, int(np.median(sides))), unreadable, animated
+        raise DataError(f"{files[0]} is not a readable image, and neither is any other file: fix that")
+    return max(8, int(np.median(sides))), animated
 
 
 def _table(folder: Path) -> Path | None:
