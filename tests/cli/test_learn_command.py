@@ -49,12 +49,12 @@ def test_a_class_survives_write_load_predict_export_and_a_second_learn(works, tr
         words = "learn", path, HOW[how], trained.with_name(how), "--out", tmp_path / f"learned {i}", "--json"
         assert works(*words).answer["learnt"] == ([] if i else list(NEW))
         path = tmp_path / f"learned {i}"
+        assert "The model has learned 2 classes: " in (path / "report.html").read_text("utf-8")
     lines = (path / "classes.csv").read_text("utf-8").splitlines()[-2:]
     assert [line.endswith(",,,,,,") for line in lines] == ["described" not in steps] * 2
     for name, rows in samples.items():
         np.save(tmp_path / "new.npy", rows[5])
         assert works("predict", path, tmp_path / "new.npy", "--json").answer[0]["classes"][0]["name"] == name
-    works("report", path)
     works("export", path, "--csv", tmp_path / "tables")
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     works("export", path, "--out", tmp_path / "model")

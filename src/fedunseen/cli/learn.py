@@ -9,7 +9,7 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import check_named, filled, open_run, print_json, say
-from fedunseen.core.errors import ArgumentError, ExperimentError
+from fedunseen.core.errors import ArgumentError, ExperimentError, counted
 
 if TYPE_CHECKING:
     from fedunseen.experiment.result.run import Run
@@ -38,8 +38,6 @@ def learn(
         raise ExperimentError(
             "there is nothing to learn: give --classes FILE, --class NAME, --support FOLDER or --sums FILE"
         )
-    from fedunseen.report import write_card
-
     run = open_run(path, client)
     if not sums:
         done = run.learn(named or classes, support, out)
@@ -49,9 +47,8 @@ def learn(
         run = run.first
         new, examples = read_all_class_sums(run, sums)
         done = run.learn(new or None, examples, out)
-    write_card(done)
     added = done.result["learnt"]
-    say(f"learned: {', '.join(added) if added else 'more of classes that were known'}", f"run:    {done.path}")
+    say(f"learned: {', '.join(added) if added else 'more of classes that were known'}", *_pages(done))
     print_json(as_json, {"run": str(done.path), "learnt": added, "classes": len(done.space.names)})
 
 
@@ -73,15 +70,11 @@ def adapt(
 
 def say_adapted(done: Run, as_json: bool) -> None:
     """Write the card and the report of an adapted run, and say what each unseen class got."""
-    from fedunseen.report import write_card, write_report
-
-    write_card(done)
-    report = write_report(done)
     note = done.result["adapted"]
     empty = {"before": None, "after": None}
     rows = [empty | dict(zip(note["classes"], row, strict=True)) for row in zip(*note["classes"].values(), strict=True)]
     say(*filled("adapted", {"note": note, "rows": rows, "result": done.result}).splitlines())
-    say(done.headline(), f"run:    {done.path}", f"report: {report}")
+    say(done.headline(), *_pages(done))
     print_json(as_json, done.result)
 
 
@@ -105,8 +98,7 @@ def sums(
         from fedunseen.experiment.forget import write_removal
 
         count = write_removal(run, data, out, samples or (), consent)
-        say(f"to be removed: {count} samples", f"file:   {out}")
-        return
+        return say(f"to be removed: {counted(count, 'sample')}", f"file:   {out}")
     counts = write_class_sums(run.first, data, out)
     say(f"summed: {', '.join(f'{name} ({count})' for name, count in counts.items())}", f"file:   {out}")
     if alone := [name for name, count in counts.items() if count == 1]:
@@ -132,24 +124,28 @@ def forget(
 ) -> None:
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""
     if bool(party) == bool(removing):
-        raise ArgumentError("give --party NAME, or --removing a,b with --kit, and one of them alone")
+        raise ArgumentError("give --party NAME, also with --removal FILE, or --removing a,b with --kit: one of the two")
     from fedunseen.experiment.forget import forget as forget_party
     from fedunseen.experiment.result.run import load_run
 
     if removing:
         from fedunseen.cli.deployment import host_removal
 
-        say_forgotten(host_removal(load_run(path), removing, kit, address, out), as_json)
-        return
+        return say_forgotten(host_removal(load_run(path), removing, kit, address, out), as_json)
     say_forgotten(forget_party(load_run(path), party, out, samples or (), removal, consent), as_json)
 
 
 def say_forgotten(done: Run, as_json: bool) -> None:
-    """Write the card of a run without some samples, and say what was removed."""
-    from fedunseen.report import write_card
-
-    write_card(done)
-    say(f"removed: {done.result['forgotten'][-1]}", done.headline(), f"run:    {done.path}")
+    """Write the card and the report of a run without some samples, and say what was removed."""
+    say(f"removed: {done.result['forgotten'][-1]}", done.headline(), *_pages(done))
     if "sums_sha256" in done.result:
         say("note: an observer of the sums from before and after learns exactly the sums of what was removed")
     print_json(as_json, done.result)
+
+
+def _pages(done: Run) -> tuple[str, str]:
+    """Write the card and the report of a new run; return the lines that say where they are."""
+    from fedunseen.report import write_card, write_report
+
+    write_card(done)
+    return f"run:    {done.path}", f"report: {write_report(done)}"
