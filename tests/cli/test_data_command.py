@@ -65,7 +65,7 @@ def test_few_shot_benchmarks_are_known_by_their_files(check, works, tweets, tmp_
     samples = {"samples": 70, "train": 30, "test_seen": 20, "test_unseen": 20}
     check(tmp_path / "digits", benchmark="mnist", attributes=0, seen=5, validation=0, unseen=5, **samples)
     shown = works("data", "check", tmp_path / "digits").out
-    assert "  attributes: none, the classes are learned from examples (few-shot)\n" in shown
+    assert "  attributes: none, the classes are learned from examples (few-shot)\n" in shown  # no names to read
     check(tweets["data.root"], *sets(tweets), benchmark="sent140", samples=60, seen=4, unseen=2)
 
 
@@ -122,8 +122,12 @@ def test_missing_and_unreadable_images_are_counted(check, tmp_path):
     check(tmp_path, "--images", *settings, unreadable=bad, bytes=30 * 3 * 32 * 32)
 
 
-def test_your_own_images_and_features(check, photos, make_folder, tmp_path):
-    check(make_folder(tmp_path / "mine"), benchmark="folder", samples=8 * 14 + 4 * 4)
+def test_your_own_images_and_features(check, works, photos, make_folder, tmp_path):
+    mine = make_folder(tmp_path / "mine")
+    check(mine, benchmark="folder", samples=8 * 14 + 4 * 4)
+    names = [line.rsplit(",", 6)[0] for line in (mine / "classes.csv").read_text("utf-8").splitlines()]
+    (mine / "classes.csv").write_text("\n".join(names), "utf-8")
+    assert "(few-shot); data.text_encoder = 'minilm' describes them" in works("data", "check", mine).out
     root = photos(tmp_path / "photos", PETS, 4)
     check(root, "--images", samples=16, unreadable=[])
     table = (root / "classes.csv").rename(root / "table.csv")

@@ -25,10 +25,8 @@ base = "base.toml"
 seeds = 2
 experiment.strategy.rounds = 3
 experiment.evaluation.selection = "last"
-
 [axes]
 lr = { key = "method.lr", values = [0.05, 0.5] }
-
 [axes.losses]
 "sce alone" = {}
 "+ con" = { method = { consistency = 0.1 } }
@@ -39,7 +37,6 @@ PAPER = """
 source = "No one (1900), Table 0"
 axes = ["losses", "lr"]
 metrics = ["zsl", "gzsl_seen"]
-
 [paper.figures]
 "+ con" = { "0.05" = [12.5, nan], "0.5" = [1, 2.25] }
 """
@@ -126,12 +123,10 @@ SETS = """
 [data_sets.birds]
 note = "twelve birds"
 method = { hidden = [8] }
-
 [data_sets.fish]
 beside = ["eels", "birds"]
 methods = { fedzsl = { scale = 2.0, consistency = 3.0 }, classifier = { hidden = [1] } }
 fixed = { method = { lr = 1.5 } }
-
 [data_sets.eels]
 data.root = "elsewhere"
 """

@@ -47,12 +47,10 @@ base = "base.toml"
 seeds = 2
 experiment.strategy.rounds = 15
 experiment.evaluation = { selection = "last", clients = false, embedding = false }
-
 [axes.what]
 "slow" = { method = { lr = 0.01 } }
 "fast" = { method = { lr = 0.1 } }
 "last" = { method = { lr = 0.05 } }
-
 [[figures]]
 lines = ["what"]
 """

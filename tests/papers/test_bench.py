@@ -20,23 +20,19 @@ from processes import GUARD, Forked, until
 
 TINY = """
 title = "Two methods"
-
 [bench]
 validation_runs = 2
 seeds = 2
 examples = [0, 1]
 seen_test = { fedzsl = "its rate" }
-
 [experiment]
 data = { name = "digit-pairs", train_per_class = 6, test_per_class = 6 }
 partition = { kind = "pccd", clients = 4 }
 strategy = { name = "fedavg", rounds = 2, local_epochs = 1 }
 evaluation = { clients = false, embedding = false }
-
 [axes.method.gaussian]
 method = { name = "gaussian" }
 evaluation.choose = { "method.shrinkage" = [0.1, 0.5] }
-
 [axes.method.fedzsl]
 method = { name = "fedzsl", kl = 0.0, consistency = 0.0 }
 evaluation.choose = { "method.lr" = [0.1, 0.5] }

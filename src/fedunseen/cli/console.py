@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import emit
-from fedunseen.core.errors import ArgumentError, ExperimentError, FedUnseenError
+from fedunseen.core.errors import ExperimentError, FedUnseenError, counted
 from fedunseen.core.files import holding
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def filled(template: str, context: Mapping[str, Any]) -> str:
 
     loader = PackageLoader("fedunseen.cli", "texts")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"quote": quote, "json": json.dumps}
+    environment.globals |= {"quote": quote, "json": json.dumps, "counted": counted}
     return environment.get_template(f"{template}.txt").render(context).rstrip("\n")
 
 
-def finish(run: Run, report: Path, as_json: bool, *lines: str) -> None:
-    """Say what came out of a run, ``lines`` after its headline, and where it is; with ``as_json`` its result too."""
+def finish(run: Run, report: Path, as_json: bool, *lines: str, said: Collection[str] = ()) -> None:
+    """Say what came out of a run (``lines`` after its headline, no notes ``said`` before); with JSON its result too."""
     result = run.result
     weak = result.get("summary", {}).get("text", [])  # classes, and advice
-    notes = [f"note: {note}" for note in result.get("notes", [])]
+    notes = [f"note: {note}" for note in result.get("notes", []) if note not in said]
     warnings = [f"warning: {each['what']} {each['remedy']}" for each in result.get("warnings", [])]
     say(run.headline(), *lines, *weak, *notes, *warnings, f"run:    {run.path}", f"report: {report}")
     print_json(as_json, result)
@@ -73,15 +73,6 @@ def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None
     """Raise an ExperimentError where a party consents to something unknown."""
     if stray := sorted(set(consent or ()) - set(known)):
         raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(known))}")
-
-
-def check_delta_limit(epsilon_limit: float | None, delta_limit: float, samples: int) -> None:
-    """Raise an ArgumentError where limits of privacy let a run give one of the party's samples away."""
-    if epsilon_limit is not None and delta_limit * samples >= 1:
-        raise ArgumentError(
-            f"--delta-limit {delta_limit:g} is not below one over {samples}, the number of your samples, so that a run "
-            "may give one of them away: give a smaller one"
-        )
 
 
 @contextmanager

@@ -43,9 +43,10 @@ def data_check(
     from fedunseen.tools.data import check
 
     info = check(folder, overrides_of(overrides), images)
-    layout = find("data", info["benchmark"]).describe() if info["missing"] else ""
+    kind = find("data", info["benchmark"])
+    texts = {"layout": kind.describe(), "nameable": "text_encoder" in kind.Settings.model_fields}
     lacking = _lacking(info) if info["part"] and "untrained" in info else []
-    show(info, filled("data_check", {**info, "layout": layout, "lacking": lacking}), as_json)
+    show(info, filled("data_check", {**info, **texts, "lacking": lacking}), as_json)
     if info["missing"] or info["problems"]:
         raise typer.Exit(2)
 

@@ -11,8 +11,8 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import filled, print_json, say
-from fedunseen.core.errors import DataError
-from fedunseen.core.files import holding, parse_json
+from fedunseen.core.errors import DataError, counted
+from fedunseen.core.files import holding, parse_json, write_json
 
 _STATUS = "status.json"
 
@@ -27,8 +27,6 @@ class Status(logging.Handler):
 
     def write(self, message: str, connected: bool, over: bool = False) -> None:
         """Write it, whole or not at all."""
-        from fedunseen.core.files import write_json
-
         write_json(self.path, {"connected": connected, "message": message, "over": over})
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -124,9 +122,10 @@ def ledger(
         return print_json(True, {**found, "releases": lines})
     if lines:
         print(filled("ledger", {"lines": lines}))
-    say(f"sent:   {found['messages']} messages, {found['bytes']:,} bytes, in {found['runs']} runs")
+    messages = counted(found["messages"], "message")
+    say(f"sent:   {messages}, {found['bytes']:,} bytes, in {counted(found['runs'], 'run')}")
     for data, (epsilon, delta) in found["spent"].items():
-        bound = "no bound" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:.1e}"
+        bound = "nothing bounds what it reveals" if epsilon is None else f"epsilon {epsilon:.3g}, delta {delta:.1e}"
         say(f"spent:  {bound}, on the data {data}")
 
 
@@ -139,5 +138,5 @@ def summary(lines: list[dict[str, Any]]) -> dict[str, Any]:
             epsilon, delta = spent.get(line["data"], (0.0, 0.0))
             total = None if epsilon is None or line["epsilon"] is None else epsilon + line["epsilon"]
             spent[line["data"]] = (total, delta + line["delta"])
-    total = math.fsum(line["bytes"] for line in sent)
-    return {"messages": len(sent), "bytes": int(total), "runs": len({line["run"] for line in lines}), "spent": spent}
+    total, runs = math.fsum(line["bytes"] for line in sent), {line["run"] for line in sent if line["kind"] != "refusal"}
+    return {"messages": len(sent), "bytes": int(total), "runs": len(runs), "spent": spent}

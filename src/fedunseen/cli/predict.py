@@ -10,7 +10,7 @@ import typer
 
 from fedunseen.cli import options as opt
 from fedunseen.cli.console import check_named, open_run, overrides_of, print_json, say
-from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
+from fedunseen.core.errors import ArgumentError, DataError, ExperimentError, counted
 from fedunseen.core.runs import check_question, check_where
 
 if TYPE_CHECKING:
@@ -66,14 +66,15 @@ def predict(
         answers.append({"input": name, "classes": best})
     if table is not None:
         _write(answers, table, proba)
-        say(f"{table}: {len(answers)} inputs, {sum(len(prediction['classes']) for prediction in answers)} lines")
+        lines = sum(len(prediction["classes"]) for prediction in answers)
+        say(f"{table}: {counted(len(answers), 'input')}, {counted(lines, 'line')}")
     print_json(as_json, answers)
     if table is None and not as_json:
         for prediction in answers:
             print(prediction["input"])
             for place, answer in enumerate(prediction["classes"], 1):
                 share = f"  {100 * answer['probability']:.1f} %" if proba else ""
-                print(f"  {place}. {answer['name']}  {answer['score']:.3f}{share}")
+                print(f"  {place}. {answer['name']}  {answer['score']:z.3f}{share}")
 
 
 def _check(run: Path, classes: Path | None, named: list[str] | None, table: Path | None, among: str, top: int) -> None:

@@ -74,8 +74,7 @@ def sweeps() -> None:
 
     for name in sweep_names():
         file, sets = read_file(name)
-        print(f"{name}: {file.title}")
-        print(f"    --data {', '.join(sets)}")
+        print(f"{name}: {file.title}" + (f"\n    --data {', '.join(sets)}" if sets else ""))
 
 
 def parts_of(only: list[str]) -> dict[str, list[str]]:

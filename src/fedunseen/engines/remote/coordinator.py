@@ -465,7 +465,7 @@ class Distributed(Named):
                 if len(there) < need:
                     missing = ", ".join(self.parties[client].name for client in clients if client not in there)
                     raise QuorumError(
-                        f"the plan of the masked sums needs {need} parties, and {missing} has not joined: wait for it"
+                        f"the plan of the masked sums needs {need} parties, but lacks {missing}: wait until all join"
                         + ("" if uniform else ", or set strategy.weights = 'uniform', which fixes no weights before")
                     )
                 weights = {} if uniform else {self.parties[k].name: self.parties[k].weight for k in there}
@@ -502,7 +502,7 @@ class Distributed(Named):
             greeted.update(party.name for party in new)
             time.sleep(_PAUSE)
         if missing := [party.name for party in self.parties if party.name not in greeted]:
-            _log.warning("not connected at the end of the run: %s", ", ".join(missing))
+            _log.warning("not there to be offered the model, which they may have: %s", ", ".join(missing))
 
     def _dismiss(self, parties: Sequence[PartyStatus], result: Mapping[str, Any], params: Params) -> None:
         given = (result, to_device(params, torch.device("cpu"))) if self.settings.deliver else ()
