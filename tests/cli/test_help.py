@@ -176,13 +176,43 @@ def test_only_what_begins_so_is_offered():
     assert "partition.clients=" in settings("")
 
 
-@pytest.mark.parametrize("still", ["", "threading.Timer(0.2, print, ['a thread']).start()"])
-def test_the_end_of_the_process_does_what_is_to_be_done(still):
-    script = f"import atexit, sys, threading; from fedunseen.__main__ import command; {still}\n"
-    script += "atexit.register(print, 'the end', end=''); sys.argv = ['fedunseen', sys.argv[1]]; command()"
+WAITING = "threading.Thread(target=lambda: (threading.main_thread().join(), print('a thread'))).start()"
+DAEMON = "threading.Thread(target=threading.Event().wait, daemon=True).start()"
+
+
+@pytest.mark.parametrize(
+    ("still", "last"), [("", "the end, at once"), (WAITING, "a thread\nthe end"), (DAEMON, "the end, at once")]
+)
+def test_the_end_of_the_process_does_what_is_to_be_done(still, last):
+    """Beside a thread that works for ever, PyTorch aborts a process that ends as usual."""
+    script = f"""if True:
+        import atexit, os, sys, threading
+        from fedunseen.__main__ import command
+        leave = os._exit
+        os._exit = lambda status: (print(", at once", end="", flush=True), leave(status))
+        {still}
+        atexit.register(print, "the end", end="")
+        sys.argv = ["fedunseen", sys.argv[1]]
+        command()"""
     ended = [subprocess.run([sys.executable, "-c", script, word], capture_output=True, text=True, check=False)
              for word in ("presets", "nonsense")]  # fmt: skip
     assert [done.returncode for done in ended] == [0, 2]
     assert ended[0].stdout.startswith("apy-clswgan")
-    for done in ended:
-        assert done.stdout.endswith("a thread\nthe end" if still else "the end")
+    assert ended[0].stdout.endswith(f"\n{last}")
+    assert ended[1].stdout == last
+
+
+@pytest.mark.parametrize("module", ["fedunseen.cli.main", "typer", "fedunseen.core.presets"])
+def test_an_interrupt_ends_it_with_130_and_no_traceback_also_while_modules_are_loaded(module):
+    script = f"""if True:
+        import os, signal, sys
+        class Interrupting:
+            def find_spec(name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+        sys.meta_path.insert(0, Interrupting)
+        from fedunseen.__main__ import command
+        sys.argv = ["fedunseen", "presets"]
+        command()"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

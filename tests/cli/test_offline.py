@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedunseen.engines.offline.party import facts_of
 from fedunseen.methods.closed_form.statistics import statistics, sums_sha256
 from fedunseen.secagg.enrolment import Credentials, Enrolment, enrol
 from fedunseen.tools.deal import deal
+from known_names import accounted
 from processes import sets
 from same import same
 
@@ -95,6 +97,43 @@ def test_what_a_party_may_not_send_it_does_not_and_the_ledger_lists_the_answer(o
     assert history["bytes"] == Path("north-plan.fedunseen").stat().st_size
     said = works("ledger", "fedunseen-north").err
     assert re.fullmatch(r"sent:   1 message, .* in 1 run\nspent:  nothing bounds what it reveals, .*\n", said)
+
+
+@accounted
+def test_each_plan_is_paid_for_once_whatever_its_run_is_called(offline, works, refused):
+    private = {
+        "data.features": ["l2"], "evaluation.selection": "last", "method.calibration": True, "privacy.clip": 1.0,
+        "privacy.name": "sample-level", "privacy.epsilon": 4.0, "privacy.noise_from": "system",
+    }  # fmt: skip
+    offline.plan(of=(*PLANNED, *sets(private)))
+    plan, limits = files.read(Path("plan.fedunseen"), "plan"), ("--consent", "again", "--epsilon-limit", 7)
+    lie("plan", {"plan": replace(plan.plan, nonce="00" * 16).content()}, out="twin")  # of the same run
+    few = offline.act("answer", "north", more=(*limits, "--delta-limit", 1e-6), call=refused)
+    assert "would spend a delta of 1e-05 after 0" in few
+    loose = ("--epsilon-limit", 7, "--delta-limit", 0.1)
+    join = "join", "127.0.0.1", "--insecure", "--name", "north", "--data", "data/north", "--patience", 0
+    for said in (offline.act("answer", "north", more=loose, call=refused), refused(*join, *loose)):
+        assert "--delta-limit 0.1 is not below one over 120, the number of your samples" in said
+    offline.act("answer", "north", more=limits)
+    offline.act("answer", "north", out="again", more=limits)  # the same bytes, which cost nothing
+    assert "an epsilon of 4 after 4" in offline.act("answer", "north", "twin", more=limits, call=refused)
+    assert not Path("north-twin.fedunseen").exists()
+    ((spent, _),) = works("ledger", "fedunseen-north", "--json").answer["spent"].values()
+    assert spent == 4
+    offline.act("answer", "north", "twin", more=(*limits[:-1], 8))
+
+
+def test_a_plan_that_lies_about_itself_is_refused_in_one_sentence(offline, refused):
+    offline.plan()
+    plan = files.read(Path("plan.fedunseen"), "plan")
+    hello, tree = plan["hello"], plan["hello"]["experiment"]
+    for experiment in (list(tree.items()), {**tree, "data": list(tree["data"].items())}, None):
+        lie("plan", {"hello": {**hello, "experiment": experiment}}, out="list")
+        assert "list.fedunseen is damaged" in offline.act("answer", "north", "list", call=refused)
+        assert "list.fedunseen is damaged" in refused("offline", "show", "list.fedunseen")
+    lie("plan", {"k": 1, "plan": replace(plan.plan, sums=4).content()}, out="later")
+    offline.act("withdraw", "south", "later", out="gone")
+    assert "has withdrawn" in offline.act("answer", "south", "later", call=refused)
 
 
 def test_a_masked_answer_says_nothing_alone_and_is_given_once(answered, offline, refused):
@@ -306,6 +345,18 @@ def test_a_party_refuses_what_it_should_not_answer(offline, refused):
         ({"plan": "south-plan"}, "is a file of the kind 'answer', not 'plan'"),
     ):
         assert why in offline.act("answer", "north", **words, call=refused)
+    asked = files.read(Path("plan.fedunseen"))
+    pairs, tables = list(asked["hello"]["experiment"].items()), asked["hello"]["experiment"]
+    for experiment in (pairs, {**tables, "data": pairs}, {**tables, "privacy": pairs}, {"data": {}}):
+        lie("plan", {"hello": {**asked["hello"], "experiment": experiment}}, out="lie")
+        why = "is damaged, or no file of `fedunseen offline` (its experiment is damaged): get it again"
+        assert why in offline.act("answer", "north", "lie", call=refused)
+        assert why in refused("offline", "show", "lie.fedunseen")
+    lie("plan", {"k": 1, "plan": replace(asked.plan, sums=4).content()}, out="lie")
+    why = "round 2 of a plan whose first round this party has not answered: withdraw from that"
+    assert why in offline.act("withdraw", "north", "lie", call=refused)
+    lie("plan", {"parties": [*NAMES, "x" * 201]}, out="lie")
+    assert "a list in its header is damaged" in offline.act("answer", "north", "lie", call=refused)
     assert not list(Path().glob("north-*"))
 
 

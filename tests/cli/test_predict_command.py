@@ -71,6 +71,7 @@ def test_arrays_of_pictures_answer_as_their_files_do(layout, predict, digits, tm
 
 def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, predict, digits, tmp_path):
     table = tmp_path / "answers.csv"
+    table.symlink_to("elsewhere.csv")
     done = command("predict", digits, *IMAGES, "--csv", table, "--proba", "--top", 100)
     assert done == (0, "", f"{table}: 3 inputs, 300 lines\n")
     rows = list(csv.DictReader(table.read_text("utf-8").splitlines()))
@@ -83,6 +84,7 @@ def test_a_table_has_a_line_for_each_place_and_shares_add_up(command, predict, d
         assert np.allclose(odds, np.exp(scores) / np.exp(scores).sum())
     shown = command("predict", digits, IMAGES[0], "--proba", "--top", 1).out.splitlines()[1]
     assert shown.endswith(f"  {100 * float(rows[0]['probability']):.1f} %")
+    assert table.is_symlink()
 
 
 def test_class_names_of_any_script_are_printed(works, predict, small, tmp_path, monkeypatch):

@@ -1,3 +1,7 @@
+import os
+import stat
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +10,8 @@ from safetensors.torch import load_file
 from fedunseen.core import files
 from fedunseen.core.errors import RunDirectoryError
 from fedunseen.core.files import write_text
+
+LINKS = ("there", "dangling")
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -20,6 +26,45 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def test_links_keep_their_target_and_pipes_and_our_output_receive_what_is_written(tmp_path):
+    (tmp_path / "target").mkdir()
+    for name in LINKS:
+        (tmp_path / name).symlink_to(Path("target") / name)
+    write_text(tmp_path / "target" / "there", "old")
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    saved, number = os.dup(2), os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(number, 2)
+    try:
+        for path in (tmp_path / "there", tmp_path / "dangling", pipe, log):
+            write_text(path, f"{path.name}\n")
+        os.write(2, b"after\n")
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(number)
+    assert (os.read(reader, 99), stat.S_ISFIFO(pipe.stat().st_mode)) == (b"pipe\n", True)
+    os.close(reader)
+    links = {name: ((tmp_path / name).is_symlink(), (tmp_path / "target" / name).read_text()) for name in LINKS}
+    assert links == {name: (True, f"{name}\n") for name in LINKS}
+    assert log.read_text() == "before\nlog\nafter\n"
+    assert {path.name for path in tmp_path.rglob("*")} == {*LINKS, "target", "pipe", "log"}
+
+
+def test_a_terminal_receives_what_is_written(tmp_path):
+    terminal, device = os.openpty()
+    os.set_blocking(terminal, False)
+    (tmp_path / "link").symlink_to(os.ttyname(device))
+    try:
+        write_text(tmp_path / "link", "row\n")
+        assert (os.read(terminal, 99), (tmp_path / "link").is_symlink()) == (b"row\r\n", True)
+    finally:
+        os.close(device)
+        os.close(terminal)
 
 
 def test_tensors_and_arrays_are_read_back_as_they_were(tmp_path):

@@ -19,8 +19,12 @@ from fedunseen.engines.remote.wire import failure, pack, unpack
 from fedunseen.experiment.by_file import Removing
 from fedunseen.experiment.client_data import PartyData, Removal
 from fedunseen.experiment.forget import forget
+from fedunseen.federation.run_directory import RunDirectory
+from fedunseen.privacy.client_level import plan_cost
+from fedunseen.privacy.releases import Releases, Site
 from fedunseen.secagg.enrolment import enrol
 from fedunseen.tools.deal import deal
+from known_names import accounted
 from links import KilledError, disturbed, kill, session
 from same import distance
 
@@ -467,6 +471,45 @@ def test_no_greeting_makes_a_masked_sum_that_of_one_party(section, change, why, 
     assert {kind for kind, *_ in link.heard} == {"hello"}
 
 
+@accounted
+def test_a_budget_pays_each_plan_once_whatever_the_coordinator_calls_its_runs(data, kits, tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "identity", lambda self: "ab" * 8)
+    private = {
+        "preset": "digit-pairs-gaussian", "data__features": ["l2"], "method__calibration": True, "privacy__clip": 1.0,
+        "privacy__name": "sample-level", "privacy__epsilon": 400.0, "privacy__noise_from": "system",
+    }  # fmt: skip
+    link = Table(tmp_path, data, kits, ["again"])
+    site = Site(link.party["north"], Releases(tmp_path / "north", 700.0, 1e-4), data / "north", plan_cost)
+    link.party["north"], link.change = site, disturbed("open", "south", kill)
+    with pytest.raises(KilledError):
+        hosted(link, tmp_path / "run", **private)
+    hosted(link, tmp_path / "run", resume=True, **private)  # the same sum, with the same noise
+    assert site.releases.spent(site.data) == (400.0, 1e-5)
+    stopped(link, tmp_path / "other", "--epsilon-limit 700: .* an epsilon of 400 after 400", **private)
+    assert (site.party.error.code, site.releases.spent(site.data)) == ("epsilon-limit", (400.0, 1e-5))
+    assert len({line["sha256"] for line in site.releases.lines if line["kind"] == "open"}) == 1
+
+
+def test_a_party_takes_few_masked_experiments_before_its_owner_looks(link, tmp_path):
+    """The attack: some twenty first models, by bisection, through whose ReLU one sample alone passes."""
+    greetings = []
+
+    def twist(name, header, tensors):
+        if header["kind"] == "hello" and name == "west":
+            greetings.append((dict(header), dict(tensors)))
+            header["version"] = "9.9"  # so that the run stops
+
+    link.twist = twist
+    stopped(link, tmp_path / "run")
+    header, tensors = greetings[0]
+    link.start("west")
+    for i in range(9):
+        assert not link.party["west"].done.is_set()
+        answer, _ = unpack(link.party["west"].answer(pack({**header, "run": f"{i:016x}"}, tensors)))
+        assert ("error" in answer) == (i == 8)
+    assert "this party has taken 8 masked experiments" in str(link.party["west"].error)
+
+
 # A party that lies
 
 
@@ -506,7 +549,7 @@ def test_a_party_cannot_be_told_from_noise_in_all_that_reaches_the_coordinator(o
     The test can fail: with masks of zeros it finds the update.
     """
     if off:
-        for name in ("party.own_mask", "server.own_mask", "party.key_stream"):
+        for name in ("party.own_mask", "party.key_stream"):
             monkeypatch.setattr(f"fedunseen.secagg.{name}", lambda *given: np.zeros(given[-1], np.uint64))
     hosted(link, tmp_path / "run", strategy__rounds=1)
     heard = [one for one in link.heard if one[0] not in ("hello", "stop", "plan", "signed")]

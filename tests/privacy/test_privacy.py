@@ -284,5 +284,6 @@ def test_a_run_counts_its_epsilon(tmp_path):
     plain, hidden = (run(experiment, tmp_path / str(i)) for i, experiment in enumerate(both))
     assert hidden.result["epsilon"] == plain.result["epsilon"] > 0
     assert "clipped" not in hidden.metrics[0]["privacy"]
+    assert (hidden.metrics[0]["losses"], bool(plain.metrics[0]["losses"])) == ({}, True)  # they have no noise
     assert "clients clipped their updates and added the noise under masks" in write_report(hidden).read_text("utf-8")
     assert json.loads((hidden.path / "manifest.json").read_bytes())["experiment"]["privacy"]["aggregation"] == "masked"

@@ -7,14 +7,21 @@ from unittest.mock import Mock
 
 import pytest
 
+from fedunseen.cli.console import check_delta_limit
 from fedunseen.cli.health import summary
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import ArgumentError, DataError, RefusedError
 from fedunseen.engines.remote.wire import failure, pack
-from fedunseen.privacy.client_level import plan_cost
+from fedunseen.privacy.client_level import epsilon, plan_cost
 from fedunseen.privacy.releases import Releases, Site, header_of
 from fedunseen.serve.run_monitor import SiteMonitor
+from known_names import accounted
 
-NOISE = {"name": "sample-level", "clip": 1.0, "epsilon": 3.0}
+NOISE = {"name": "sample-level", "clip": 1.0, "epsilon": 3.0, "aggregation": "masked"}
+WHO = ("sample", "client")
+MULTIPLIED, SUMS = (
+    {"name": "client-level", "clip": 1.0, "noise": 2.0, "aggregation": "masked"},
+    {"name": "sample-level"},
+)
 PRIVATE = {"privacy": NOISE, "strategy": {"rounds": 1, "name": "fedavg"}}
 
 
@@ -34,28 +41,28 @@ def hello(run="a" * 16, **experiment):
     return pack({"kind": "hello", "run": run, "experiment": {**PRIVATE, **experiment}})
 
 
-def round_of(number):
-    return pack({"kind": "round", "round": number})
+def round_of(number, plan="p" * 64):
+    return pack({"kind": "round", "round": number, "plan": plan})
 
 
-def site(folder, limit=None, reply=None, data="data"):
-    return Site(Answers(reply), folder, folder / data, plan_cost, limit)
+def site(folder, limit=None, reply=None, data="data", delta_limit=1e-4):
+    return Site(Answers(reply), Releases(folder, limit, delta_limit), folder / data, plan_cost)
 
 
 def test_a_release_is_on_disk_before_it_leaves_only_once_and_is_counted(tmp_path):
-    party = site(tmp_path, reply={"terms": {"loss": 0.5}, "seconds": 1.0})
+    party = site(tmp_path, 8.0, {"terms": {"loss": 0.5}, "seconds": 1.0})
     party.answer(hello())
     first = party.answer(round_of(0))
     assert party.answer(round_of(0)) == first  # lost on its way, and sent again
     lines = [json.loads(line) for line in (tmp_path / "releases.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["budget", "hello", "round"]
+    assert [line["kind"] for line in lines] == ["hello", "budget", "round"]
     assert (lines[-1]["bytes"], party.sent) == (len(first), 3 * len(first))
     assert party.received == len(hello()) + 2 * len(round_of(0))
     assert party.events[0]["losses"] == {"loss": 0.5}
     found = summary(party.releases.lines)
     assert (found["messages"], found["runs"], found["spent"]) == (2, 1, {party.data: (3.0, 1e-05)})
     with pytest.raises(RefusedError):
-        party.releases.charge("c/d", party.data, (6.0, 0.0), 8.0)
+        party.releases.charge("c/d", party.data, (6.0, 0.0))
 
 
 def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_path, monkeypatch):
@@ -67,21 +74,49 @@ def test_a_refusal_is_a_release_and_nothing_leaves_that_cannot_be_written(tmp_pa
 
 
 def test_the_budget_holds_over_runs_restarts_and_changed_plans(tmp_path):
-    site(tmp_path, 7.0).answer(hello())
-    site(tmp_path, 7.0).answer(hello())  # the same run after a restart costs nothing more
-    assert Releases(tmp_path).spent(site(tmp_path).data) == (3.0, 1e-05)
-    changed = site(tmp_path, 7.0)
-    changed.answer(hello(privacy={**NOISE, "epsilon": 4.0}))  # the same name, another plan
-    assert changed.party.error is None
-    third = site(tmp_path, 7.0)
-    assert "epsilon of 3 after 7" in header_of(third.answer(hello("b" * 16)))["error"]
-    assert (third.party.error.code, third.party.asked, third.party.done.is_set()) == ("epsilon-limit", [], True)
-    other = site(tmp_path, 7.0, data="other")
-    other.answer(hello("b" * 16))
-    assert other.party.error is None  # other data have a budget of their own
+    def asked(plan, run="a" * 16, data="data", **privacy):
+        party = site(tmp_path, 10.0, data=data)
+        answer = header_of(party.answer(hello(run, privacy={**NOISE, **privacy})))
+        answer = answer if "error" in answer else header_of(party.answer(round_of(0, plan)))
+        code = party.party.error and party.party.error.code
+        return answer.get("error"), code, len(party.party.asked), party.releases.spent(party.data)[0]
+
+    assert asked("1" * 64) == asked("1" * 64) == (None, None, 2, 3.0)  # after a restart it costs nothing more
+    assert asked("2" * 64) == (None, None, 2, 6.0)  # the same run has another plan, and so other noise
+    assert asked("1" * 64, epsilon=4.0) == (None, None, 2, 10.0)  # another experiment as the same run, and plan
+    why, *rest = asked("3" * 64)
+    assert ("epsilon of 3 after 10" in why, *rest) == (True, "epsilon-limit", 1, 10.0)
+    why, *rest = asked("1" * 64, "b" * 16)  # a new run, which is refused as it begins
+    assert ("epsilon of 3 after 10" in why, *rest) == (True, "epsilon-limit", 0, 10.0)
+    assert asked("1" * 64) == (None, None, 2, 10.0)
+    assert asked("3" * 64, data="other") == (None, None, 2, 3.0)  # other data have a budget of their own
 
 
-@pytest.mark.parametrize("privacy", [{}, {"name": "client-level", "clip": 1.0, "epsilon": 1.0}])
+def test_a_refused_greeting_changes_no_price(tmp_path):
+    """The party may still be in the run before, whose experiment is the dearer one."""
+    party = site(tmp_path, 10.0)
+    party.answer(hello())
+    party.party.reply = failure("KeyError")
+    party.answer(hello(privacy={**NOISE, "epsilon": 0.1}))
+    party.answer(round_of(0))
+    assert (party.party.error.code, len(party.party.asked)) == ("epsilon-unbounded", 2)
+
+
+def test_deltas_add_up_too(tmp_path):
+    party = site(tmp_path, 10.0, delta_limit=3e-5)
+    for run, delta in (("a" * 16, 1e-5), ("b" * 16, 1.9e-5)):
+        party.answer(hello(run, privacy={**NOISE, "delta": delta}))
+        party.answer(round_of(0))
+    party.answer(hello("c" * 16, privacy={**NOISE, "delta": 2e-6}))
+    assert (party.party.error.code, len(party.party.asked)) == ("delta-limit", 4)
+    assert party.releases.spent(party.data) == (6.0, pytest.approx(2.9e-5))
+    check_delta_limit(None, 1e-4, 10_000)
+    check_delta_limit(8.0, 1e-4, 9_999)
+    with pytest.raises(ArgumentError, match="not below one over 10000, the number of your samples"):
+        check_delta_limit(8.0, 1e-4, 10_000)
+
+
+@pytest.mark.parametrize("privacy", [{}, *({**NOISE, "name": f"{who}-level", "aggregation": "plain"} for who in WHO)])
 def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
     party = site(tmp_path, 8.0)
     party.answer(hello(privacy=privacy))
@@ -93,24 +128,42 @@ def test_a_run_without_noise_at_the_site_is_refused(tmp_path, privacy):
 
 @pytest.mark.parametrize(
     "experiment",
-    [{"privacy": {"name": "word"}}, {"privacy": [1]}, {"strategy": "fast"}, {"strategy": {"rounds": "many"}}],
-)
+    [
+        {"privacy": {"name": "word"}}, {"privacy": [1]}, {"strategy": "fast"}, {"strategy": {"rounds": "many"}},
+        {"privacy": MULTIPLIED, "strategy": {}}, {"privacy": {**MULTIPLIED, "name": "sample-level"}, "data": [1]},
+        None, "fast", [["privacy", NOISE], ["strategy", PRIVATE["strategy"]]],
+    ],
+)  # fmt: skip
 def test_an_experiment_that_makes_no_sense_is_refused_before_the_party_reads_it(tmp_path, experiment):
     party = site(tmp_path)
-    assert "cannot be computed" in header_of(party.answer(hello(**experiment)))["error"]
+    whole = {**PRIVATE, **experiment} if isinstance(experiment, dict) else experiment
+    answer = party.answer(pack({"kind": "hello", "run": "a" * 16, "experiment": whole}))
+    assert "cannot be computed" in header_of(answer)["error"]
+    assert (party.party.error.code, party.party.done.is_set()) == ("epsilon-unknown", True)
     assert (party.party.asked, party.releases.lines) == ([], [])
 
 
-def test_a_budget_covers_a_noise_multiplier():
-    pytest.importorskip("dp_accounting")
-    masked = {"name": "client-level", "clip": 1.0, "noise": 2.0, "aggregation": "masked"}
-    few, many = (plan_cost({"privacy": masked, "strategy": {"rounds": rounds}})[0] for rounds in (2, 20))
-    assert 0 < few < many < math.inf
+@accounted
+@pytest.mark.parametrize(
+    ("privacy", "quantization", "rounds", "accountant"),
+    [
+        ({}, "none", 2, "pld"), ({}, 8, 20, "pld"), (SUMS, "none", 1, "pld"), (SUMS, 8, 1, "rdp"), (SUMS, 8, 3, "rdp"),
+        (SUMS, None, 1, "rdp"),
+    ],
+)  # fmt: skip
+def test_a_budget_covers_a_noise_multiplier(privacy, quantization, rounds, accountant):
+    """The bound that the run reports; whoever asks for part of the rounds alone is not believed."""
+    strategy = {"rounds": rounds, "fraction": 0.1}
+    charged = plan_cost({
+        "privacy": {**MULTIPLIED, **privacy}, "strategy": strategy, "data": {"quantization": quantization},
+    })  # fmt: skip
+    assert charged == (epsilon(2.0, 1.0, rounds, 1e-5, accountant), 1e-5)
+    assert 0 < epsilon(2.0, 1.0, rounds, 1e-5, "pld") < epsilon(2.0, 1.0, rounds, 1e-5, "rdp")
 
 
 def test_a_line_that_a_kill_has_cut_is_dropped_and_a_damaged_history_is_refused(tmp_path):
     party = site(tmp_path)
-    party.answer(hello())
+    party.answer(hello(privacy={}))
     file = tmp_path / "releases.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"time": "20')
@@ -142,6 +195,6 @@ def test_the_page_shows_what_the_site_sent(tmp_path):
     shown = monitor.state()
     assert (shown["phase"], shown["round"], shown["budget"]) == ("training", 1, 8.0)
     assert (shown["site"]["epsilon"], shown["site"]["result"]) == (3.0, {"ZSL": 40.0})
-    assert [line["kind"] for line in shown["site"]["releases"]] == ["budget", "hello", "round"]
+    assert [line["kind"] for line in shown["site"]["releases"]] == ["hello", "budget", "round"]
     assert [event["losses"] for event in shown["events"]] == [{"loss": 0.5}]
     assert monitor.state(shown["seq"])["events"] == []

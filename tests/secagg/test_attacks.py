@@ -94,6 +94,17 @@ def test_f3_two_plans_side_by_side_open_one_sum():
     assert "released under another plan" in refusal(parties.open, rho, plan=second)
 
 
+def test_two_plans_side_by_side_are_opened_for_one_roster():
+    parties = Parties(4)
+    second = parties.new_plan()
+    parties.agree(second)
+    rho, _ = parties.up_to_masked()
+    other, _ = parties.up_to_masked(0, 0, parties.names[:3], plan=second)
+    parties.open(rho)
+    why = refusal(parties.open, other, 0, parties.names[:3], plan=second)
+    assert "the roster differs from that of an opened sum by p3" in why
+
+
 def test_f4_parties_with_different_experiments_or_models_are_in_no_sum_together(parties):
     client, other = parties.clients["p3"], parties.new_plan(experiment=OTHER)
     mine = client.sign(other)
@@ -382,6 +393,12 @@ def test_enrolment_is_signed_and_changes_by_its_authority_alone(tmp_path):
     assert "another authority" in refused(ledger.pin, in_memory(names)["west"].enrolment)
     change(tmp_path / "authority", tmp_path / "left", remove=["west"])
     assert Enrolment.load(tmp_path / "left" / "coordinator").names == ["east", "north", "south"]
+
+
+def test_a_stranger_s_list_of_parties_brings_no_escape_sequences():
+    """``fedunseen offline show`` prints the names of a list that a file carries."""
+    listed = in_memory(["north\x1b[2K", "south", "west"])["south"].enrolment
+    assert "cannot be a party's name" in refused(Enrolment.read, listed.text(), "a.fedunseen")
 
 
 @pytest.mark.parametrize("file", ["ledger.json", "released"])

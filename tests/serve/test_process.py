@@ -69,8 +69,8 @@ def test_with_a_certificate_it_speaks_tls(started, tmp_path):
         assert httpx.get(f"{url}classes", headers=headers, verify=False, timeout=120).status_code == expected
 
 
-def test_a_port_that_is_taken(digits):
+def test_a_port_that_is_taken_is_said_before_anything_is_loaded(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ArgumentError, match=f"127.0.0.1:{port} cannot be listened at .*: choose another --host or"):
-            command.serve(digits, port=port)
+            command.serve(tmp_path / "no run", port=port)

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from fedunseen.cli.logs import emit
-from fedunseen.core.errors import ExperimentError, FedUnseenError, counted
+from fedunseen.core.errors import ArgumentError, ExperimentError, FedUnseenError, counted
 from fedunseen.core.files import holding
 
 if TYPE_CHECKING:
@@ -73,6 +73,15 @@ def check_consent(consent: Sequence[str] | None, known: Collection[str]) -> None
     """Raise an ExperimentError where a party consents to something unknown."""
     if stray := sorted(set(consent or ()) - set(known)):
         raise ExperimentError(f"--consent {stray[0]}: choose among {', '.join(sorted(known))}")
+
+
+def check_delta_limit(epsilon_limit: float | None, delta_limit: float, samples: int) -> None:
+    """Raise an ArgumentError where limits of privacy let a run give one of the party's samples away."""
+    if epsilon_limit is not None and delta_limit * samples >= 1:
+        raise ArgumentError(
+            f"--delta-limit {delta_limit:g} is not below one over {samples}, the number of your samples, so that a run "
+            "may give one of them away: give a smaller one"
+        )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import check_consent, finish, overrides_of, say, sole_user
+from fedunseen.cli.console import check_consent, check_delta_limit, finish, overrides_of, say, sole_user
 from fedunseen.cli.dashboard import BindAddress, both, live, live_page, watched
 from fedunseen.cli.health import Status
 from fedunseen.cli.logs import logged
@@ -192,6 +192,7 @@ def join(
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
     epsilon_limit: opt.EpsilonLimit = None,
+    delta_limit: opt.DeltaLimit = 1e-4,
     patience: Annotated[float, typer.Option(help="Seconds to look for a coordinator that is gone.")] = 300.0,
     *,
     listen_at: BindAddress | None,
@@ -199,8 +200,7 @@ def join(
     """Take part in a federation with your own data, which stay here."""
     at, port = _address(address)
     own = _own_settings(overrides)
-    named = None if name is None else [name]
-    (who, *_) = _credentials(kit, insecure, "--name", named)
+    (who, *_) = _credentials(kit, insecure, "--name", None if name is None else [name])
     check_consent(consent, _CONSENT)
     if samples and not removal:
         raise ArgumentError("--samples are for a removal: give --removal, or leave them out")
@@ -211,7 +211,7 @@ def join(
     from fedunseen.experiment.client_data import PartyData, Removal
     from fedunseen.experiment.manifest import unused
     from fedunseen.privacy.client_level import plan_cost
-    from fedunseen.privacy.releases import Site
+    from fedunseen.privacy.releases import Releases, Site
 
     state = state or Path(f"fedunseen-{who}")
     out = free_folder(out) if out is not None else unused(Path("runs") / who)
@@ -219,11 +219,12 @@ def join(
         agreed = Removal(samples or (), "removal" in (consent or ())) if removal else None
         held = PartyData(data, own, home=out, masked=masked or removal, removal=agreed)
         rows = held.benchmark.train
+        check_delta_limit(epsilon_limit, delta_limit, len(rows))
         classes = len(set(held.benchmark.labels[rows].tolist()))
         held.tell_left_out(say)
         say(f"{who}: {counted(len(rows), 'sample')} of {counted(classes, 'class')}; looking for {at}:{port}")
         party = Party(held.prepare, state, _log.info, {"DATA": data}, kit, consent or ())
-        site = Site(party, state, data, plan_cost, epsilon_limit)
+        site = Site(party, Releases(state, epsilon_limit, delta_limit), data, plan_cost)
 
         def page() -> SiteMonitor:
             from fedunseen.serve.run_monitor import SiteMonitor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedunseen.cli import options as opt
-from fedunseen.cli.console import check_consent, filled, finish, overrides_of, say, sole_user
+from fedunseen.cli.console import check_consent, check_delta_limit, filled, finish, overrides_of, say, sole_user
 from fedunseen.cli.learn import say_adapted, say_forgotten
 from fedunseen.core.errors import ArgumentError, RefusedError
 from fedunseen.core.files import existing_folder, free_folder, parse_json, write_json
@@ -185,6 +185,7 @@ def answer(
     plain: Annotated[bool, typer.Option("--plain", help="Agree to sums in clear if the plan asks for them.")] = False,
     samples: opt.Removed = None,
     epsilon_limit: opt.EpsilonLimit = None,
+    delta_limit: opt.DeltaLimit = 1e-4,
     overrides: opt.Own = None,
     plugins: opt.Plugins = None,
 ) -> None:
@@ -193,15 +194,15 @@ def answer(
     from fedunseen.engines.offline.files import read, write
     from fedunseen.engines.offline.party import Answering
     from fedunseen.privacy.client_level import plan_cost
-    from fedunseen.privacy.releases import Releases, data_mark, run_mark
+    from fedunseen.privacy.releases import Releases, data_mark, planned
 
     own_settings = overrides_of(overrides)
     asked = read(plan, "plan")
     with _party(credentials, data, state, consent) as (own, ledger):
         answering = Answering(asked, own, ledger, consent or (), plain)
         assert ledger.folder is not None
-        releases, run = Releases(ledger.folder.parent), run_mark(asked["hello"])
-        releases.charge(run, data_mark(data), plan_cost(asked["hello"]["experiment"]), epsilon_limit)
+        releases = Releases(ledger.folder.parent, epsilon_limit, delta_limit)
+        run, cost, _ = planned(asked["hello"], plan_cost)
         content = answering.stored()
         again = content is not None
         if content is None:
@@ -211,9 +212,11 @@ def answer(
                 agreed = Removal(samples or (), "removal" in (consent or ()))
                 removal = agreed if samples or asked.plan.removing else None
                 held = PartyData(data, own_settings, masked=asked["masked"], removal=removal)
+                check_delta_limit(epsilon_limit, delta_limit, len(held.benchmark.train))
                 hello = {**asked["hello"], "client": asked["parties"].index(own.name)}
                 ready = held.prepare(hello, asked.greeting)
             held.tell_left_out(say)
+            releases.charge(run, data_mark(data), cost, asked.plan.digest)
             content = answering.answer(ready)
             counts = {"samples": ready.samples, "classes": ready.classes}
             if asked.adapts:

@@ -99,6 +99,9 @@ EpsilonLimit = Annotated[
     float | None,
     typer.Option(min=0.0, help="Refuse a run that would spend more privacy on these data, over all runs together."),
 ]
+DeltaLimit = Annotated[
+    float, typer.Option(min=0.0, max=1.0, help="With --epsilon-limit: the same of delta. Below one over your samples.")
+]
 Data = Annotated[Path, typer.Option(help="Your data: classes.csv and features.npz, or folders of images.")]
 State = Annotated[
     Path | None, typer.Option(help="Where to keep what must not be lost: the ledger (default: fedunseen-NAME).")

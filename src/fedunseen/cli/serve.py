@@ -42,6 +42,11 @@ def serve(
 ) -> None:
     """Serve a run's model over HTTP, and a page to try it on; Ctrl-C or SIGTERM ends it."""
     speak(log_format)
+    listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
+    token, write_token = listen_at.token(), None if write_token_file is None else read_token(write_token_file)
+    if write_token is not None and write_token == token:
+        raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
+    listen_at.listen().close()  # now, because libraries and the model take seconds
     try:
         import uvicorn
 
@@ -55,10 +60,6 @@ def serve(
     from fedunseen.core.memory import libraries_set_aside
     from fedunseen.serve import Recognizer
 
-    listen_at = BindAddress(host, port, token_file, certificate, key, insecure)
-    token, write_token = listen_at.token(), None if write_token_file is None else read_token(write_token_file)
-    if write_token is not None and write_token == token:
-        raise ArgumentError("--write-token-file and --token-file hold one token: make another for writing")
     model = Recognizer(open_run(path, client), adapt)
     limits = Limits()
     app = create_app(model, token, listen_at.local, limits, write_token)

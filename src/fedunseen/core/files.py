@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,20 +99,43 @@ def holding(folder: Path, name: str = ".lock") -> Iterator[bool]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; the file written there replaces ``path`` if nothing failed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Yield a temporary path; the file written there replaces ``path``, or what it links to, if nothing failed.
+
+    A pipe, a device or this process's own output cannot be replaced: it receives the content.
+    """
+    target, receiver = Path(os.path.realpath(path)), _receiver(path)
+    if receiver is None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() if receiver is not None else nullcontext(target.parent) as folder:
+        temporary = Path(folder, f".{target.name}.{os.getpid()}.tmp")
+        try:
+            yield temporary
+            if receiver is not None:
+                with open(receiver, "wb", closefd=receiver is path) as stream:
+                    stream.write(temporary.read_bytes())
+                return
+            with open(temporary, "rb+") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except OSError as error:
+            if error.errno and error.filename is None:  # a full disk names no file
+                error.filename = str(path)
+            raise
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _receiver(path: Path) -> Path | int | None:
+    """Return what the content of ``path`` must be written to, where replacing it would lose something; else None."""
     try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError as error:
-        if error.errno and error.filename is None:  # a full disk names no file
-            error.filename = str(path)
-        raise
-    finally:
-        temporary.unlink(missing_ok=True)
+        there = os.stat(path)
+    except FileNotFoundError:
+        return None
+    for number in (1, 2):  # opened again, a file that others write too would lose what it holds
+        with suppress(OSError):
+            if os.path.samestat(there, os.fstat(number)):
+                return number
+    return None if stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode) else path
 
 
 @contextmanager

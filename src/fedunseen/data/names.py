@@ -5,7 +5,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from fedunseen.core.errors import DataError, shortened
+from fedunseen.core.errors import DataError
 
 # Characters without width that Unicode counts as letters or accents: fillers and variation selectors.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
@@ -66,7 +66,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         >>> did_you_mean("teapot", ["zebra", "horse"])
         ''
     """
-    close = difflib.get_close_matches(shortened(name), list(known), n=1)
+    close = difflib.get_close_matches(name, list(known), n=1)
     return f": did you mean {close[0]!r}?" if close else ""
 
 

@@ -60,7 +60,7 @@ class EfficientNetLiteSettings(WeightsSettings):
     """How images are resized to the network's side, not in proportion: `bicubic`, as in training, or `bilinear`."""
     runtime: Literal["torch", "onnx"] = "torch"
     """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), on the CPU: it takes
-    seconds to begin, was 1.3 to 1.75 times as fast on two processors, and agrees to five digits, not to the last."""
+    seconds to begin, was up to 1.2 times as fast on an AMD EPYC, and agrees to five digits, not to the last."""
 
 
 class EfficientNetLite(FrozenEncoder):

@@ -118,19 +118,20 @@ def epsilon(noise: float, rate: float, rounds: int, delta: float, accountant: Ac
 def plan_cost(experiment: Mapping[str, Any]) -> tuple[float, float]:
     """Return (epsilon, delta) of a whole run from the experiment that a party is sent.
 
-    Epsilon is infinite where this party adds no noise: without ``[privacy]``, and at ``client-level`` without masks,
-    where the coordinator adds it. A noise multiplier is not needed where a budget is set, which the run keeps.
+    Epsilon is infinite where this party adds no noise, and without masks: then the coordinator adds it, or sees how
+    many samples there are. A noise multiplier is not needed where a budget is set, which the run keeps.
     """
     settings = PrivacySettings(**experiment.get("privacy", {}))
-    if settings.name == "none" or (settings.name == "client-level" and settings.aggregation == "plain"):
+    if settings.name == "none" or settings.aggregation == "plain":
         return math.inf, 0.0
     if settings.noise is None:
         assert settings.epsilon is not None
         return settings.epsilon, settings.delta
-    strategy = experiment.get("strategy", {})
-    rounds = 1 if settings.name == "sample-level" else int(strategy.get("rounds", 1))
-    rate = 1.0 if settings.name == "sample-level" else float(strategy.get("fraction", 1.0))
-    return epsilon(settings.noise, rate, rounds, settings.delta), settings.delta
+    # Each party takes part in every round under masks. Of whole numbers, the bound of discrete noise is reported.
+    whole = settings.name == "sample-level" and experiment["data"].get("quantization") != "none"
+    accountant: Accountant = "rdp" if whole else "pld"
+    rounds = int(experiment["strategy"]["rounds"])
+    return epsilon(settings.noise, 1.0, rounds, settings.delta, accountant), settings.delta
 
 
 @lru_cache(maxsize=8)
@@ -273,7 +274,8 @@ class Private(Filter):
         update = {name: value * factor if factor else torch.zeros_like(value) for name, value in reply.update.items()}
         most, own = max(self.weights.values()), 1.0 if self.uniform else float(reply.classes)
         deviation = self.noise * self.clip * most / own / math.sqrt(parties)
-        return replace(reply, update=add_noise(update, deviation, self._noise_stream(round, reply.client)))
+        update = add_noise(update, deviation, self._noise_stream(round, reply.client))
+        return replace(reply, update=update, terms={})  # losses would leave without noise
 
     def _noise_stream(self, round: int, client: int | None = None) -> np.random.Generator:
         if self.privacy.noise_from == "system":

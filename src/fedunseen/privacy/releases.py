@@ -23,14 +23,15 @@ Cost = Callable[[Mapping[str, Any]], tuple[float, float]]
 """Returns (epsilon, delta) of a whole run from its experiment; epsilon is infinite where nothing bounds it."""
 
 _FILE = "releases.jsonl"
+_PLAN = 64  # digits of a plan's digest
 _SENT = ("hello", "round", "plan", "signed", "shares", "masked", "open")  # kinds of messages whose answers are releases
 
 
 class Releases:
     """The history of a site's releases, append-only."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / _FILE
+    def __init__(self, folder: Path, limit: float | None = None, delta_limit: float = 1.0) -> None:
+        self.path, self.limit, self.delta_limit = folder / _FILE, limit, delta_limit
         self.lines: list[dict[str, Any]] = []
         self._whole: int | None = None  # bytes of the file before a cut line
         try:
@@ -66,51 +67,72 @@ class Releases:
         epsilons = [math.inf if line["epsilon"] is None else float(line["epsilon"]) for line in budgets]
         return sum(epsilons), sum(float(line["delta"]) for line in budgets)
 
-    def charge(self, run: str, data: str, cost: tuple[float, float], limit: float | None) -> None:
-        """Reserve the privacy that a run will spend, unless that was done for the same run and plan."""
-        if any(line["kind"] == "budget" and (line["run"], line["data"]) == (run, data) for line in self.lines):
+    def check(self, data: str, cost: tuple[float, float]) -> None:
+        """Refuse what would spend more than the owner's limits."""
+        (epsilon, delta), (spent, risked), limit = cost, self.spent(data), self.limit
+        if limit is None:
             return
-        epsilon, delta = cost
-        spent, _ = self.spent(data)
-        if limit is not None and math.isinf(epsilon):
+        if math.isinf(epsilon):
             raise RefusedError(
                 f"--epsilon-limit {limit:g}: nothing bounds what this run reveals of this party: agree on "
-                "privacy.name = 'sample-level', or on 'client-level' with privacy.aggregation = 'masked'",
+                "privacy.aggregation = 'masked' with privacy.name = 'sample-level' or 'client-level'",
                 "epsilon-unbounded",
             )
-        if limit is not None and spent + epsilon > limit:
+        if spent + epsilon > limit:
             raise RefusedError(
                 f"--epsilon-limit {limit:g}: this run would spend an epsilon of {epsilon:.3g} after {spent:.3g} on the "
                 "same data: agree on a smaller privacy.epsilon, or raise the limit",
                 "epsilon-limit",
             )
-        self.add(run, "budget", data=data, epsilon=None if math.isinf(epsilon) else epsilon, delta=delta)
+        if risked + delta > self.delta_limit:
+            raise RefusedError(
+                f"--delta-limit {self.delta_limit:g}: this run would spend a delta of {delta:.3g} after {risked:.3g} "
+                "on the same data: agree on a smaller privacy.delta, or raise the limit",
+                "delta-limit",
+            )
+
+    def charge(self, run: str, data: str, cost: tuple[float, float], plan: str = "") -> None:
+        """Reserve the privacy that a run will spend, unless that was done for the same plan of masked sums.
+
+        A party opens each sum of a plan once. The same run under another plan releases other noise.
+        """
+        budgets = [line for line in self.lines if line["kind"] == "budget"]
+        if any((line["run"], line["data"], line.get("plan", "")) == (run, data, plan) for line in budgets):
+            return
+        self.check(data, cost)
+        epsilon, delta = None if math.isinf(cost[0]) else cost[0], cost[1]
+        self.add(run, "budget", data=data, epsilon=epsilon, delta=delta, **({"plan": plan} if plan else {}))
 
 
 class Site:
     """Stands before a party: every answer is written down before it leaves, and counted for the site's page."""
 
-    def __init__(self, party: Party, folder: Path, data: Path, cost: Cost, limit: float | None = None) -> None:
-        self.party, self.cost, self.limit = party, cost, limit
-        self.releases = Releases(folder)
+    def __init__(self, party: Party, releases: Releases, data: Path, cost: Cost) -> None:
+        self.party, self.releases, self.cost = party, releases, cost
         self.data = data_mark(data)
         self.received = self.sent = 0
         self.events: list[dict[str, Any]] = []
         self.experiment: dict[str, Any] = {}
         self.rounds = 0
         self.result: dict[str, Any] = {}
-        self._run = ""
+        self._run, self._cost = "", (0.0, 0.0)
         self._guard = threading.Lock()
 
     def answer(self, message: bytes) -> bytes:
         """Answer the coordinator as the party does, within the owner's budget, and write the answer down first."""
         with self._guard:
             header = header_of(message)
+            kind = header.get("kind")
             self.received += len(message)
             try:
-                if header.get("kind") == "hello":
+                if kind == "hello":
                     self._greeted(header)
+                elif kind == "round" and self._run:
+                    plan = "" if math.isinf(self._cost[0]) else str(header.get("plan"))[:_PLAN]
+                    self.releases.charge(self._run, self.data, self._cost, plan)
                 answer = self.party.answer(message)
+                if kind == "hello" and is_failure(answer):
+                    self._cost = math.inf, 0.0  # what it answers to now may be of the greeting before
                 self._written(header, answer)
             except RefusedError as error:
                 self.party.error = error
@@ -122,16 +144,12 @@ class Site:
             return answer
 
     def _greeted(self, header: Mapping[str, Any]) -> None:
-        experiment = header.get("experiment")
-        if not isinstance(experiment, dict):
-            return  # the party refuses it
-        try:
-            run, cost = run_mark(header), self.cost(experiment)
-            rounds = int(experiment.get("strategy", {}).get("rounds", 0))
-        except (FedUnseenError, ValueError, TypeError, AttributeError, OverflowError) as error:
-            raise RefusedError(f"the privacy of the coordinator's experiment cannot be computed: {error}") from None
-        self.releases.charge(run, self.data, cost, self.limit)
-        self._run, self.experiment, self.rounds = run, experiment, rounds
+        run, cost, rounds = planned(header, self.cost)
+        if math.isinf(cost[0]):
+            self.releases.charge(run, self.data, cost)
+        elif not any((line["kind"], line["run"]) == ("budget", run) for line in self.releases.lines):
+            self.releases.check(self.data, cost)  # refuses now what it would refuse later
+        self._run, self._cost, self.rounds, self.experiment = run, cost, rounds, header["experiment"]
 
     def _written(self, header: Mapping[str, Any], answer: bytes) -> None:
         kind = header.get("kind")
@@ -157,10 +175,18 @@ def data_mark(data: Path) -> str:
     return hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:16]
 
 
-def run_mark(greeting: Mapping[str, Any]) -> str:
-    """Return the name of a run and the digest of the experiment that the greeting brings."""
-    experiment = json.dumps(greeting["experiment"], sort_keys=True)
-    return f"{greeting.get('run')}/{hashlib.sha256(experiment.encode()).hexdigest()[:16]}"
+def planned(greeting: Mapping[str, Any], cost: Cost) -> tuple[str, tuple[float, float], int]:
+    """Return what a greeting says of its run: its name with the digest of its experiment, its cost, its rounds."""
+    experiment = greeting.get("experiment")
+    try:
+        if not isinstance(experiment, dict):
+            raise TypeError("it is not a table")
+        spends, rounds = cost(experiment), int(experiment.get("strategy", {}).get("rounds", 0))
+    except (FedUnseenError, ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+        why = f"the privacy of the coordinator's experiment cannot be computed: {error}"
+        raise RefusedError(why, "epsilon-unknown") from None
+    digest = hashlib.sha256(json.dumps(experiment, sort_keys=True).encode()).hexdigest()
+    return f"{greeting.get('run')}/{digest}", spends, rounds
 
 
 def header_of(message: bytes) -> dict[str, Any]:

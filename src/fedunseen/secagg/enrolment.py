@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedunseen.core.errors import DataError, RefusedError
+from fedunseen.core.errors import DataError, ExperimentError, RefusedError
 from fedunseen.core.files import replacing
+from fedunseen.core.party_names import party_names
 from fedunseen.secagg import primitives
 from fedunseen.secagg.primitives import SecAggError, canonical, digest, from_hex, sign, verify
 
@@ -123,9 +124,10 @@ class Enrolment:
                 found = replace(found, coordinator=from_hex(tree["coordinator"], 32))
             if found.content() != {key: value for key, value in tree.items() if key != "signature"}:
                 raise ValueError("its numbers do not fit together")
+            party_names(list(keys))  # they are shown
             if not 0 <= 3 * found.colluding < max(1, len(keys)):
                 raise ValueError(f"c = {found.colluding} of n = {len(keys)} parties is not below a third")
-        except (ValueError, RecursionError, TypeError, KeyError, AttributeError, SecAggError) as error:
+        except (ValueError, RecursionError, TypeError, KeyError, AttributeError, SecAggError, ExperimentError) as error:
             raise RefusedError(f"{path} is damaged ({error}): copy it again from the authority") from None
         if not verify(found.authority, found.signature, _PURPOSE + canonical(found.content())):
             raise RefusedError(f"{path} is not signed by its authority: copy it again from the authority")

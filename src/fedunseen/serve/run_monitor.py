@@ -237,7 +237,7 @@ class SiteMonitor(Monitor):
             "stage": "training",
             "deployed": True,
             "parties": [own],
-            "budget": self.site.limit,
+            "budget": self.site.releases.limit,
             "site": self._history() | {"result": {SHORT[key]: result[key] for key in SHORT if key in result}},
         }
 

@@ -29,6 +29,8 @@ _FIRST = b"fedunseen file 1\n"
 _PURPOSE = b"fedunseen file"
 _LIMIT = 2**31  # bytes of a file whose plan is not known
 _SPARE = 2**21  # bytes that a header and the names of tensors may take
+_SECTIONS = ("method", "data", "privacy", "strategy")  # of a plan's experiment, read before it is a whole one
+_NAME = 200  # characters of a party's name or a digest
 _FIELDS: dict[str, dict[str, type]] = {
     "plan": {
         "plan": dict, "k": int, "parties": list, "masked": bool, "elements": int, "hello": dict, "withdrawals": list,
@@ -165,10 +167,16 @@ def _checked(header: Mapping[str, Any]) -> str:
     if header.keys() != wanted.keys() or any(type(header[key]) is not one for key, one in wanted.items()):
         raise WireError("its header lacks fields, or has unknown ones")
     names = [*header.get("parties", ()), *header.get("plans", ())]
-    if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
+    if not all(isinstance(one, str) and len(one) <= _NAME for one in names) or len(set(names)) < len(names):
         raise WireError("a list in its header is damaged")
     if kind == "plan":
         fits = 0 <= header["k"] < Plan.read(header["plan"]).sums and 0 < header["elements"] < _LIMIT // 8
+        experiment = header["hello"].get("experiment")
+        fits = fits and isinstance(experiment, dict) and isinstance(experiment.get("data"), dict)
         if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
             raise WireError("its header is damaged")
+        tree = header["hello"].get("experiment")
+        sections = [tree.get(name, {}) for name in _SECTIONS] if isinstance(tree, dict) else [None]
+        if not all(isinstance(one, dict) for one in sections) or "name" not in sections[0]:
+            raise WireError("its experiment is damaged")
     return kind

@@ -264,6 +264,10 @@ def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
                 "this party has answered the plan, or one that it follows, so that a sum without this party would "
                 "reveal its sums: it cannot withdraw"
             )
+    if plan["k"] and plan.plan.digest not in ledger.plans:
+        raise RefusedError(
+            f"this is round {plan['k'] + 1} of a plan whose first round this party has not answered: withdraw from that"
+        )
     for one in plans:
         if one not in ledger.plans:
             _record(ledger, plan, one, withdrawn=True)
@@ -283,7 +287,7 @@ def _record(ledger: Ledger, plan: Signed, which: str = "", answer: str = "", wit
         "file": plan.id.hex(), "parties": plan["parties"], "masked": plan["masked"], "answer": answer,
         "withdrawn": withdrawn, "sums": _sums(plan),
     }  # fmt: skip
-    if plan["k"]:
+    if plan["k"] and not withdrawn:
         before = ledger.plans[which]["offline"]
         mine = {**before, "later": [*before.get("later", ()), [plan.id.hex(), answer]]}
     done = {"k": plan.plan.sums, "rho": "", "reply": {}}

@@ -39,6 +39,7 @@ _ROUND = "fedunseen/round"  # a tensor in the file of a client's state: the roun
 _RUN = re.compile("[0-9a-f]{16}")  # the name of a run, and of the folder with its states
 _MASKING = ("plan", "signed", "shares", "masked", "open")  # the kinds of messages that masked sums add
 _HINTS = 8  # refusals that may depend on data, after which a party under masks leaves
+_PLANS = 8  # masked experiments that a process takes: from many, made for it, a coordinator could read single samples
 _KEPT = 4  # states that a client keeps, since a coordinator may resume from the checkpoint before the last
 
 
@@ -89,6 +90,7 @@ class Party:
         self.home: Path | None = None
         self._secagg: SecAggClient | None = None  # lives as long as the process, over all runs
         self._joined: _Joined | None = None
+        self._plans = 0  # experiments under masks
         self._hints = 0  # refusals under masks that may depend on data
         self._last: tuple[bytes, bytes] | None = None  # the last message and its answer, unless it was a failure
 
@@ -198,6 +200,12 @@ class Party:
 
         if self._secagg is None:
             self._secagg = masking.client_of(self.kit, self.state, self.folders.get("DATA"), self.consent)
+        self._plans += 1
+        if self._plans > _PLANS:
+            raise RefusedError(
+                f"this party has taken {_PLANS} masked experiments, and many of them could be made to single out a "
+                "sample: join again if these were yours"
+            )
         names, client, own = header.get("names"), int(header["client"]), self._secagg.name
         if not isinstance(names, list) or not set(self._secagg.enrolment.parties) <= set(map(str, names)):
             raise RefusedError("the coordinator's list of parties lacks one of federation.json: look at its kit")
