@@ -29,7 +29,7 @@ _FIRST = b"fedunseen file 1\n"
 _PURPOSE = b"fedunseen file"
 _LIMIT = 2**31  # bytes of a file whose plan is not known
 _SPARE = 2**21  # bytes that a header and the names of tensors may take
-_SECTIONS = ("method", "data", "privacy", "strategy")  # of a plan's experiment, read before it is a whole one
+_SECTIONS = ("method", "data", "strategy")  # of a plan's experiment, read before the whole is
 _NAME = 200  # characters of a party's name or a digest
 _FIELDS: dict[str, dict[str, type]] = {
     "plan": {
@@ -171,12 +171,9 @@ def _checked(header: Mapping[str, Any]) -> str:
         raise WireError("a list in its header is damaged")
     if kind == "plan":
         fits = 0 <= header["k"] < Plan.read(header["plan"]).sums and 0 < header["elements"] < _LIMIT // 8
-        experiment = header["hello"].get("experiment")
-        fits = fits and isinstance(experiment, dict) and isinstance(experiment.get("data"), dict)
+        tree = header["hello"].get("experiment")
+        sections = [tree.get(name) for name in _SECTIONS] if isinstance(tree, dict) else [None]
+        fits = fits and all(isinstance(one, dict) for one in sections)
         if not fits or not all(isinstance(one, dict) for one in header["withdrawals"]):
             raise WireError("its header is damaged")
-        tree = header["hello"].get("experiment")
-        sections = [tree.get(name, {}) for name in _SECTIONS] if isinstance(tree, dict) else [None]
-        if not all(isinstance(one, dict) for one in sections) or "name" not in sections[0]:
-            raise WireError("its experiment is damaged")
     return kind

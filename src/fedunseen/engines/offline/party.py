@@ -264,10 +264,6 @@ def withdraw(plan: Signed, own: Credentials, ledger: Ledger) -> bytes:
                 "this party has answered the plan, or one that it follows, so that a sum without this party would "
                 "reveal its sums: it cannot withdraw"
             )
-    if plan["k"] and plan.plan.digest not in ledger.plans:
-        raise RefusedError(
-            f"this is round {plan['k'] + 1} of a plan whose first round this party has not answered: withdraw from that"
-        )
     for one in plans:
         if one not in ledger.plans:
             _record(ledger, plan, one, withdrawn=True)
