@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from fedunseen import Experiment, run
 from fedunseen.cli import progress
+from fedunseen.core import registry
 from fedunseen.federation.run_directory import RunDirectory
 from fedunseen.tools.encode import encode
 from fedunseen.tools.estimate import estimate
@@ -195,3 +197,18 @@ def test_an_error_in_a_plugin_is_one_sentence_and_leaves_no_run(body, sentence, 
     own = sets({"method.name": "own", "engine.mode": mode})
     assert refused("run", small, "--plugin", file, *own, "--out", out).startswith(sentence.format(file))
     assert not out.exists()
+
+
+def test_a_run_of_a_plugin_asks_for_its_file(works, refused, small, tmp_path, monkeypatch):
+    file, out, pool = tmp_path / "mine.py", tmp_path / "run", tmp_path / "pool.npy"
+    file.write_text(OWN.format("return super().loss(params, batch, context)"))
+    works("run", small, "--plugin", file, *sets({"method.name": "own"}), "--out", out)
+    np.save(pool, np.load(tmp_path / "data" / "features.npz")["features"])
+    sentence = "method.name: 'own' of this run comes from a plugin ({}): give the file with --plugin FILE or in"
+    commands = [("predict", out, pool), ("forget", out, "--party", "0", "--out", tmp_path / "new")]
+    for words in commands:
+        monkeypatch.setattr(registry, "_REGISTERED", {section: {} for section in registry.SECTIONS})
+        monkeypatch.setattr(registry, "_LOADED", {})
+        monkeypatch.delenv("FEDUNSEEN_PLUGINS")
+        assert refused(*words).startswith(sentence.format(file))
+        works(*words, "--plugin", file)

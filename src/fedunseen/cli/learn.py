@@ -28,6 +28,7 @@ def learn(
         typer.Option(metavar="FILE", help="What a party has written with fedunseen sums; repeatable."),
     ] = None,
     client: opt.Client = None,
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Add classes to a finished run for good: described, shown by examples, or both. Nothing is trained."""
@@ -60,6 +61,7 @@ def adapt(
     out: New,
     among: Annotated[str, typer.Option(help="The classes that samples may be of: all, or only unseen ones.")] = "all",
     client: opt.Client = None,
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Adapt a finished run to unlabelled samples: prototypes of unseen classes move to where samples lie."""
@@ -87,6 +89,7 @@ def sums(
     removal: Annotated[bool, typer.Option("--removal", help="For fedunseen forget RUN --removal FILE.")] = False,
     samples: opt.Removed = None,
     consent: Annotated[bool, typer.Option("--consent", help="Remove fewer samples than method.removal_batch.")] = False,
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Write the sums over a party's samples, for fedunseen learn RUN --sums FILE elsewhere: the samples stay here."""
@@ -120,6 +123,7 @@ def forget(
         Path | None, typer.Option(help="--removing: your credentials folder, made by `fedunseen certs`.")
     ] = None,
     address: Annotated[str, typer.Option(help="--removing: where to listen: HOST or HOST:PORT.")] = "127.0.0.1",
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Take a party, or samples, out of a run: a closed form follows bit for bit, a trained method is trained again."""

@@ -141,6 +141,7 @@ def export(
         Path | None, typer.Option("--out", metavar="DIR", help="A new folder for the model as ONNX, with its classes.")
     ] = None,
     client: opt.Client = None,
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Write a run's tables as CSV or LaTeX, or its model as ONNX, which loads without this package."""

@@ -38,6 +38,7 @@ def serve(
     ] = False,
     client: opt.Client = None,
     log_format: LogFormat = Format.text,
+    plugins: opt.Plugins = None,
     as_json: opt.Json = False,
 ) -> None:
     """Serve a run's model over HTTP, and a page to try it on; Ctrl-C or SIGTERM ends it."""
@@ -60,9 +61,8 @@ def serve(
     from fedunseen.core.memory import libraries_set_aside
     from fedunseen.serve import Recognizer
 
-    model = Recognizer(open_run(path, client), adapt)
     limits = Limits()
-    app = create_app(model, token, listen_at.local, limits, write_token)
+    app = create_app(Recognizer(open_run(path, client), adapt), token, listen_at.local, limits, write_token)
     try:
         config = server_config(app, limits.waiting + 64, _GRACE, certificate, key)
     except OSError as error:

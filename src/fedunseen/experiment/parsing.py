@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from fedunseen.core.errors import ExperimentError, unknown
 from fedunseen.core.presets import experiment_text
-from fedunseen.core.registry import find, names, own
+from fedunseen.core.registry import VARIABLE, find, names, own
 from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
 from fedunseen.experiment.settings_keys import own_keys
@@ -81,6 +81,18 @@ def _check_choice(section: str, name: object, content: Mapping[str, Any]) -> Non
     for key in content:
         if keys is not None and key not in keys:
             raise ExperimentError(f"{section}: " + unknown("key", key, keys))
+
+
+def check_known(experiment: Mapping[str, Any], plugins: object) -> None:
+    """Refuse an experiment of a run whose class is not here; ``plugins`` are the files that the run had."""
+    for section in NAMED:
+        name = content.get("name") if isinstance(content := experiment.get(section), Mapping) else None
+        if isinstance(name, str) and name not in own(section) and name not in names(section):
+            source = f"a plugin ({', '.join(map(str, plugins))})" if isinstance(plugins, list) else "another package"
+            raise ExperimentError(
+                f"{section}.name: {name!r} of this run comes from {source}: give the file with --plugin FILE or in "
+                f"{VARIABLE}, or install its package"
+            )
 
 
 def parse_override(text: str) -> tuple[str, Any]:

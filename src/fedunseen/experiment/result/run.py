@@ -22,7 +22,7 @@ from fedunseen.encoders.backbone import Encoder
 from fedunseen.experiment.class_descriptions import names_in, semantics_of_names
 from fedunseen.experiment.encoding import found, found_text, make_backbone, make_encoder
 from fedunseen.experiment.inputs import batches
-from fedunseen.experiment.parsing import located
+from fedunseen.experiment.parsing import check_known, located
 from fedunseen.experiment.schema import Experiment
 from fedunseen.federation.run_directory import RunDirectory, load_params, parameter_sizes
 from fedunseen.methods import Method
@@ -56,6 +56,7 @@ class Run:
     @cached_property
     def experiment(self) -> Experiment:
         """The experiment, with the settings that were chosen on validation classes in force."""
+        check_known(self.manifest["experiment"], self.manifest.get("plugins"))
         chosen = self.result.get("chosen_on_validation", {}).get("settings", {})
         return Experiment.from_dict(self.manifest["experiment"]).with_overrides({**chosen, **self.overrides})
 
