@@ -23,6 +23,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedunseen import metrics
+from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import ArgumentError, DataError, unknown
 from fedunseen.core.files import parse_json, write_tensors
 from fedunseen.core.memory import keep_pages
@@ -197,10 +198,14 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         adapted._adapt([self._unlabelled(X)], among, settings)
         return adapted
 
+    def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
+        """Return samples (n, d) that the model can score."""
+        return to_float32(validate_data(self, X, reset=False), "X")
+
     def _unlabelled(self, X: ArrayLike) -> NDArray[Any]:
         """Return unlabelled samples (m, d) as an array of finite numbers."""
         try:
-            rows: NDArray[Any] = validate_data(self, X, reset=False, ensure_min_samples=0)
+            rows = to_float32(validate_data(self, X, reset=False, ensure_min_samples=0), "the unlabelled samples")
         except (TypeError, ValueError) as error:
             what = str(error).splitlines()[0].rstrip(".:")
             place = f"the unlabelled samples cannot be used ({what})"
@@ -243,7 +248,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             raise DataError("there is nothing to learn: give classes, examples, or both")
         table = {} if classes is None else dict(zip(*self._described(classes), strict=True))
         keys = {str(name): name for name in (*table, *(examples or {})) if str(name) not in self._space.names}
-        shown = {str(name): validate_data(self, some, reset=False) for name, some in (examples or {}).items()}
+        shown = {str(name): self._rows(some) for name, some in (examples or {}).items()}
         scaling = fit_semantics(self._space, self._experiment.data.semantics)
         run: Any = SimpleNamespace(
             space=self._space, params=self._params, method=self._method(scaling), method_name=self.method,
@@ -523,7 +528,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
     def _scores(self, X: ArrayLike, classes: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """Return the candidates' names (C,), sorted, and the samples' calibrated scores of them (n, C)."""
         check_is_fitted(self)
-        rows = validate_data(self, X, reset=False)
+        rows = self._rows(X)
         names, semantics, columns = self._candidates(classes)
         seen = np.isin(names, self.classes_[self.seen_])
         scaling = fit_semantics(self._space, self._experiment.data.semantics)

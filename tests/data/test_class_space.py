@@ -14,6 +14,9 @@ from refusals import message_of
         ({"attribute_names": ("x", "y", "x")}, "the attribute name 'x' occurs 2 times: give each attribute its own"),
         ({"semantics": np.ones((6, 4))}, "the semantics have the shape (6, 4), but there are 6 classes with 3"),
         ({"semantics": np.where(np.eye(6, 3, -2), np.nan, 1)}, "the class 'class 2' has NaN or infinite attributes"),
+        ({"semantics": np.where(np.eye(6, 3, -2), 1e300, 1)}, "the class 'class 2': 1e+300 is too large for "
+         "the attribute 'attribute 0': give at most 1e+12, in a larger unit"),
+        ({"semantics": np.where(np.eye(6, 3, -2), -1e15, 1)}, "the class 'class 2': -1e+15 is too large for"),
         ({"semantics": np.ones((6, 3)) * [[1], [1], [1], [1], [0], [1]]}, "the class 'class 4' has only zeros as"),
         ({"seen": [1, 2, 3], "unseen": [3, 4]}, "the class 'class 3' is both seen and unseen"),
         ({"unseen": [4, 6]}, "the unseen class id 6 is outside 0..5"),
@@ -31,8 +34,8 @@ def test_refuses(changes, message, make_space):
 
 @pytest.mark.parametrize("groups", [{}, {"shape": (3, 1), "a:": (0,)}])
 def test_saved_classes_read_back_bit_for_bit(tmp_path, groups):
-    semantics = np.random.default_rng(0).normal(size=(4, 5)) * [[1e-300], [1], [1 / 3], [1e300]]
-    semantics[1] = [0.1, np.nextafter(0.1, 1), -0.0, 2**53 + 2, 5e-324]
+    semantics = np.random.default_rng(0).normal(size=(4, 5)) * [[1e-300], [1], [1 / 3], [1e11]]
+    semantics[1] = [0.1, np.nextafter(0.1, 1), -0.0, 2**39 + 2**-13, 5e-324]
     names = ('he said "no"', "a,b", "ünï\ncode", "d: e")
     attributes = ("name", "split", "x: y", ": z", "plain")  # all that the format has to take care of
     space = ClassSpace(names, semantics, attributes, [0, 2], [2], [3], groups)  # class 1 is neither seen nor unseen

@@ -51,6 +51,8 @@ def save(path, content):
         ("a.npyy", b"", "{path}: unknown kind of feature file '.npyy': did you mean '.npy'? (known: .csv, .npy, .npz)"),
         ("a.npy", np.ones((2, 4)), "{path}: its vectors have 4 numbers, but the model takes 3"),
         ("a.npy", np.array([[1, np.nan, 2], [1, 2, 3]]), "{path}: 1 of 2 vectors hold NaN or infinity"),
+        ("a.npy", np.array([[1, 1, 2], [1, -1e200, 3]]), "{path}: the number -1e+200 of sample 1 is too large"),
+        ("a.csv", b"1,2,3\n1,2,1e39\n", "{path}, line 2: '1e39' is too large: float32 holds at most 3.4e38"),
         ("a.npy", np.ones((2, 3, 1)), "{path}: the features have the shape (2, 3, 1), not (vectors, numbers)"),
         ("a.npy", np.array([["1", "2", "3"]]), "{path}: the features are of type <U1, not real numbers"),
         ("a.npy", np.array([[1, None, 3]]), "{path} holds Python objects, which are never loaded: save plain numbers"),

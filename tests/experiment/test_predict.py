@@ -92,7 +92,11 @@ SHAPED = "the inputs have the shape {}, but this run's model takes (n, 9): give 
         ({"inputs": np.zeros((2, 8))}, SHAPED.format((2, 8))),
         ({"inputs": np.zeros((2, 9, 1))}, SHAPED.format((2, 9, 1))),
         ({"inputs": np.full((1, 9), np.nan)}, "the inputs hold values that are not finite: leave those rows out"),
-        ({"inputs": np.full((1, 9), 1e300)}, "the inputs hold values that are not finite: leave those rows out"),
+        (
+            {"inputs": np.full((1, 9), 1e300)},
+            "the inputs: the number 1e+300 of sample 0 is too large: float32 holds at most 3.4e38: scale the samples, "
+            "or leave it out",
+        ),
         ({"inputs": np.array([["a"] * 9])}, "the inputs are of type <U1: give real numbers"),
         ({"inputs": []}, "there is nothing to predict: give at least one input"),
         ({"inputs": "nowhere.npy"}, "nowhere.npy is missing: correct its name"),

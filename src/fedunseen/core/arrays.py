@@ -141,6 +141,20 @@ def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     return read_header(file)
 
 
+def to_float32(rows: NDArray[Any], where: object, first: int = 0) -> NDArray[np.float32]:
+    """Return samples as float32; refuse numbers that it cannot hold. ``first`` is the place of ``rows[0]``."""
+    try:
+        with np.errstate(over="raise"):
+            return rows.astype(np.float32, copy=False)
+    except FloatingPointError:
+        most = np.finfo(np.float32).max
+        place = np.argwhere(np.isfinite(rows) & ((rows > most) | (rows < -most)))[0].tolist()
+        raise DataError(
+            f"{where}: the number {rows[tuple(place)]:g} of sample {first + place[0]} is too large: "
+            "float32 holds at most 3.4e38: scale the samples, or leave it out"
+        ) from None
+
+
 def is_number(text: str) -> bool:
     """Say whether Python reads a text as a number."""
     try:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import DataError
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
@@ -204,11 +205,10 @@ class Benchmark:
             )
 
     def _check_finite(self) -> None:
-        with np.errstate(over="ignore"):  # what overflows float32 is infinite to the model
-            bad = sum(
-                int((~np.isfinite(block.astype(np.float32, copy=False)).reshape(len(block), -1).all(axis=1)).sum())
-                for block in blocks(self.features)
-            )
+        bad = first = 0
+        for block in blocks(self.features):
+            numbers = to_float32(block, self.name, first).reshape(len(block), -1)
+            bad, first = bad + int((~np.isfinite(numbers).all(axis=1)).sum()), first + len(block)
         if bad:
             what = f"{self.name}: the features of {bad} of {len(self.labels)} samples"
             raise DataError(f"{what} hold NaN or infinity: leave those out")
@@ -374,7 +374,7 @@ def _rows(samples: Any) -> NDArray[Any]:
         raise DataError("the samples must be an array: each needs as many numbers as the others") from None
     if not rows.ndim:
         raise DataError("there is no sample: give an array of shape (samples, numbers)")
-    return rows.astype(np.float32, copy=False) if rows.dtype.kind in "fib" else rows
+    return to_float32(rows, "the samples") if rows.dtype.kind in "fib" else rows
 
 
 def check_unlabelled(number: int, place: str = "") -> None:

@@ -23,6 +23,9 @@ from fedunseen.data.names import composed, did_you_mean, grouped
 
 SPLITS = ("seen", "validation", "unseen", "")
 ROUNDING = 1e-3  # of a row's length: what two processors make of one text differs by less, another text by far more
+LARGEST = 1e12
+"""The size of an attribute at most: float32 holds squares of sums of them, and float64 those of ordinary numbers beside
+them."""
 Describe = Callable[[Sequence[str]], tuple[NDArray[np.float64], Sequence[str]]]
 """Names of classes -> their semantics (classes, attributes) and the attributes' names."""
 SEPARATOR = ": "  # between group and attribute in a column's header
@@ -84,7 +87,7 @@ class ClassSpace:
                 drawn = stream(0, "placeholder", zlib.crc32(self.names[c].encode())).normal(size=self.attributes)
                 semantics[c] = known.mean(0) + known.std(0) * drawn
             set_(self, "semantics", semantics)
-        check_semantics(self.names, self.semantics)
+        check_semantics(self.names, self.semantics, self.attribute_names)
 
     def _check_names(self) -> None:
         for kind, names in (
@@ -270,13 +273,13 @@ def read_classes(path: Path, space: ClassSpace) -> tuple[tuple[str, ...], NDArra
             raise DataError(f"{path}: the class {class_name!r} occurs {times} times")
     semantics = _numbers(path, header, rows, [place[i] for i in range(space.attributes)])
     try:
-        check_semantics(names, semantics)
+        check_semantics(names, semantics, space.attribute_names)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     return names, semantics
 
 
-def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> None:
+def check_semantics(names: Sequence[str], semantics: NDArray[np.float64], attribute_names: Sequence[str] = ()) -> None:
     """Refuse semantics that no model can use."""
     zero = ~semantics.any(axis=1) & (semantics.shape[1] > 0)
     for bad, complaint in (
@@ -285,6 +288,13 @@ def check_semantics(names: Sequence[str], semantics: NDArray[np.float64]) -> Non
     ):
         if bad.any():
             raise DataError(f"the class {names[int(np.argmax(bad))]!r} {complaint}")
+    if semantics.size and (sizes := np.abs(semantics)).max() > LARGEST:
+        c, column = divmod(int(sizes.argmax()), semantics.shape[1])
+        attribute = repr(attribute_names[column]) if attribute_names else f"number {column}"
+        raise DataError(
+            f"the class {names[c]!r}: {semantics[c, column]:g} is too large for the attribute {attribute}: "
+            f"give at most {LARGEST:g}, in a larger unit, or leave the attribute out"
+        )
 
 
 def draw_validation(seen: NDArray[np.int64], count: int | None, seed: int) -> NDArray[np.int64]:

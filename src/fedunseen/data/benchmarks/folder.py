@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import array_names, load_arrays
+from fedunseen.core.arrays import array_names, load_arrays, to_float32
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.core.files import existing_folder, replacing
 from fedunseen.data.base import BenchmarkLoader
@@ -75,7 +75,7 @@ class Folder(BenchmarkLoader, name="folder"):
         features = arrays["features"]
         halved = features.ndim == 3 and features.dtype == np.float16  # word vectors: batches are widened
         if features.dtype.kind in "fiub" and features.dtype != np.uint8 and not halved:
-            features = features.astype(np.float32, copy=False)
+            features = to_float32(features, path)
         return Benchmark(
             name=f"folder/{root.resolve().name}",
             space=space,

@@ -13,12 +13,15 @@ from fedunseen.core.files import check_ordinary, write_text
 LINES = 200_000
 """Lines that a table read whole may have; tables of features are read line by line, without such a bound."""
 
+LARGEST = 2.0**128
+"""Above what float32 holds."""
+
 
 def number(text: str, where: str, *parts: object) -> float:
-    """Return ``text`` as a finite number."""
+    """Return ``text`` as a number that float32 holds."""
     try:
         value = float(text)
-        if math.isfinite(value):
+        if abs(value) < LARGEST:
             return value
     except ValueError:
         value = None
@@ -28,7 +31,8 @@ def number(text: str, where: str, *parts: object) -> float:
         if is_number(point):
             raise DataError(f"{where}: {text!r} has a comma where a number has a point: write {point}")
         raise DataError(f"{where}: {text!r} is not a number")
-    raise DataError(f"{where}: {text!r} is not a finite number")
+    wrong = "too large: float32 holds at most 3.4e38" if math.isfinite(value) else "not a finite number"
+    raise DataError(f"{where}: {text!r} is {wrong}")
 
 
 def read_csv(path: Path) -> list[tuple[int, list[str]]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedunseen.core.arrays import array_names, is_number, load_arrays
+from fedunseen.core.arrays import array_names, is_number, load_arrays, to_float32
 from fedunseen.core.errors import DataError, unknown
 from fedunseen.data.io.csv_io import iter_csv, number
 
@@ -50,8 +50,7 @@ def read_features(path: Path, width: int | None = None) -> NDArray[np.float32]:
         raise DataError(f"{path}: the features are of type {rows.dtype}, not real numbers: save numbers")
     if width is not None and rows.shape[1] != width:
         raise DataError(f"{path}: its vectors have {rows.shape[1]} numbers, but the model takes {width}: give so many")
-    with np.errstate(over="ignore"):
-        features = rows.astype(np.float32)
+    features = to_float32(rows, path)
     bad = int((~np.isfinite(features).all(axis=1)).sum())
     if bad:
         raise DataError(f"{path}: {bad} of {len(features)} vectors hold NaN or infinity: leave those out")

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedunseen.core.arrays import to_float32
 from fedunseen.core.errors import DataError, ExperimentError, RunDirectoryError, unknown
 from fedunseen.core.files import free_folder
 from fedunseen.core.parameters import Params, of_each_client
@@ -381,8 +382,7 @@ class Run:
             raise DataError(f"the inputs are of type {rows.dtype}: give real numbers")
         if rows.dtype == np.uint8 and rows.ndim > 2:
             return rows  # images
-        with np.errstate(over="ignore"):
-            rows = rows.astype(np.float32)
+        rows = to_float32(rows, "the inputs")
         if not np.isfinite(rows).all():
             raise DataError("the inputs hold values that are not finite: leave those rows out")
         return rows
