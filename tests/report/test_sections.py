@@ -112,6 +112,7 @@ def test_names_in_the_model_card_are_inert(made, tmp_path):
     experiment = {**run.manifest["experiment"], "name": name}
     card = model_card(copied(run, tmp_path / "copy", manifest={"experiment": experiment}, names=names))
     title, unseen = (next(line for line in card.splitlines() if line.startswith(head)) for head in ("# ", "- Unseen: "))
+    assert "\n- Made by this command, once the experiment of `manifest.json` is written to its file:\n\n" in card
     for text in (title, unseen):
         assert not {"<", ">"} & set(text)
         assert "\\[a\\](javascript:b) \\`c\\`" in text

@@ -103,6 +103,7 @@ def test_most_of_the_pairs_that_the_page_writes_itself_are_recognised(served, op
 def test_nothing_is_wider_than_the_window(served, opened, digits, width):
     page = opened(served(digits), viewport={"width": width, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert page.evaluate("[-1234.5, 128.6].map(number)") == ["-1234.50", "128.60"]  # scores of one ranking
     if folder := os.environ.get("FEDUNSEEN_SCREENSHOTS"):
         page.fill("#typed", "47")
         page.wait_for_selector("#best b")
