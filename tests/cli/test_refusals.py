@@ -133,7 +133,7 @@ CASES = {  # code -> words of the command: what the sentence says
         f"predict run {IMAGE} --encoder file": "--encoder file: this run needs no weights of an encoder",
         "run small.toml --out new --set run.seeds=2 --set data.root=nowhere": "nowhere is missing: correct data.root",
         "serve run --certificate token --key none": "none is missing",
-        "serve run --certificate a.pem --key a.pem": "are not a certificate and its key",
+        "serve run --port 0 --certificate a.pem --key a.pem": "are not a certificate and its key",
         "serve run --token-file short": "short holds no token",
         "sweep two.toml --out new --set data.root=empty --jobs 1": "two: 0.05: empty/classes.csv is missing",
     },
@@ -148,6 +148,9 @@ CASES = {  # code -> words of the command: what the sentence says
         "serve run --host 0.0.0.0 --token-file token": "would send the token in plain text: give --certificate",
         "serve run --certificate token": "--certificate and --key go together",
         "serve run --token-file token --write-token-file token": "--write-token-file and --token-file hold one token",
+    },
+    "connection-lost": {
+        "host digit-pairs --insecure --parties a,b --out new --address 192.0.2.1": "cannot listen at 192.0.2.1:8850 ("
     },
     "offline-several-answers": {
         f"{PLAN} --parties a,b,c --set evaluation.selection=validation": "asks the parties twice",
@@ -176,8 +179,9 @@ def files(place):
     ],
 )
 def test_a_command_refuses_in_one_sentence_and_writes_nothing(words, code, sentence, command, place, monkeypatch):
-    if words.startswith("serve"):
-        pytest.importorskip("fastapi")
+    for command_name, library in (("serve", "fastapi"), ("host", "websockets")):
+        if words.startswith(command_name):
+            pytest.importorskip(library)
     if "cuda" in words and torch.cuda.is_available():
         pytest.skip("a CUDA device is there")
     monkeypatch.chdir(place)

@@ -127,13 +127,14 @@ def host(
     from fedunseen.experiment.tracking import tracked
 
     chosen = deployed(Experiment.load(experiment, {**given, **fixed}), given)
+    out = out or free_directory(chosen)
+    place = Host(out / "engine", at, port, kit, tuple(names))
+    websocket.check(place)  # now, because a manifest that is written stands in the way of the corrected command
     said = notes(chosen)
     say(*(f"note: {note}" for note in said))
     if chosen.privacy.aggregation == "masked" and chosen.privacy.dropouts == "allow":
         say(_DROPOUTS)
-    out = out or free_directory(chosen)
     members = [PartyStatus(name) for name in names]
-    place = Host(out / "engine", at, port, kit, tuple(names))
 
     @contextmanager
     def meet() -> Iterator[Session]:
@@ -162,7 +163,7 @@ def host_removal(run: Run, removing: str, kit: Path | None, address: str, out: P
     asking = Removing(run, names, True, party_names(removing.split(",")))
     folder = out.with_name(f"{out.name}.removal")  # the same command opens the sum that a killed one has stored
     place = Host(folder / "engine", at, port, kit, tuple(names))
-    with _terminable(), logged(place.folder), websocket.host(place) as link:
+    with _terminable(), websocket.host(place) as link, logged(place.folder):  # first what may be refused
         _log.info("listening at %s:%d", at, port)
         parties = [PartyStatus(name) for name in names]
         done = asking.over(Session(link, parties, kit=kit, folder=folder / "secagg"), out)

@@ -11,13 +11,21 @@ from threading import Event
 from fedunseen.core.errors import MissingDependencyError
 from fedunseen.engines.remote.link import Answer, Host, Join, Link
 
-__all__ = ["host", "join"]
+__all__ = ["check", "host", "join"]
 
 
 def check_installed(*libraries: str) -> None:
     """Raise MissingDependencyError where one of these is not installed."""
     if lacking := [library for library in libraries if find_spec(library) is None]:
         raise MissingDependencyError(f"engine 'websocket' needs {lacking[0]}: pip install 'fedunseen[masked]'")
+
+
+def check(place: Host) -> None:
+    """Refuse credentials that do not fit and an address at which nothing can listen, before anything is written."""
+    check_installed("cryptography", "websockets")
+    from fedunseen.engines.carriers.websocket.server import check as check_host
+
+    check_host(place)
 
 
 def host(place: Host) -> AbstractContextManager[Link]:

@@ -258,18 +258,32 @@ class Connections:
                 await server.wait_closed()
 
 
+Admission = tuple[ssl.SSLContext, dict[str, ec.EllipticCurvePublicKey], dict[str, datetime]] | tuple[None, None, None]
+"""The coordinator's side of TLS, the parties' keys, and until when they are valid; nothing of it in plain text."""
+
+
+def _admission(place: Host) -> Admission:
+    if place.kit is None:
+        return None, None, None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(*kit.server_files(place.kit))
+    except (OSError, ssl.SSLError) as error:
+        raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.REMEDY}") from error
+    keys = kit.registered(place.kit, place.parties)
+    return context, keys, kit.expiry(place.kit, keys)
+
+
+def check(place: Host) -> None:
+    """Raise what :func:`serve` would because of credentials or address, and write nothing."""
+    _admission(place)
+    _listener(place.address, place.port).close()
+
+
 @contextlib.contextmanager
 def serve(place: Host) -> Iterator[Link]:
     """Listen for parties, and give a link to them."""
-    context = keys = ends = None
-    if place.kit is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(*kit.server_files(place.kit))
-        except (OSError, ssl.SSLError) as error:
-            raise RefusedError(f"{place.kit}: server.crt and server.key do not fit ({error}); {kit.REMEDY}") from error
-        keys = kit.registered(place.kit, place.parties)
-        ends = kit.expiry(place.kit, keys)
+    context, keys, ends = _admission(place)
     connections = Connections(place.parties, keys, ends)
     with _listener(place.address, place.port) as listener, _logged(place):
         started: Future[None] = Future()
