@@ -143,6 +143,7 @@ CASES = {  # code -> words of the command: what the sentence says
         "adapt run pool.npz --out new --among seen": "--among seen: name all or unseen",
         "new ../x": "'../x' is not a name of a project",
         "new fedunseen": "a package 'fedunseen' is there already",
+        "certs --parties a,b --out new --days 99999999": "--days 99999999: certificates have to end before the year",
         "offline plan --credentials kits/coordinator --parties a,b,c --out p": "give an EXPERIMENT, --adapt RUN, or",
         "serve run --host 0.0.0.0": "--host 0.0.0.0 lets other machines in: give --token-file",
         "serve run --host 0.0.0.0 --token-file token": "would send the token in plain text: give --certificate",
@@ -159,6 +160,7 @@ CASES = {  # code -> words of the command: what the sentence says
     "bench-time": {
         f"{BENCH} --budget '2 days'": "error: --budget 2 days: write a number and s, min or h, for example 2h ["
     },
+    "failed": {"certs --parties a,b --out new --address ä": "host 'ä' is neither an IP address nor a name in ASCII"},
     "known-class": {
         f"predict run {IMAGE} --class 47": "--class 47: this run has the class already",
         f"predict run {IMAGE} --classes known.csv": "--class 47: this run has the class already",

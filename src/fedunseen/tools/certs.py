@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedunseen.core.errors import DataError, FedUnseenError
+from fedunseen.core.errors import ArgumentError, DataError, FedUnseenError
 from fedunseen.core.files import free_folder, parse_json, replacing, write_json
 from fedunseen.engines.carriers.websocket.kit import REVOKED, revoked, serial_of
 from fedunseen.secagg import enrolment
@@ -34,9 +34,9 @@ _PEM, _PLAIN = form.Encoding.PEM, form.NoEncryption()
 def make(out: Path, host: str, parties: Sequence[str], days: int, authority: Path | None = None) -> None:
     """Write ``out/coordinator/`` and ``out/NAME/`` for each party, and a folder of the authority if it is kept."""
     free_folder(out)
-    coordinator = _folder(out / "coordinator")
     top = ec.generate_private_key(ec.SECP384R1())
     root, certificate, key = _certificates(top, host, days)
+    coordinator = _folder(out / "coordinator")  # now, because host or days may be refused
     _public(coordinator / "ca.crt", root)
     _public(coordinator / "server.crt", certificate)
     _secret(coordinator / "server.key", key.private_bytes(_PEM, form.PrivateFormat.PKCS8, _PLAIN))
@@ -147,7 +147,10 @@ def _certificates(
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen federation")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedUnseen coordinator")])
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(hours=1)  # clocks differ
-    end = start + datetime.timedelta(days=days, hours=1)
+    try:
+        end = start + datetime.timedelta(days=days, hours=1)
+    except OverflowError:
+        raise ArgumentError(f"--days {days}: certificates have to end before the year 10000: give fewer") from None
     names = [_general(name) for name in dict.fromkeys([host, "localhost", "127.0.0.1"])]
     own = _builder(subject, key.public_key(), issuer, top, start, end)
     own = own.add_extension(x509.SubjectAlternativeName(names), False)
