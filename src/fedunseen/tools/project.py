@@ -1,6 +1,9 @@
 """The folder of a new project: an experiment, example data, a method, a test."""
 
 import re
+import sys
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 
 from fedunseen.core.errors import ArgumentError
@@ -12,7 +15,12 @@ def new_project(name: str) -> list[Path]:
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise ArgumentError(f"{name!r} is not a name of a project: take small letters, digits, - and _, a letter first")
     package, folder = name.replace("-", "_"), Path(name)
-    if package in ("fedunseen", "test", "tests"):
+    if iskeyword(package):
+        raise ArgumentError(
+            f"a package {package!r} cannot be imported, for it is a word of Python: choose another name"
+        )
+    # A folder without code has no origin. The project's own tests are called tests.
+    if package == "tests" or package in sys.modules or ((spec := find_spec(package)) and spec.origin):
         raise ArgumentError(f"a package {package!r} is there already: choose another name")
     free_folder(folder, "choose another name")
     from jinja2 import Environment, PackageLoader, StrictUndefined
