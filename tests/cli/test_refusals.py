@@ -164,6 +164,10 @@ CASES = {  # code -> words of the command: what the sentence says
         f"{BENCH} --budget '2 days'": "error: --budget 2 days: write a number and s, min or h, for example 2h ["
     },
     "failed": {"certs --parties a,b --out new --address ä": "host 'ä' is neither an IP address nor a name in ASCII"},
+    "unknown-command": {
+        "rum": "error: unknown command 'rum': did you mean 'run'? (the nearest: run, ",
+        "data chek": "error: unknown command 'chek': did you mean 'check'? (known: check, deal, encode, list) [",
+    },
     "known-class": {
         f"predict run {IMAGE} --class 47": "--class 47: this run has the class already",
         f"predict run {IMAGE} --classes known.csv": "--class 47: this run has the class already",

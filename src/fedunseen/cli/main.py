@@ -28,7 +28,7 @@ from fedunseen.cli.predict import export, predict
 from fedunseen.cli.serve import serve
 from fedunseen.cli.start import estimate, examine, init, new
 from fedunseen.cli.sweep import bench, sweep, sweeps
-from fedunseen.core.errors import FedUnseenError
+from fedunseen.core.errors import ArgumentError, FedUnseenError, unknown
 from fedunseen.core.registry import fault
 
 # Help without boxes: rich takes longer to import than everything else that --help needs.
@@ -42,7 +42,17 @@ PANELS = {
 }
 
 
-class Grouped(typer.core.TyperGroup):
+class Known(typer.core.TyperGroup):
+    """Refuses unknown commands in one sentence, as everything else is refused."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names."""
+        if not (ctx.resilient_parsing or args[0] in self.commands or args[0].startswith("-")):
+            raise ArgumentError(unknown("command", args[0], self.commands), "unknown-command")
+        return super().resolve_command(ctx, args)
+
+
+class Grouped(Known):
     """Lists commands by what they are for."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -60,9 +70,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(data_app, name="data")
-app.add_typer(attack_app, name="attack")
-app.add_typer(offline_app, name="offline")
+app.add_typer(data_app, name="data", cls=Known)
+app.add_typer(attack_app, name="attack", cls=Known)
+app.add_typer(offline_app, name="offline", cls=Known)
 
 
 def _version(wanted: bool) -> None:
