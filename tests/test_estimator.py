@@ -127,6 +127,7 @@ def test_a_trained_method_learns_by_descriptions_alone(fitted):
 
 
 UNREADABLE = np.where(np.arange(X.size).reshape(X.shape) == 77, -np.inf, X)
+HOLDERS = np.where(np.arange(len(X)) == 5, np.nan, 1.0)
 OTHERS = r"the classes have other attributes than those of the training \(the first is 'attribute 1'\)"
 
 
@@ -135,6 +136,19 @@ OTHERS = r"the classes have other attributes than those of the training \(the fi
     [
         ("fit", {"X": UNREADABLE.view(np.memmap), "y": NAMES}, DataError, "the features of some samples hold NaN"),
         ("fit", {"X": UNREADABLE, "y": NAMES}, ValueError, "Input X contains infinity"),
+        (
+            "fit",
+            {"X": X * 0 + 3, "y": NAMES},
+            DataError,
+            "arrays: all training samples have the same features: nothing",
+        ),
+        ("fit", {"groups": HOLDERS, "X": X, "y": NAMES}, DataError, "groups: sample 5 has nan: name the party"),
+        (
+            "fit",
+            {"groups": [*"ab", None] * 2, "X": X[:6], "y": [*TABLE][:2] * 3},
+            DataError,
+            "groups: sample 2 has None: name the",
+        ),
         ("learn", {}, DataError, "there is nothing to learn: give classes, examples, or both"),
         ("learn", {"classes": {"a": [1.0]}}, ArgumentError, OTHERS),
         ("learn", {"examples": {"a": [[1.0]]}}, ValueError, "X has 1 features, but ZeroShotClassifier is expecting 12"),

@@ -621,7 +621,7 @@ def _without_unlabelled(
     if not without.any():
         return X, y, groups, None
     kept = ~without
-    holders = None if groups is None else np.asarray(groups)[kept]
+    holders = None if groups is None else _safe_indexing(groups, kept)
     return _safe_indexing(X, kept), np.array(labels[kept].tolist()), holders, _safe_indexing(X, without)
 
 

@@ -113,7 +113,8 @@ class Benchmark:
             seed: draws the validation classes.
 
         Raises:
-            DataError: if the arrays do not fit each other, a label is not a class, or as :class:`Benchmark`.
+            DataError: if the arrays do not fit each other, a label is not a class, a group has no name, or as
+                :class:`Benchmark`.
 
         Example:
             >>> animals = {"horse": [1, 0], "tiger": [0, 1], "zebra": [1, 1]}
@@ -128,7 +129,7 @@ class Benchmark:
         chosen = draw_validation(seen, cast(int, validation), seed) if draws else _class_ids(validation, ids)
         unseen = np.setdiff1d(np.arange(len(ids)), seen)
         space = ClassSpace(tuple(map(str, ids)), semantics, attribute_names, seen, chosen, unseen)
-        return cls(
+        made = cls(
             name="arrays",
             space=space,
             features=features,
@@ -137,6 +138,8 @@ class Benchmark:
             part=test is None,
             **split_ids(space, label, in_test),
         )
+        made._check_varied()
+        return made
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64))
@@ -195,8 +198,11 @@ class Benchmark:
             raise DataError(f"{self.name}: the features are of type {kind}, not real numbers: save numbers")
         if self.features.dtype.kind == "f":
             self._check_finite()
-        if self.part:
-            return
+        if not self.part:
+            self._check_varied()
+
+    def _check_varied(self) -> None:
+        """Refuse training samples that are all alike: nothing can be learned from them."""
         first = self.features[self.train[0]]
         parts = np.array_split(self.train, -(-len(self.train) // 1024))
         if not any((self.features[ids] != first).any() for ids in parts):
@@ -357,6 +363,9 @@ def _joined(
 
 def _users(groups: Any, in_test: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return who holds each sample, counted from 0 in sorted order; all test samples belong to one more."""
+    for sample, group in enumerate(np.asarray(groups, dtype=object).ravel()):
+        if group is None or group != group:
+            raise DataError(f"groups: sample {sample} has {group!r}: name the party that holds it")
     holders, holder = np.unique(np.asarray(groups), return_inverse=True)
     train = np.flatnonzero(~in_test)
     if holder.shape != train.shape:
