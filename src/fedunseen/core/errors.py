@@ -80,8 +80,8 @@ class MissingDependencyError(FedUnseenError):
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``"1 sample"`` or ``"2,000 samples"``."""
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+    """Return ``"1 sample"`` or ``"2 samples"``."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
 
 
 FEW = 12

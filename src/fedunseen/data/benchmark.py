@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedunseen.core.arrays import to_float32
-from fedunseen.core.errors import DataError
+from fedunseen.core.errors import DataError, counted
 from fedunseen.core.random import stream
 from fedunseen.core.settings import NamedSettings
 from fedunseen.data.class_space import ClassSpace, draw_validation
@@ -389,9 +389,8 @@ def _rows(samples: Any) -> NDArray[Any]:
 def check_unlabelled(number: int, place: str = "") -> None:
     """Refuse fewer than ten unlabelled samples, which say too little; ``place`` is where they are."""
     if number < FEWEST_UNLABELLED:
-        where = f" in {place}" if place else ""
-        few = "there is 1 unlabelled sample" if number == 1 else f"there are {number} unlabelled samples"
-        raise DataError(f"{few}{where}: give at least {FEWEST_UNLABELLED}")
+        few = counted(number, "unlabelled sample") + (f" in {place}" if place else "")
+        raise DataError(f"there {'is' if number == 1 else 'are'} {few}: give at least {FEWEST_UNLABELLED}")
 
 
 def _class_ids(names: Any, ids: Mapping[Any, int]) -> NDArray[np.int64]:

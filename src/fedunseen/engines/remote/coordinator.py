@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError
+from fedunseen.core.errors import FedUnseenError, QuorumError, RefusedError, counted
 from fedunseen.core.parameters import ClientStates, Params, finite, is_statistic, length, to_device, under, wire_size
 from fedunseen.core.settings import Named, NamedSettings
 from fedunseen.engines.remote import wire
@@ -594,7 +594,8 @@ class Distributed(Named):
                 else:
                     party.classes, party.samples = wire.read_counts(wire.unpack_answer(answer, 2**20)[0], self.classes)
                 party.refused, party.ready = "", True
-                held = "masks what it sends" if self.masks else f"{party.samples} samples of {party.classes} classes"
+                samples = f"{counted(party.samples, 'sample')} of {counted(party.classes, 'class')}"
+                held = "masks what it sends" if self.masks else samples
                 _log.info("%s has joined: %s", name, held)
             except WireError as error:
                 party.refused = str(error)

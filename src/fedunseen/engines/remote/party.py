@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedunseen.core.errors import FedUnseenError, RefusedError
+from fedunseen.core.errors import FedUnseenError, RefusedError, counted
 from fedunseen.core.files import write_tensors
 from fedunseen.core.parameters import Params, finite, within
 from fedunseen.engines.local.in_process import InProcess
@@ -166,7 +166,7 @@ class Party:
             self.done.set()
             return failure(self._discreet(str(error)))
         ready, session = self._joined.ready, self._joined.session
-        held = f"joined with {ready.samples} samples of {ready.classes} classes"
+        held = f"joined with {counted(ready.samples, 'sample')} of {counted(ready.classes, 'class')}"
         if session is not None:
             self.say(f"{held}, which stays here: only sums of several parties can be read")
             return pack({"masked": True, "weight": session.weight})
