@@ -5,6 +5,7 @@ from typing import Literal
 import pytest
 
 from fedunseen import run
+from fedunseen.cli.settings import reference
 from fedunseen.core.registry import find
 from fedunseen.defences.base import Defence, DefenceSettings
 from fedunseen.strategies import FilterResult
@@ -32,7 +33,7 @@ def package(tmp_path, monkeypatch):
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        f"[fedunseen.methods]\nbroken = my_missing_module:Broken\nfedzsl = {__name__}:First\n"
+        f"[fedunseen.methods]\nbroken = my_missing_module:Broken\nother = {__name__}:First\nfedzsl = {__name__}:First\n"
         f"[fedunseen.defences]\nfirst = {__name__}:First\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "site")
@@ -51,3 +52,18 @@ def test_our_own_names_come_first_and_a_method_that_cannot_be_loaded_is_one_sent
         "'my_missing_module'): fix or update that package"
     ):
         make({"method.name": "broken"})
+    with refuses(
+        "method.name: 'other' of my-package cannot be loaded (TypeError: First is not a Method): "
+        "fix or update that package"
+    ):
+        make({"method.name": "other"})
+
+
+def test_settings_lists_all_but_what_cannot_be_loaded_and_names_that(capsys):
+    shown, said = reference(), capsys.readouterr().err.splitlines()
+    assert "`first`" in shown
+    assert '### name = "fedzsl"' in shown
+    assert "`broken`" not in shown
+    assert [line.partition(" (")[0] for line in said] == [
+        f"warning: method.name: '{name}' of my-package cannot be loaded" for name in ("broken", "other")
+    ]

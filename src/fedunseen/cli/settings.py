@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedunseen.cli.console import say
+from fedunseen.core.errors import ExperimentError
 from fedunseen.core.registry import find, names
 from fedunseen.core.settings import Settings
 from fedunseen.experiment.parsing import NAMED, SECTIONS
@@ -24,11 +26,22 @@ def reference() -> str:
     for section in SECTIONS:
         parts.append(f"## [{section}]")
         if section in NAMED:
-            parts += _choices({name: find(section, name).Settings for name in names(section)})
+            parts += _choices(_kinds(section))
         else:
             only = plain_settings(section)
             parts.append(_table(only, set(only.model_fields)))
     return "\n\n".join(parts) + "\n"
+
+
+def _kinds(section: str) -> dict[str, type[Settings]]:
+    """Return the settings of a section's choices, without those of other packages that cannot be loaded."""
+    kinds = {}
+    for name in names(section):
+        try:
+            kinds[name] = find(section, name).Settings
+        except ExperimentError as error:
+            say(f"warning: {error}")
+    return kinds
 
 
 def _choices(kinds: Mapping[str, type[Settings]]) -> list[str]:

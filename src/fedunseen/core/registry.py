@@ -97,6 +97,8 @@ def find(section: str, name: str) -> type[Any]:
         if entry.name == name:
             try:
                 loaded: type[Any] = entry.load()
+                if not issubclass(loaded, base := _at(SECTIONS[section][2])):
+                    raise TypeError(f"{loaded.__name__} is not a {base.__name__}")
             except Exception as error:  # another package's code: it may raise anything
                 package = entry.dist.name if entry.dist else "another package"
                 raise ExperimentError(
