@@ -130,13 +130,16 @@ def asked(rows, tmp_path):
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     np.save(tmp_path / "rows.npy", rows)
 
-    def check(folder, expected, *options):
+    def check(folder, expected, *options, samples="rows.npy"):
         script = (
             "import sys, runpy\nsys.modules['fedunseen'] = sys.modules['torch'] = None\n"
-            f"sys.argv = {['predict.py', str(tmp_path / 'rows.npy'), *options]!r}\n"
+            f"sys.argv = {['predict.py', str(tmp_path / samples), *options]!r}\n"
             f"runpy.run_path({str(folder / 'predict.py')!r}, run_name='__main__')"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        if isinstance(expected, str):
+            assert (done.returncode, done.stderr.splitlines()[-1].partition(": error: ")[2]) == (2, expected)
+            return
         assert done.returncode == 0, done.stderr
         for line, ranking in zip(done.stdout.splitlines(), expected, strict=True):
             found = {one["name"]: one["score"] for one in json.loads(line)}
@@ -160,6 +163,15 @@ def test_an_exported_folder_answers_as_the_run_does_and_takes_new_classes(make, 
     with open(folder / "classes.csv", "a", encoding="utf-8") as file:
         file.write(LINE)
     asked(folder, done.predict(rows, NEW), "--top", "99")
+    np.save(tmp_path / "wide.npy", np.ones((9, 10)))
+    np.savez(tmp_path / "several.npz", rows=rows)
+    remedy = "give a .npy file of samples of the shape [9], one a row"
+    for name, why in (
+        ("none.npy", f"[Errno 2] No such file or directory: '{tmp_path / 'none.npy'}'"),
+        ("wide.npy", "cannot reshape array of size 90 into shape (9,9)"),
+        ("several.npz", "could not convert string to float: np.str_('rows')"),
+    ):
+        asked(folder, f"{tmp_path / name}: {why}: {remedy}", samples=name)
     with pytest.raises(RunDirectoryError, match="is not an empty folder: name another with --out"):
         export_model(load_run(done.path), folder, "")
 
