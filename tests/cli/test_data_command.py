@@ -195,7 +195,7 @@ def test_a_benchmark_of_another_package_is_listed_and_checked_without_a_change_h
     listed = works("data", "list", "--root", here.parent, "--json").answer
     assert [one for one in listed if one["name"] == "mine"] == [{
         "name": "mine", "title": "rows of mine", "page": "https://example.org", "layout": "mine.npy", "files": True,
-        "found": [str(here)],
+        "found": [str(here)], "incomplete": [],
     }]  # fmt: skip
     file = printed(works("data", "check", here), tmp_path / "mine.toml")
     finished = run(Experiment.load(file, {"strategy.rounds": 1}), tmp_path / "run")

@@ -1,6 +1,7 @@
 """What the command says of itself and of the machine, and what it tells shells to complete."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -78,19 +79,21 @@ def test_a_run_of_one_round_and_its_report_load_nothing_slow_but_pytorch_and_jin
 
 
 def test_doctor_lists_every_data_set_with_what_is_found(works, tmp_path, own_cache, monkeypatch):
-    """One whole xlsa17 data set, one that lacks a file, and MiniImageNet's lists."""
+    """One whole xlsa17 data set, one that lacks a file, and MiniImageNet with and without its images."""
     monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path))
     for file in ("CUB/res101.mat", "CUB/att_splits.mat", "SUN/res101.mat"):
         (tmp_path / "xlsa17" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "xlsa17" / file).touch()
-    write_miniimagenet(tmp_path / "mini")
+    for place in ("mini", "more"):
+        write_miniimagenet(tmp_path / place)
+    shutil.rmtree(tmp_path / "more" / "images")
     findings = works("doctor", "--json").answer
     lines = dict(line.split(": ", 1) for line in findings["data"])
     assert set(lines) == set(names("data"))
     expected = {
         "digit-pairs": "in the package",
         "xlsa17": str(tmp_path / "xlsa17" / "CUB"),
-        "miniimagenet": str(tmp_path / "mini"),
+        "miniimagenet": f"{tmp_path / 'mini'}, {tmp_path / 'more'} has no images/n0300000000.jpg",
         "cub": f"not in {tmp_path}; get it from https://www.vision.caltech.edu/datasets/cub_200_2011",
     }
     assert lines.items() >= expected.items()

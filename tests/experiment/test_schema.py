@@ -1,6 +1,7 @@
 import os
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from fedunseen.experiment.settings_keys import own_keys
 from fedunseen.methods import METHODS
 from fedunseen.report.reproducibility import command
 from known_names import known, refuses
+from published_layouts import write_mnist
 
 WHOLE = "input should be a valid integer"
 FLOAT = "input should be a number that float32 holds, at most 3.4e38, not"
@@ -111,6 +113,24 @@ def test_a_folder_with_a_preset_s_name_hides_no_preset_and_a_byte_order_mark_is_
     assert Experiment.load("digit-pairs").method.name == "fedzsl"
     (tmp_path / "mine.toml").write_text(preset_text("digit-pairs"), "utf-8-sig")
     assert Experiment.load(tmp_path / "mine.toml").name == "mine"
+
+
+def test_a_preset_finds_its_data_where_they_are_listed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDUNSEEN_DATA", str(tmp_path / "all"))
+    assert Experiment.load("mnist-maml-mi-adv").data.root == Path("mnist")
+    with refuses("data.root is missing: add it to the experiment or give --set data.root=..."):
+        Experiment.load("awa1-gaussian")
+    write_mnist(tmp_path / "all" / "digits")
+    for file in ("APY/res101.mat", "APY/att_splits.mat", "AWA1/res101.mat", "AWA1/att_splits.mat"):
+        (tmp_path / "all" / "features" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "all" / "features" / file).touch()
+    assert Experiment.load("mnist-maml-mi-adv").data.root == tmp_path / "all" / "digits"
+    awa1 = Experiment.load("awa1-gaussian").data
+    assert (awa1.root, awa1.dataset) == (tmp_path / "all" / "features", "AWA1")
+    (tmp_path / "mnist").mkdir()
+    assert Experiment.load("mnist-maml-mi-adv").data.root == Path("mnist")  # what is here comes first
+    assert Experiment.load("mnist-maml-mi-adv", {"data.root": "other"}).data.root == Path("other")
 
 
 @pytest.mark.parametrize("name", preset_names())

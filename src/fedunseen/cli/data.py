@@ -23,7 +23,8 @@ def data_list(
     as_json: opt.Json = False,
 ) -> None:
     """List the benchmarks: what they are, who publishes them, which files they need, whether they are here."""
-    from fedunseen.tools.data import data_folder, examine
+    from fedunseen.core.presets import data_folder
+    from fedunseen.tools.data import examine
 
     place = root or data_folder()
     info = examine(place)

@@ -105,7 +105,7 @@ def examine() -> dict[str, Any]:
     import torch
 
     from fedunseen import __version__
-    from fedunseen.tools.data import data_folder
+    from fedunseen.core.presets import data_folder
     from fedunseen.tools.data import examine as examine_data
 
     versions: dict[str, str | None] = {"python": platform.python_version(), "fedunseen": __version__}
@@ -120,7 +120,7 @@ def examine() -> dict[str, Any]:
     data = []
     for item in examine_data(root):
         elsewhere = "your own data" if item["page"] == "yours" else f"not in {root}; get it from {item['page']}"
-        places = ", ".join(item["found"]) or elsewhere
+        places = ", ".join(item["found"] + item["incomplete"]) or elsewhere
         data.append(f"{item['name']}: {places if item['files'] else 'in the package'}")
     missing = [
         f"{name} is not installed: pip install {name}" for name, installed in versions.items() if installed is None

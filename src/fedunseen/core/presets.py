@@ -40,6 +40,11 @@ def experiment_text(source: str | Path) -> tuple[str, Path]:
     return readable_text(path, remedy), path.parent
 
 
+def data_folder() -> Path:
+    """Return where data sets are looked for: ``$FEDUNSEEN_DATA``, or ``data`` here."""
+    return Path(os.environ.get("FEDUNSEEN_DATA", "data"))
+
+
 def is_shipped(path: Path) -> bool:
     """Say whether a path is the name of a preset or a sweep; a folder may well have such a name."""
     return path.suffix != ".toml" and not os.path.isfile(path)

@@ -100,6 +100,12 @@ class BenchmarkLoader(Named):
         return next(([candidate] for candidate in candidates if cls.holds(candidate)), [])
 
     @classmethod
+    def search(cls, folder: Path) -> list[Path]:
+        """Return the roots of this benchmark in a folder with data sets and in its sub-folders, sorted."""
+        folders = [folder, *(path for path in folder.iterdir() if path.is_dir())] if folder.is_dir() else []
+        return sorted({place for inside in folders for place in cls.find(inside)})
+
+    @classmethod
     def home(cls, root: Path) -> Path:
         """Return the root that :meth:`find` finds first, otherwise ``root`` itself."""
         return next(iter(cls.find(root.expanduser())), root.expanduser())

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedunseen.core.errors import ExperimentError, unknown
-from fedunseen.core.presets import experiment_text
+from fedunseen.core.presets import data_folder, experiment_text, is_shipped
 from fedunseen.core.registry import VARIABLE, find, names, own
 from fedunseen.core.settings import FileText, NamedSettings
 from fedunseen.core.toml import parse_toml
@@ -29,9 +29,18 @@ OPTIONAL = ("growth", "attack", "screening", "defence", "privacy", "compression"
 
 
 def read_tree(source: str | Path) -> dict[str, Any]:
-    """Read a preset by name or a TOML file by path, as nested dictionaries; its paths are relative to the file."""
+    """Read a preset by name or a TOML file by path, as nested dictionaries; its paths are relative to the file.
+
+    A preset's data that are not here are looked for as ``fedunseen data list`` does.
+    """
     text, folder = experiment_text(source)
     tree: dict[str, Any] = FileText.within(parse_toml(text, source), lambda path: folder / path.expanduser())
+    data = tree.get("data", {})
+    if is_shipped(Path(source)) and "root" in (own_keys("data", data["name"]) or ()):
+        kind = find("data", data["name"])
+        if not Path(data.get("root") or "no root").is_dir() and (places := kind.search(data_folder())):
+            place = next((place for place in places if place.name == data.get("dataset")), places[0])
+            tree["data"] = {**data, "root": kind.section(place)["root"]}
     return tree
 
 

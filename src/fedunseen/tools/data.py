@@ -1,6 +1,5 @@
 """``fedunseen data``: which benchmarks there are, and what a folder holds, lacks and will cost."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,19 +16,22 @@ from fedunseen.experiment.parsing import validated
 
 
 def examine(root: Path) -> list[dict[str, Any]]:
-    """Describe every benchmark, and say where in ``root`` or its sub-folders it lies."""
-    places = [root, *sorted(path for path in root.iterdir() if path.is_dir())] if root.is_dir() else []
-    return [
-        {
-            "name": name,
-            "title": kind.title,
-            "page": kind.page,
-            "layout": kind.files(),
-            "files": "root" in kind.Settings.model_fields,
-            "found": sorted({str(place) for folder in places for place in kind.find(folder)}),
-        }
-        for name, kind in sorted(_kinds().items())
-    ]
+    """Describe every benchmark, and say where in ``root`` or its sub-folders it lies, and what it lacks there."""
+    described = []
+    for name, kind in sorted(_kinds().items()):
+        lacking = {place: kind.missing(place, {}) for place in kind.search(root)}
+        described.append(
+            {
+                "name": name,
+                "title": kind.title,
+                "page": kind.page,
+                "layout": kind.files(),
+                "files": "root" in kind.Settings.model_fields,
+                "found": [str(place) for place, missing in lacking.items() if not missing],
+                "incomplete": [f"{place} has no {missing[0]}" for place, missing in lacking.items() if missing],
+            }
+        )
+    return described
 
 
 def check(folder: Path, overrides: Mapping[str, Any] | None = None, images: bool = False) -> dict[str, Any]:
@@ -114,8 +116,3 @@ def _experiment(data: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, 
     if not facts["validation"]:
         tree["evaluation"] = {"selection": "last"}  # there is nothing to choose on
     return tree
-
-
-def data_folder() -> Path:
-    """Return where data sets are looked for: ``$FEDUNSEEN_DATA``, or ``data`` here."""
-    return Path(os.environ.get("FEDUNSEEN_DATA", "data"))

@@ -5,7 +5,8 @@ and Larochelle (2017). Its images have to be cut out of ImageNet; they become 84
 proportions (Pillow's Lanczos filter), as in that split's own script.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from fedunseen.core.errors import DataError
 from fedunseen.data.base import BenchmarkLoader
 from fedunseen.data.benchmark import Benchmark, DataSettings, split_ids
 from fedunseen.data.class_space import ClassSpace
-from fedunseen.data.io.csv_io import read_csv
+from fedunseen.data.io.csv_io import iter_csv, read_csv
 from fedunseen.data.io.images import ImageBytes, in_threads, opened_image, planes, read_image, read_strokes, upright
 
 SIDE = 84
@@ -119,6 +120,17 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
         return all((folder / f"{part}.csv").is_file() for part in PARTS)
 
     @classmethod
+    def missing(cls, root: Path, given: Mapping[str, Any]) -> list[str]:
+        """Return the image that the lists name first, if it is not there; what is wrong with lists says `load`."""
+        with suppress(DataError, ValueError, StopIteration):
+            rows = iter_csv(Path(given.get("splits") or root) / "train.csv")
+            next(rows)
+            _, (file, label) = next(rows)
+            if _is_name(file) and _is_name(label) and _place(root, file, label) is None:
+                return [PLACES[0].format(file=file)]
+        return []
+
+    @classmethod
     def read_split(cls, folder: Path) -> dict[str, list[tuple[str, str]]]:
         """Read the three lists."""
         rows: dict[str, list[tuple[str, str]]] = {}
@@ -147,8 +159,7 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
     @classmethod
     def _images(cls, root: Path, listed: list[tuple[str, str]]) -> NDArray[np.uint8]:
         """Return the images (n, 3, 84, 84), kept in the cache."""
-        file, label = listed[0]
-        place = next((place for place in PLACES if (root / place.format(file=file, label=label)).is_file()), PLACES[0])
+        place = _place(root, *listed[0]) or PLACES[0]
         paths = [root / place.format(file=file, label=label) for file, label in listed]
         stamps, missing = file_stamps(paths)
         if missing:
@@ -159,6 +170,11 @@ class MiniImageNet(FewShotBenchmark, name="miniimagenet"):
             )
         depends = [str(root.resolve()), [path.name for path in paths], stamps]
         return cached_blocks("miniimagenet", depends, (len(paths), 3, SIDE, SIDE), lambda: in_threads(_read, paths))
+
+
+def _place(root: Path, file: str, label: str) -> str | None:
+    """Return how an image that is there is placed."""
+    return next((place for place in PLACES if (root / place.format(file=file, label=label)).is_file()), None)
 
 
 def _is_name(text: str) -> bool:
