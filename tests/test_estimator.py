@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedunseen import Experiment, ZeroShotClassifier, metrics, run
 from fedunseen.core.errors import ArgumentError, DataError, ExperimentError
 from fedunseen.data.benchmarks.digit_pairs import DigitPairs
 from fedunseen.federation.partition import make_partition
+from fedunseen.metrics import harmonic_mean
 from refusals import message_of
 from same import same
 
@@ -79,6 +81,29 @@ def test_calibration_is_what_lets_it_answer_with_unseen_classes(fitted):
         metrics.generalized(model.scores(X), model.ids(NAMES), model.seen_, ~model.seen_) for model in (plain, fitted)
     )
     assert after.harmonic > before.harmonic
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
+def test_few_seen_classes_are_not_given_to_an_unseen_one_by_the_calibration(noise):
+    """Of four classes each is left out in turn; what that asks for would take a tiger, or a horse too, for a zebra."""
+    animals = {"horse": [0, 1, 0], "tiger": [1, 0.8, 0], "seal": [0, 0, 1], "eel": [1, 0, 1], "zebra": [1, 1, 0.3]}
+    y, harmonics = np.repeat(["horse", "tiger", "seal", "eel"], 50), []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        encoder = rng.normal(size=(3, 16))
+        samples = np.array([animals[name] for name in [*y, *["zebra"] * 50]]) @ encoder
+        samples += noise * rng.normal(size=samples.shape)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = ZeroShotClassifier().fit(samples[:200], y, classes=animals, groups=np.repeat(["a", "b"], 100))
+        numbers = model.per_class(samples, [*y, *["zebra"] * 50])
+        assert min(numbers["accuracy"][:4]) > 30  # without the bound most draws lose all tigers
+        assert model.calibration_ >= 0
+        texts = [str(one.message) for one in caught]
+        assert all("of 'tiger' to unseen classes" in text for text in texts)
+        assert len(texts) == (noise == 1 or seed < 2)
+        harmonics.append(harmonic_mean(numbers["accuracy"][4], float(np.mean(numbers["accuracy"][:4]))))
+    assert np.mean(harmonics) > 60
 
 
 def test_a_class_described_after_training_is_a_candidate(fitted):

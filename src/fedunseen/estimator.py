@@ -6,7 +6,7 @@ training in this process makes one model, which recognizes those too. No folder,
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +33,9 @@ from fedunseen.core.samples import CodedRows, ScaledSamples
 from fedunseen.data import Benchmark, ClassSpace, Scaler, fit_semantics
 from fedunseen.data.benchmark import check_unlabelled, described
 from fedunseen.evaluation.diagnosis import adapted as diagnosed
-from fedunseen.evaluation.diagnosis import outdone
+from fedunseen.evaluation.diagnosis import bounded_calibration, outdone
 from fedunseen.experiment.assemble import assemble
+from fedunseen.experiment.calibration_folds import FEW, bounded, calibration_folds
 from fedunseen.experiment.changed import adaptation_note
 from fedunseen.experiment.encoding import make_backbone
 from fedunseen.experiment.schema import Experiment
@@ -43,7 +44,9 @@ from fedunseen.federation.partition import Partition
 from fedunseen.methods import Candidates, Method
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.left_out import estimates
+from fedunseen.methods.closed_form.statistics import subtract
 from fedunseen.methods.closed_form.unlabelled import Adaptation, adapt, adaptable
+from fedunseen.metrics import Answers
 from fedunseen.strategies.summed import forget
 
 __all__ = ["ZeroShotClassifier"]
@@ -65,8 +68,9 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             ``("standard",)`` for a trained method, and none for one in closed form.
         semantics: scalings of the classes' attributes, in order, fitted on the seen classes (``data.semantics``).
         calibration: what the scores of seen classes are lowered by. ``"validation"`` chooses it: a first training sets
-            a fifth of the seen classes aside and takes them for unseen. Without unseen classes, or with fewer than
-            three seen ones, it is 0.
+            a fifth of the seen classes aside and takes them for unseen. If these are fewer than five, all seen classes
+            take turns (closed forms), and each keeps most of its training samples. Without unseen classes, or with
+            fewer than three seen ones, it is 0.
         classes: what describes each class, where ``fit`` is not given it.
         random_state: what every random choice depends on.
 
@@ -138,7 +142,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             unlabelled: (m, d) samples without labels, to which the trained model is adapted (:meth:`adapt`).
 
         Returns:
-            The estimator itself. A warning names another closed form that recognizes left-out classes clearly better.
+            The estimator itself. Warnings name a better closed form, and a class that a calibration would have emptied.
 
         Raises:
             ValueError: an array is of the wrong shape or type.
@@ -167,7 +171,7 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         _check_pools(federation.method, pools)
         with keep_pages():  # freshly mapped pages would take a tenth of the time of a closed form
             state, model = self._calibrated(federation, benchmark.for_selection(self._seed) if chooses else None)
-            _warn_if_outdone(federation.method, state.params, model)
+            self._check_calibration(federation, state.params, model)
         self._space, self._scaler = benchmark.space, federation.scaler
         self._params = {name: value.cpu() for name, value in model.items()}
         self._clients = {name: k for k, name in enumerate(np.unique([0] if groups is None else groups).tolist())}
@@ -483,6 +487,19 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
         state, self.curve_ = self._train(federation)
         return state, federation.fit_heads(state.params)
 
+    def _check_calibration(self, federation: Federation, sums: Params, model: Params) -> None:
+        """Lower a chosen offset from few classes to what the seen classes bear; warn of it, and of a better method."""
+        if not (choosing := len(federation.benchmark.space.validation)):
+            return
+        wanted = self.calibration_
+        if choosing < FEW:
+            self.calibration_, at_stake = bounded(wanted, federation, model)
+            if at_stake:
+                note = {"factor": self.calibration_, "wanted": wanted, "bounded_by": at_stake}
+                found = bounded_calibration(note)
+                warnings.warn(f"{found.what} {found.remedy}", stacklevel=3)
+        _warn_if_outdone(federation.method, sums, model)
+
     def _sum_once(self, federation: Federation, selection: Benchmark) -> tuple[State, Params]:
         """Do what :meth:`_calibrated` does for a closed form, and read the samples once.
 
@@ -504,10 +521,34 @@ class ZeroShotClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc] 
             if kept:
                 server |= under(f"client/{k}/", method.merged(kept[k], more) if k in kept else more)
         model = federation.fit_heads(total)
-        chosen.method.settings = chosen.method.settings.model_copy(update=method.units(model))
+        chosen.method.settings = chosen.method.settings.model_copy(update=method.units(model) | method.choice(model))
         quick = {name: value.float() for name, value in chosen.fit_heads(first.params).items()}
-        self.calibration_ = metrics.best_factor([chosen.answers(quick)])
+        turns = self._other_turns(federation, chosen, first.params)
+        self.calibration_ = metrics.best_factor([chosen.answers(quick), *turns])
         return State(first.round, server, total, {}), model
+
+    def _other_turns(self, federation: Federation, chosen: Federation, sums: Params) -> Iterator[Answers]:
+        """Yield the answers where other seen classes are taken for unseen, if those of ``chosen`` are few.
+
+        Statistics of each turn are ``sums``, those of ``chosen``, with its validation classes and without the turn's.
+        """
+        method, benchmark = chosen.method, federation.benchmark
+        assert isinstance(method, ClosedForm)
+        assert isinstance(federation.inputs, ScaledSamples)
+        before = chosen.benchmark.train
+        for turn in calibration_folds(benchmark, self._seed)[1:]:
+            other = turn.for_selection(self._seed)
+            back, gone = (
+                method.statistics(CodedRows(federation.inputs, rows), federation.labels[rows])
+                for rows in map(
+                    torch.from_numpy, (np.setdiff1d(other.train, before), np.setdiff1d(before, other.train))
+                )
+            )
+            part = federation.partition.restricted_to(other.train)
+            there = assemble(self._experiment, other, part, scaler=federation.scaler)
+            there.method.settings = method.settings
+            model = there.fit_heads(subtract(method.merged(sums, back), gone, benchmark.space, method.quantization))
+            yield there.answers({name: value.float() for name, value in model.items()})
 
     def _train(self, federation: Federation) -> tuple[State, dict[str, list[float]]]:
         """Return the state after the last round, and the losses of each round."""
@@ -631,7 +672,7 @@ def _warn_if_outdone(method: Method, sums: Params, model: Params) -> None:
         return
     found = outdone(estimates(method, sums, model, examples=False))
     if found is not None:
-        warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=3)
+        warnings.warn(f"{found.what} {found.remedy.replace('method.name', 'method')}", stacklevel=4)
 
 
 def _of_users(benchmark: Benchmark) -> Partition:

@@ -36,6 +36,10 @@ def lines(*losses):
     return [{"round": i, "losses": {"loss": loss}} for i, loss in enumerate(losses, 1)]
 
 
+def entropies(*values):
+    return [{"losses": {"loss": value + 1, "sce": value}} for value in values]
+
+
 def never(answers, labels=THREE, kind="unseen"):
     return never_answered(labels, answers, NAMES, kind)
 
@@ -47,9 +51,9 @@ def never(answers, labels=THREE, kind="unseen"):
         (lambda: growing_loss(lines(562.0, 900.0, 2000.0, 4786.0)), "grew from 562 to 4,786 in 4 rounds."),
         (lambda: growing_loss(lines(1.0, 2.0, float("inf"))), "grew from 1 to inf in 3 rounds."),
         (lambda: growing_loss(lines(1.0, 1.6)), "grew from 1 to 1.6 in 2 rounds."),
-        (lambda: worse_than_guessing(lines(418986.9, 4084.0, 3899.3, 4100.7), 100),  # digit-pairs at learning rate 20
+        (lambda: worse_than_guessing(entropies(418986.9, 4084.0, 3899.3, 4100.7), 100),  # at learning rate 20
          "the cross-entropy ends at 4,101, where guessing among 100 classes has 4.6."),
-        (lambda: worse_than_guessing(lines(14.0), 100), "at 14, where guessing among 100 classes has 4.6."),
+        (lambda: worse_than_guessing(entropies(14.0), 100), "at 14, where guessing among 100 classes has 4.6."),
         (lambda: never(np.repeat([5, 5, 7], 40)), "1 of 3 unseen classes is never the answer: eel."),
         (lambda: never(np.full(120, 5), kind="new"), "2 of 3 new classes are never the answer: eel, otter."),
         (lambda: never(np.zeros(40, dtype=int), ALL), "7 of 8 unseen classes are never the answer: cow, tiger, orca, "
@@ -77,7 +81,8 @@ def test_what_is_wrong_is_said_with_its_numbers(find, end):
             for losses in ((3.0, 2.0, 1.0), (1.0,), (), (1.0, 1.3, 1.2), (-1.0, 2.0, 5.0), (None, None))
         ),
         lambda: growing_loss(lines(2.0, 50.0, 1.0, 1.0)),
-        lambda: worse_than_guessing(lines(13.0), 100),  # 3 log 100 = 13.8
+        lambda: worse_than_guessing(entropies(13.0), 100),  # 3 log 100 = 13.8
+        lambda: worse_than_guessing(lines(20.2), 100),  # another loss, as of a sum of hinges
         lambda: worse_than_guessing([], 100),
         lambda: worse_than_guessing([{"losses": {"loss": 4000.0, "sce": 4.0, "mse": 3996.0}}], 100),
         lambda: worse_than_guessing([{"losses": {"loss": 4000.0, "regression": 3996.0}}], 100),

@@ -12,10 +12,12 @@ from fedunseen.data.benchmarks.xlsa17 import Xlsa17
 from fedunseen.evaluation.diagnosis import outdone
 from fedunseen.experiment.assemble import assemble, load_data, partition_of, resolve_defaults
 from fedunseen.experiment.calibration_folds import MOST, calibration_folds
+from fedunseen.experiment.deployed import CALIBRATED, UNCALIBRATED, deployed, notes
 from fedunseen.federation.partition import PartitionSettings, make_partition
 from fedunseen.methods.closed_form.base import ClosedForm
 from fedunseen.methods.closed_form.gaussian import Gaussian
 from fedunseen.metrics import accuracies, best_factor
+from fedunseen.report import write_report
 from fedunseen.strategies import FedAvg
 from links import elsewhere
 from same import same
@@ -105,9 +107,14 @@ def test_arrays_are_those_of_all_seeds_and_in_no_file(tmp_path):
 
 
 def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_path):
-    gaussian = segments("gaussian", tmp_path / "gaussian")
+    chosen = {"settings": {**QUICK, "evaluation.selection": "validation"}, "validation": 2}
+    gaussian = segments("gaussian", tmp_path / "gaussian", **chosen)
     (warning,) = (one for one in gaussian.result["warnings"] if "left out" in one["what"])
-    assert "method.name = 'ridge', or 'auto'" in warning["remedy"]
+    assert "Where only unseen classes compete, set method.name = 'ridge'." in warning["remedy"]
+    better = segments("ridge", tmp_path / "better", **chosen)
+    assert better.result["zsl"] > gaussian.result["zsl"] + 10
+    assert better.result["gzsl_harmonic"] < gaussian.result["gzsl_harmonic"]  # as the remedy says
+    assert "Among all classes it may do worse" in warning["remedy"]
     ridge, auto = (segments(name, tmp_path / name) for name in ("ridge", "auto"))
     assert auto.result["form"] == "ridge"
     assert ridge.result["zsl"] == auto.result["zsl"] > gaussian.result["zsl"] + 10
@@ -121,12 +128,37 @@ def test_a_closed_form_that_does_worse_than_another_warns_and_auto_chooses(tmp_p
         auto.learn(examples={"1": sample})
 
 
+def test_no_method_is_advised_that_nothing_would_calibrate(tmp_path):
+    """Ridge regression has no offset of its own; ``auto`` with one is Gaussian classes, as the note of it says."""
+    last = {**LAST, "method.calibration": True}
+    gaussian, auto = (segments(name, tmp_path / name, last) for name in ("gaussian", "auto"))
+    assert gaussian.result["left_out_rivals"]["ridge"]["lead"] > 10
+    assert not any("left out" in one["what"] for done in (gaussian, auto) for one in done.result["warnings"])
+    assert (auto.result["form"], auto.result["gzsl_harmonic"]) == ("gaussian", gaussian.result["gzsl_harmonic"])
+    ridge = segments("ridge", tmp_path / "ridge")
+    assert ridge.result["gzsl_harmonic"] < gaussian.result["gzsl_harmonic"]
+
+
+@pytest.mark.parametrize(("name", "own"), [("gaussian", True), ("auto", True), ("msdn", None), ("ridge", None)])
+def test_a_deployment_calibrates_what_can_calibrate_itself(name, own):
+    given = Experiment.load("digit-pairs", {"method.name": name})
+    done = deployed(given, {})
+    assert done.evaluation.selection == "last"
+    assert notes(done)[0].startswith(CALIBRATED if own else UNCALIBRATED)
+    assert getattr(done.method, "calibration", None) == (own or getattr(given.method, "calibration", None))
+
+
+def test_a_form_without_an_offset_is_not_said_to_have_one():
+    done = deployed(Experiment.load("digit-pairs-gaussian", {"method.name": "auto", "method.form": "ridge"}), {})
+    assert (done.method.calibration, notes(done)[0].startswith(UNCALIBRATED)) == (False, True)
+
+
 @pytest.mark.parametrize(("method", "leads"), [("gaussian", [True]), ("ridge", []), ("auto", [])])
 def test_the_estimator_warns_of_the_same_lead(method, leads, recwarn):
     rows, names, train, table = lit_digits()
     ZeroShotClassifier(method).fit(rows[train], names[train], classes=table)
     texts = [str(one.message) for one in recwarn]
-    assert ["Set method = 'ridge', or 'auto'" in text for text in texts if "left out" in text] == leads
+    assert ["set method = 'ridge'." in text for text in texts if "left out" in text] == leads
 
 
 def test_the_run_on_validation_classes_and_the_final_one_take_the_same_form(tmp_path):
@@ -159,6 +191,27 @@ def tree(described, tmp_path):
         "method": {"name": "gaussian", "shrinkage": 0.3},
         "evaluation": {"embedding": False},
     }
+
+
+def test_a_run_bounds_a_calibration_that_few_classes_exaggerate(tmp_path):
+    """As for the estimator; the console prints the warnings of the result."""
+    animals = {"horse": [0, 1, 0], "tiger": [1, 0.8, 0], "seal": [0, 0, 1], "eel": [1, 0, 1], "zebra": [1, 1, 0.3]}
+    rng = np.random.default_rng(0)
+    y = np.array([*np.repeat(list(animals)[:4], 80), *["zebra"] * 40])
+    x = np.array([animals[name] for name in y]) @ rng.normal(size=(3, 16)) + 0.1 * rng.normal(size=(len(y), 16))
+    train = (np.arange(len(y)) % 2 == 0) & (y != "zebra")
+    given = Benchmark.from_arrays(
+        x[train], y[train], animals, test=(x[~train], y[~train]), groups=np.arange(train.sum()) % 2, validation=1
+    )
+    done = run(lit("gaussian", {**QUICK, "evaluation.selection": "validation"}), tmp_path / "run", benchmark=given)
+    chosen = done.result["chosen_on_validation"]
+    assert (chosen["turns"], chosen["bounded_by"]) == (4, "tiger")
+    assert 0 < done.result["calibration_factor"] == chosen["factor"] < chosen["wanted"] / 10
+    (warning,) = (one for one in done.result["warnings"] if "cannot be trusted" in one["what"])
+    assert f"{chosen['factor']:.3g} is used" in warning["remedy"]
+    assert done.result["gzsl_seen"] > 80  # 50 without the bound
+    page = write_report(done)
+    assert "The calibration cannot be trusted" in page.read_text("utf-8")
 
 
 def test_every_seen_class_has_one_turn(tree):
@@ -195,9 +248,9 @@ def test_the_factor_is_the_best_on_average_over_turns(tree, tmp_path):
         answers.append(federation.answers(federation.fit_heads(state.params)))
     tried = np.linspace(-20, 20, 801)
     harmonic = [np.mean([accuracies(one, factor).gzsl_harmonic for one in answers]) for factor in tried]
-    own = np.mean([accuracies(one, chosen["factor"]).gzsl_harmonic for one in answers])
+    own = np.mean([accuracies(one, chosen["wanted"]).gzsl_harmonic for one in answers])
     assert own >= max(harmonic) - 1e-9
-    assert chosen["factor"] != best_factor(answers[:1])
+    assert chosen["wanted"] != best_factor(answers[:1])
 
 
 @pytest.mark.slow

@@ -108,6 +108,7 @@ def test_the_classifier_is_torchs_cross_entropy_over_all_classes_those_that_nobo
     layers = torch.nn.Sequential(torch.nn.Linear(12, 5), torch.nn.ReLU(), torch.nn.Linear(5, 8))
     layers.load_state_dict({name.replace("f.0", "0").replace("head", "2"): value for name, value in params.items()})
     expected = {"loss": F.cross_entropy(layers(b["inputs"][KEPT]), b["labels"][KEPT])}
+    expected["sce"] = expected["loss"]
     representation = check_loss(method, params, b, dict(expected), {"loss": 1})
     torch.testing.assert_close(representation, layers[:-1](b["inputs"]))
     torch.testing.assert_close(method.scores(params, b["inputs"], torch.ones(2, 30)), layers(b["inputs"]))

@@ -36,6 +36,7 @@ def test_every_kind_of_run_has_a_whole_page_with_the_numbers_of_the_result(kind,
     run = made(*VARIANTS[kind])
     page, text = page_of(run, tmp_path)
     check_whole(page, text, 400_000)
+    assert ("<dt>Weak at (seed 0 alone)</dt>" in text) == (kind == "seeds")
     stored = json.loads((run.path / "result.json").read_text("utf-8"))
     for name in NUMBERS:
         assert page.numbers[name][0] == (stored[name], f"{stored[name]:.1f}")

@@ -42,8 +42,12 @@ def diagnose(
     unseen: Ids,
     descriptions: bool = True,
     scaled: bool = False,
+    calibrates: bool = False,
 ) -> list[Finding]:
-    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well."""
+    """Return what seems to be wrong with a run of one seed, the gravest first; nothing for a run that went well.
+
+    ``calibrates``: the calibration is chosen for any method.
+    """
     found = [growing_loss(lines, scaled) or worse_than_guessing(lines, len(names), scaled), clipped_features(result)]
     found += misplaced_pictures(result.get("misplaced", ()))
     found += adapted(result["adapted"]) if "adapted" in result else []
@@ -60,7 +64,9 @@ def diagnose(
             found.append(at_chance(asked, answered, len(unseen), trained, scaled))
             found.append(never_answered(asked, answered, names, "unseen"))
         tested = None if labels is None else int(np.median(np.unique(labels, return_counts=True)[1]))
-        found += [emptied(result, tested), outdone(result)]
+        found += [emptied(result, tested), outdone(result) if calibrates else None]
+        chosen = result.get("chosen_on_validation") or {}
+        found += [bounded_calibration(chosen)] if "bounded_by" in chosen else []
         if "silhouettes" in answers:
             found.append(worse_features(*map(float, answers["silhouettes"])))
     return [item for item in found if item is not None]
@@ -170,12 +176,11 @@ def growing_loss(lines: Sequence[Mapping[str, Any]], scaled: bool = False) -> Fi
 def worse_than_guessing(lines: Sequence[Mapping[str, Any]], classes: int, scaled: bool = False) -> Finding | None:
     """Warn of a cross-entropy that ends far above that of guessing, though every number is finite.
 
-    It may have been higher still in the first rounds, so that :func:`growing_loss` sees it fall.
+    It may have been higher still in the first rounds, so that :func:`growing_loss` sees it fall. A method names its
+    cross-entropy ``sce``; of any other loss nothing is assumed.
     """
     losses = [line.get("losses", {}) for line in lines]
-    kept = [
-        one.get("sce", one["loss"] if one.keys() == {"loss"} else None) for one in losses[-max(len(lines) // 4, 1) :]
-    ]
+    kept = [one.get("sce") for one in losses[-max(len(lines) // 4, 1) :]]
     known = [value for value in kept if value is not None]
     guessing = float(np.log(max(classes, 2)))
     if not known or not np.median(known) > DIVERGED * guessing:
@@ -253,8 +258,23 @@ def emptied(result: Mapping[str, Any], tested: int | None = None) -> Finding | N
     return None
 
 
+def bounded_calibration(note: Mapping[str, Any]) -> Finding:
+    """Warn of a factor from few classes that would have emptied a seen class, and is bounded for that."""
+    name = note["bounded_by"]
+    return Finding(
+        f"The calibration cannot be trusted: seen classes taken for unseen ones ask for {note['wanted']:.3g}, which "
+        f"gives most training samples of {name!r} to unseen classes.",
+        "Few seen classes remain when others are taken for unseen, which are then predicted worse than the real ones.",
+        f"{note['factor']:.3g} is used, which leaves each seen class a part of them. Give more seen classes, or "
+        f"more attributes that tell {name!r} from the unseen ones.",
+    )
+
+
 def outdone(result: Mapping[str, Any]) -> Finding | None:
-    """Warn of another closed form that recognizes classes left out of the sums clearly better."""
+    """Warn of another closed form that recognizes classes left out of the sums clearly better.
+
+    Only where the other is calibrated as this one is: among all classes it may otherwise answer with seen ones alone.
+    """
     for name, rival in result.get("left_out_rivals", {}).items():
         if rival["lead"] > max(LEAD, rival["ci95"]):
             ours = result["left_out_accuracy"]["0"]
@@ -262,7 +282,8 @@ def outdone(result: Mapping[str, Any]) -> Finding | None:
                 f"Of seen classes left out of the sums, {name} recognizes {rival['accuracy']:.1f} % and this method "
                 f"{ours:.1f} %, a lead of {rival['lead']:.1f} ± {rival['ci95']:.1f}.",
                 "These descriptions predict what the other method uses better than what this one does.",
-                f"Set method.name = {name!r}, or 'auto', which chooses between them.",
+                f"Where only unseen classes compete, set method.name = {name!r}. Among all classes it may do worse: "
+                "compare the harmonic means of both first.",
             )
     return None
 

@@ -30,9 +30,15 @@ def deployed(experiment: Experiment, given: Mapping[str, Any]) -> Experiment:
     if experiment.evaluation.selection != "validation" or "evaluation.selection" in given:
         return experiment
     changes: dict[str, Any] = {"evaluation.selection": "last"}
-    if hasattr(experiment.method, "calibration") and "method.calibration" not in given:
+    if _calibrates_itself(experiment) and "method.calibration" not in given:
         changes["method.calibration"] = True
     return experiment.with_overrides(changes)
+
+
+def _calibrates_itself(experiment: Experiment) -> bool:
+    """Return whether the method has an offset from classes left out of the sums; ridge regression has none."""
+    method = experiment.method
+    return isinstance(getattr(method, "calibration", None), bool) and getattr(method, "form", None) != "ridge"
 
 
 def dealt(experiment: Experiment, benchmark: Benchmark) -> tuple[Benchmark, Partition]:
@@ -69,7 +75,7 @@ def notes(experiment: Experiment, benchmark: Benchmark | None = None) -> list[st
         how = "; --set evaluation.selection=validation calibrates on validation classes in another run with all parties"
         if experiment.engine.name == "offline":  # each party answers once
             how = ""
-        if getattr(experiment.method, "calibration", False):
+        if _calibrates_itself(experiment) and getattr(experiment.method, "calibration", False):
             found.append(f"{CALIBRATED}{how}.")
         elif experiment.evaluation.factor is None:
             found.append(f"{UNCALIBRATED}{how}.")

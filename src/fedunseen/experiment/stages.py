@@ -129,7 +129,7 @@ def _choose(setup: Setup, benchmark: Benchmark) -> tuple[Choice, dict[str, Any]]
     }
     chosen = resolve_defaults(experiment.with_overrides(candidates[best]), setup.whole)
     if (folds := factor_of_folds(chosen, setup.whole, setup.partition)) is not None:
-        found |= {"factor": folds[0], "turns": folds[1]}
+        found |= folds
     if len(candidates) > 1:
         found["tried"] = [
             {"settings": settings, **{name: one[name] for name in task.evaluator.accuracies}}

@@ -158,7 +158,10 @@ class RunDirectory:
         manifest = self.manifest()
         descriptions = manifest.get("traits", {}).get("zero_shot", True)
         scaled = bool({"l2", "standard", "min-max"} & set(manifest["experiment"]["data"].get("features") or ()))
-        findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled)
+        evaluation = manifest["experiment"]["evaluation"]
+        chosen = (evaluation["selection"] != "last", evaluation["calibration"], evaluation.get("factor"))
+        own = chosen == (True, "stacking", None)
+        findings = diagnose(self.metrics(), result, answers, space.names, space.unseen, descriptions, scaled, own)
         summary = summarize(result, answers, space.names, space.unseen, descriptions)
         return {"warnings": [warning._asdict() for warning in findings], **({"summary": summary} if summary else {})}
 

@@ -46,7 +46,7 @@ class Classifier(Layered, name="classifier"):
         features = mlp(params, "f", self.backbone(params, batch["inputs"], training=True))
         logits = linear(params, "head", features)
         loss = semantic_cross_entropy(logits, batch["labels"], batch["weights"], context["mask"])
-        return loss, {"loss": loss, "representation": features if self.trains_features else logits}
+        return loss, {"loss": loss, "sce": loss, "representation": features if self.trains_features else logits}
 
     def represent(self, params: Params, inputs: Tensor) -> Tensor:
         """Return the features below the class outputs, or the outputs where the features are frozen."""

@@ -361,12 +361,16 @@ def _scores_of(
 
 
 def _best_offset(unseen: Tensor, seen: Tensor, all_unseen: int, all_seen: int) -> tuple[float, float]:
-    """Return the offset with the highest harmonic mean, and that, from the gaps of what is answered rightly."""
+    """Return the offset with the highest harmonic mean, and that, from the gaps of what is answered rightly.
+
+    Of equal offsets the lowest wins, and none is below 0: classes that a few others predict badly may be answered too
+    often, which says nothing of the real unseen ones.
+    """
     unseen, seen = unseen.sort().values, seen.sort().values
     both = torch.cat([unseen, seen])
     if not len(both):
         return 0.0, 0.0
-    tried = torch.linspace(min(0.0, float(both.min())), float(both.max()), 401)
+    tried = torch.linspace(0.0, max(0.0, float(both.max())), 401)
     u = torch.searchsorted(unseen, tried) / all_unseen
     s = (len(seen) - torch.searchsorted(seen, tried)) / all_seen
     harmonic = torch.where(u + s > 0, 2 * u * s / (u + s).clamp(min=1e-12), torch.zeros(()))
