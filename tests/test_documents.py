@@ -34,7 +34,9 @@ def block(language, contains, page=DATA):
 def test_the_block_of_the_readme_names_a_class_that_nobody_has(capsys):
     code = block("python", "ZeroShotClassifier", README)
     exec(code, {})
-    assert f'print(model.predict([np.array(animals["zebra"]) @ photo]))  # {capsys.readouterr().out.strip()}' in code
+    named, right = capsys.readouterr().out.splitlines()
+    assert f'print(model.predict([np.array(animals["zebra"]) @ photo]))  # {named}, which' in code
+    assert f"print(model.score(X, y))  # {right}, all" in code
 
 
 def test_the_readme_is_short_and_its_commands_can_be_copied():

@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 
 from fedunseen import Experiment, load_run, run
 from fedunseen.experiment.assemble import load_data
+from fedunseen.experiment.changed import _expanded
 from fedunseen.serve import Recognizer
 from fedunseen.serve.app import create_app
 from processes import command
@@ -37,6 +38,14 @@ def trained(make_folder, samples, tmp_path_factory):
     command("init", place / "mine")
     command("run", place / "mine.toml", "--out", place / "run", "--set", "evaluation.embedding=false")
     return place / "run"
+
+
+def test_new_classes_have_places_where_classes_stand_alone():
+    """A drawing of as many samples as there are classes keeps its rows."""
+    drawn = {name: np.ones((12, 12)) for name in ("embedding_inputs", "client_counts", "similarity", "support_weights")}
+    wider = {name: value.shape for name, value in _expanded(drawn, 1).items()}
+    expected = {"client_counts": (12, 13), "similarity": (13, 13), "support_weights": (13, 12)}
+    assert wider == {"embedding_inputs": (12, 12), **expected}
 
 
 SLOWER = (("shown",), ("described", "shown"), ("shown", "shown"))

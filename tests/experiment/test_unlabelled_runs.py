@@ -55,9 +55,9 @@ def test_an_adapted_run_says_what_its_own_offset_costs(folder, tmp_path):
 def test_where_the_harmonic_mean_falls_the_run_from_before_is_kept(folder, tmp_path):
     before = run(experiment(folder, **{"data.unlabelled": False}), tmp_path / "before")
     arrays = np.load(folder / "features.npz")
-    rows, pool = (arrays["features"][arrays["labels"] == name] for name in ("e", ""))
-    noise = np.random.default_rng(0).normal(scale=0.1, size=(60, rows.shape[1]))
-    harm = (np.repeat(rows, 6, axis=0)[:60] + noise).astype(np.float32)
+    rows, pool = (arrays["features"][arrays["labels"] == name] for name in ("two words", ""))
+    rows = np.repeat(rows, 6, axis=0)
+    harm = (rows + np.random.default_rng(0).normal(scale=0.1, size=rows.shape)).astype(np.float32)
     with pytest.warns(
         UserWarning, match="lowered the harmonic mean .* Keep the run from before, without these samples"
     ):

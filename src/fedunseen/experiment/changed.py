@@ -112,20 +112,25 @@ def write_changed(
         learned.space.save(partial / "classes.csv")
         write_tensors(partial / "model.safetensors", learned.params)
         if not run.brought_home:
-            drawn = drawn or _expanded(run.evaluation, len(run.space.names), len(learned.space.names))
+            drawn = drawn or _expanded(run.evaluation, len(learned.space.names) - len(run.space.names))
             write_tensors(partial / "evaluation.safetensors", drawn)
         RunDirectory(partial).finish({**result, "run": str(folder)})
 
 
-def _expanded(tensors: Mapping[str, NDArray[Any]], before: int, now: int) -> dict[str, NDArray[Any]]:
+_CLASS_AXES = {
+    "client_counts": (1,), "similarity": (0, 1), "support_classes": (0,), "support_weights": (0,),
+    "prototype_deviation": (0,),
+}  # fmt: skip
+"""Of what the report draws: the axes that classes run along."""
+
+
+def _expanded(tensors: Mapping[str, NDArray[Any]], more: int) -> dict[str, NDArray[Any]]:
     """Add empty places for new classes to what the report draws: no one trained on them and no test had them."""
     found = dict(tensors)
-    for name, value in tensors.items():
-        if name.startswith("curve_") or name.endswith(("labels", "answers", "images")):
-            continue
-        wide = [(0, now - before) if length == before else (0, 0) for length in value.shape]
-        if any(after for _, after in wide):
-            found[name] = np.pad(value, wide, constant_values=np.nan if value.dtype.kind == "f" else 0)
+    for name in _CLASS_AXES.keys() & tensors.keys():
+        value = tensors[name]
+        wide = [(0, more if axis in _CLASS_AXES[name] else 0) for axis in range(value.ndim)]
+        found[name] = np.pad(value, wide, constant_values=np.nan if value.dtype.kind == "f" else 0)
     return found
 
 
