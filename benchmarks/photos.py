@@ -152,9 +152,25 @@ def read_and_encode(files: list[Path], encoder: EfficientNetLite) -> None:
         encoder.encode(image_files.decode(files[0].parent, names, SIDE, 256)[0])
 
 
+def graph(encoder: EfficientNetLite) -> bytes:
+    """Return the network as ONNX."""
+    from fedunseen.core.onnx import onnx_graph
+
+    network: Any = _network("lite0")
+    network.load_state_dict(encoder._weights())
+    network.forward = network.extract_features
+    program = onnx_graph(network, [torch.zeros(2, 3, SIDE, SIDE)], ["images"], "maps", ["count"])
+    return bytes(program.model_proto.SerializeToString())
+
+
 def onnxruntime(encoder: EfficientNetLite) -> Encode:
-    """Return the network by ONNX Runtime, as ``encoder.runtime`` has it."""
-    return EfficientNetLite(EfficientNetLiteSettings(runtime="onnx"), (3, SIDE, SIDE), "vectors").compute
+    """Return the network by ONNX Runtime, one thread a call."""
+    import onnxruntime as runtime
+
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(graph(encoder), options)
+    return by_library(encoder, lambda planes: session.run(None, {"images": planes})[0])
 
 
 def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
@@ -163,15 +179,9 @@ def openvino(precision: str) -> Callable[[EfficientNetLite], Encode]:
     def load(encoder: EfficientNetLite) -> Encode:
         import openvino as vino
 
-        from fedunseen.core.onnx import onnx_graph
-
         core = vino.Core()
         how = {"INFERENCE_NUM_THREADS": 1, "NUM_STREAMS": 1, "INFERENCE_PRECISION_HINT": precision}
-        network: Any = _network("lite0")
-        network.load_state_dict(encoder._weights())
-        network.forward = network.extract_features
-        program = onnx_graph(network, [torch.zeros(2, 3, SIDE, SIDE)], ["images"], "maps", ["count"])
-        compiled = core.compile_model(core.read_model(program.model_proto.SerializeToString()), "CPU", how)
+        compiled = core.compile_model(core.read_model(graph(encoder)), "CPU", how)
         return by_library(encoder, lambda planes: compiled(planes)[0])
 
     return load

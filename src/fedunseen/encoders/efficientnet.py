@@ -21,13 +21,12 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from fedunseen.core.errors import DataError, MissingDependencyError
 from fedunseen.core.memory import keep_pages
-from fedunseen.core.onnx import check_onnx, onnx_graph
 from fedunseen.core.parameters import Params
 from fedunseen.encoders.backbone import FrozenEncoder, Output, WeightsSettings, device, in_portions
 from fedunseen.encoders.images import Preparation, Resize
 from fedunseen.encoders.transformers import NetworkBackbone
 
-_ENCODED_AT_ONCE = {"cpu": 8, "cuda": 64, "onnx": 4}  # images
+_ENCODED_AT_ONCE = {"cpu": 8, "cuda": 64}  # images
 _FIRST = 3  # blocks that a CPU computes image by image: their maps are large, and those of one image fit its cache
 _MEAN, _DEVIATION = (127 / 255,) * 3, (128 / 255,) * 3
 _CHANNELS = 1280
@@ -58,9 +57,6 @@ class EfficientNetLiteSettings(WeightsSettings):
     """Whether clients train the network in their local updates; otherwise it is frozen, and images are encoded once."""
     resize: Resize = "bicubic"
     """How images are resized to the network's side, not in proportion: `bicubic`, as in training, or `bilinear`."""
-    runtime: Literal["torch", "onnx"] = "torch"
-    """What computes a frozen network: `torch`, or ONNX Runtime (`pip install 'fedunseen[onnx]'`), on the CPU: it takes
-    seconds to begin, was up to 1.2 times as fast on an AMD EPYC, and agrees to five digits, not to the last."""
 
 
 class EfficientNetLite(FrozenEncoder):
@@ -84,9 +80,6 @@ class EfficientNetLite(FrozenEncoder):
         self.shape = (_CHANNELS, cells, cells) if output == "maps" else (_CHANNELS,)
         self.path = _weights_file(settings)
         self._frozen: Callable[[Tensor], Tensor] | None = None
-        if settings.runtime == "onnx":
-            check_onnx("encoder.runtime = 'onnx'")
-            self.library = "onnxruntime"
         self.installed = settings.weights is None and settings.variant == "lite0"
 
     def files(self) -> list[Path]:
@@ -102,30 +95,16 @@ class EfficientNetLite(FrozenEncoder):
 
     def compute(self, images: NDArray[Any]) -> NDArray[Any]:
         """Return the features of images; in portions, which threads compute."""
-        own = self.settings.runtime == "torch"
         if self._frozen is None:
             with keep_pages():  # it leaves thresholds behind that keep the pages of maps as well
-                self._frozen = self._fused() if own else self._session()
+                self._frozen = self._fused()
         network = self._frozen
 
         def encode(part: Tensor) -> Tensor:
             maps = network(self.prepare(part))
             return maps if self.output == "maps" else maps.mean((2, 3))
 
-        return in_portions(images, _ENCODED_AT_ONCE[device().type if own else "onnx"], encode, apart=True)
-
-    def _session(self) -> Callable[[Tensor], Tensor]:
-        """Return the frozen network by ONNX Runtime, one thread a call."""
-        import onnxruntime
-
-        network: Any = _network(self.settings.variant)
-        network.load_state_dict(self._weights())
-        network.forward = network.extract_features
-        program = onnx_graph(network, [torch.zeros(2, 3, self.side, self.side)], ["images"], "maps", ["count"])
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options)
-        return lambda images: torch.from_numpy(session.run(None, {"images": images.cpu().contiguous().numpy()})[0])
+        return in_portions(images, _ENCODED_AT_ONCE[device().type], encode, apart=True)
 
     def _fused(self) -> Callable[[Tensor], Tensor]:
         """Return the frozen network as PyTorch is fastest: one call a layer, channels last."""

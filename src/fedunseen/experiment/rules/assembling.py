@@ -19,10 +19,6 @@ ENCODER: Sequence[Rule[EncoderFacts]] = (
     Rule("samples-without-encoder", lambda e: not e.has("encoder") and e.kind in ("images", "sequences")),
     Rule("encoder-without-images", lambda e: e.has("encoder") and e.kind != "sequences" and e.image_shape is None),
     Rule("encoder-of-other-samples", lambda e: e.encoder is not None and e.encoder.reads != e.given),
-    Rule(
-        "runtime-of-trained-encoder",
-        lambda e: e.trained and getattr(e.experiment.encoder, "runtime", "torch") != "torch",
-    ),
     Rule("augmentation-of-frozen-encoder", lambda e: e.trained is False and e.experiment.encoder.augment),
     Rule(
         "augmentation-of-vectors",
