@@ -262,10 +262,10 @@ def bounded_calibration(note: Mapping[str, Any]) -> Finding:
     """Warn of a factor from few classes that would have emptied a seen class, and is bounded for that."""
     name = note["bounded_by"]
     return Finding(
-        f"The calibration cannot be trusted: seen classes taken for unseen ones ask for {note['wanted']:.3g}, which "
-        f"gives most training samples of {name!r} to unseen classes.",
+        f"The calibration cannot be trusted: seen classes taken for unseen ones ask for {_number(note['wanted'])}, "
+        f"which gives most training samples of {name!r} to unseen classes.",
         "Few seen classes remain when others are taken for unseen, which are then predicted worse than the real ones.",
-        f"{note['factor']:.3g} is used, which leaves each seen class a part of them. Give more seen classes, or "
+        f"{_number(note['factor'])} is used, which leaves each seen class a part of them. Give more seen classes, or "
         f"more attributes that tell {name!r} from the unseen ones.",
     )
 
