@@ -60,7 +60,7 @@ benchmark: $(STAMP)
 pip := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 uv  := UV_HTTP_RETRIES=0 $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=auto -c constraints.txt
 define install
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(pip) uv
 	$(uv) -e '.[$(1)]' 2> $(VENV)/uv.log || $(pip) -e '.[$(1)]'
 endef
